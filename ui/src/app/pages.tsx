@@ -2,8 +2,12 @@
 import { type ComponentType } from "react";
 
 import { ClusterPage } from "../pages/cluster/ClusterPage";
+import { ComparePage } from "../pages/compare/ComparePage";
+import { EditorPage } from "../pages/editor/EditorPage";
+import { ExperimentPage } from "../pages/experiment/ExperimentPage";
 import { ExperimentsPage } from "../pages/experiments/ExperimentsPage";
 import { QueuePage } from "../pages/queue/QueuePage";
+import { TrialPage } from "../pages/trial/TrialPage";
 
 /** One page. A segment of its path that begins with a colon is passed as a property. */
 export interface Page {
@@ -20,6 +24,10 @@ export const PAGES: readonly Page[] = [
   { path: "cluster", title: "Cluster", component: ClusterPage, nav: "Cluster" },
   { path: "queue", title: "Queue", component: QueuePage, nav: "Queue" },
   { path: "experiments", title: "Experiments", component: ExperimentsPage, nav: "Experiments" },
+  { path: "experiments/new", title: "New experiment", component: EditorPage, nav: null },
+  { path: "experiments/:id", title: "Experiment", component: ExperimentPage, nav: null },
+  { path: "trials/:id", title: "Trial", component: TrialPage, nav: null },
+  { path: "compare", title: "Compare", component: ComparePage, nav: null },
 ];
 
 /** Return the page of a path with the values of its segments, or null. */

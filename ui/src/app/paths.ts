@@ -15,6 +15,10 @@ export const paths = {
   /** Page that compares trials, with the trials in its query string. */
   compare: (ids: readonly (number | string)[]) =>
     `${ROOT}/compare${ids.length > 0 ? `?${ids.map((id) => `trial=${part(String(id))}`).join("&")}` : ""}`,
+  /** Editor of a configuration, empty or with the one of an experiment. */
+  start: (forkOf?: number | string) => `${ROOT}/experiments/new${forkOf === undefined ? "" : `?fork=${part(String(forkOf))}`}`,
+  /** Airflow's page of a task group of a DAG run. */
+  group: (dagId: string, runId: string, groupId: string) => `${paths.run(dagId, runId)}/tasks/group/${part(groupId)}`,
   /** Airflow's page of a DAG run. */
   run: (dagId: string, runId: string) => `/dags/${part(dagId)}/runs/${part(runId)}`,
   /** Airflow's page of a task instance, which begins with its log. */

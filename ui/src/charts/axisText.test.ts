@@ -37,4 +37,6 @@ test("a clock far outside of the calendar has no labels instead of an exception"
 test("shares and bytes have their units", () => {
   expect(labelTexts([0, 0.5], "share")).toEqual(["0 %", "50 %"]);
   expect(labelTexts([0, 2e9], "bytes")).toEqual(["0 B", "2 GB"]);
+  expect(labelTexts([1500, 0.5], "bytes_per_s")).toEqual(["1.5 kB/s", "0.5 B/s"]);
+  expect(labelTexts([50], "percent")).toEqual(["50 %"]);
 });

@@ -2,7 +2,7 @@
 import { multiples, niceStep, type Scale, ticks } from "./scales";
 
 /** Meaning of the numbers of an axis. Times are in seconds: since 1970 for a clock, since the start for elapsed time. */
-export type AxisKind = "bytes" | "clock" | "elapsed" | "number" | "share";
+export type AxisKind = "bytes" | "bytes_per_s" | "clock" | "elapsed" | "number" | "percent" | "share";
 
 const MINUTE = 60;
 const HOUR = 3_600;
@@ -95,7 +95,9 @@ export const labelTexts = (values: readonly number[], kind: AxisKind, zone = "UT
   const step = values.length > 1 ? Math.abs((values[1] ?? 0) - (values[0] ?? 0)) : 1;
   return values.map((value) => {
     if (kind === "share") return `${Number((100 * value).toPrecision(4))} %`;
+    if (kind === "percent") return `${Number(value.toPrecision(4))} %`;
     if (kind === "bytes") return scaled(value, BYTES);
+    if (kind === "bytes_per_s") return `${scaled(value, BYTES)}/s`;
     if (kind === "elapsed") return elapsedText(value, step);
     if (kind === "clock") return clockText(value, step, zone);
     return shortNumber(value);

@@ -7,6 +7,6 @@ import { type AxisKind, labelTexts } from "./axisText";
 export const valueText = (value: number, kind: AxisKind, zone: string): string => {
   if (kind === "elapsed") return duration(value);
   if (kind === "clock") return time(value * 1000, zone);
-  if (kind === "bytes" || kind === "share") return labelTexts([value], kind)[0] ?? "";
+  if (kind !== "number") return labelTexts([value], kind)[0] ?? "";
   return Number.isInteger(value) && Math.abs(value) < 1e9 ? count(value) : number(value, 5);
 };

@@ -8,7 +8,7 @@ export interface Entry {
   readonly attempt: number | null;
   readonly host: string | null;
   readonly text: string;
-  readonly detail: string | null;
+  readonly detail: unknown;
 }
 
 /** An entry with its place. */

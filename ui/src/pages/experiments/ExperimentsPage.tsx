@@ -1,6 +1,6 @@
 import { Button, Flex, Heading, HStack, Spacer, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
-import { useNavigate } from "react-router-dom";
+import { Link, useNavigate } from "react-router-dom";
 
 import { apiUrl, withQuery } from "../../api/client";
 import { type ExperimentRow, type Experiments } from "../../api/types";
@@ -59,6 +59,11 @@ export const ExperimentsPage = () => {
           <a download href={apiUrl(withQuery("experiments.csv", { ...filters, ...sorting }))}>
             <Icon name="download" /> CSV
           </a>
+        </Button>
+        <Button asChild colorPalette="brand" size="sm">
+          <Link to={paths.start()}>
+            <Icon name="plus" /> New experiment
+          </Link>
         </Button>
       </Flex>
       <HStack gap={2} mb={2} wrap="wrap">

@@ -2,11 +2,12 @@ import { shownState } from "../../actions/experiments";
 import { type ExperimentRow } from "../../api/types";
 import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
+import { ProgressBar } from "../../components/ProgressBar";
 import { StateBadge } from "../../components/StateBadge";
 import { type Column } from "../../components/table/DataTable";
 import { Tags } from "../../components/Tags";
 import { Elapsed, Since, Time } from "../../components/Time";
-import { count, NONE, number, percent } from "../../format/numbers";
+import { count, NONE, number } from "../../format/numbers";
 
 /** Order in which states of trials are counted. */
 const ORDER = ["running", "queued", "paused", "completed", "stopped", "errored", "killed"];
@@ -17,15 +18,6 @@ export const trialsInWords = (trials: Record<string, number>): string => {
   const parts = states.filter((state) => (trials[state] ?? 0) > 0).map((state) => `${count(trials[state])} ${state}`);
   return parts.length === 0 ? NONE : parts.join(", ");
 };
-
-const ProgressBar = ({ share }: { share: number }) => (
-  <span className="dtrain-row">
-    <span aria-label="Progress" aria-valuemax={100} aria-valuemin={0} aria-valuenow={Math.round(100 * share)} className="dtrain-bar" role="progressbar">
-      <i style={{ width: `${100 * Math.max(0, Math.min(1, share))}%` }} />
-    </span>
-    <span style={{ minWidth: "5ch", textAlign: "end" }}>{percent(share)}</span>
-  </span>
-);
 
 const Best = ({ row: { best, best_trial, metric, smaller_is_better } }: { row: ExperimentRow }) => {
   if (best === null || best_trial === null) return <>{NONE}</>;

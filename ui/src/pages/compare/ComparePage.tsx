@@ -1,0 +1,224 @@
+import { Box, Button, Flex, Grid, Heading, HStack, Stack, Table, Tag, Text } from "@chakra-ui/react";
+import { useMemo, useState } from "react";
+
+import { type Comparison, type Curves, type MetricName } from "../../api/charts";
+import { withQuery } from "../../api/client";
+import { paths } from "../../app/paths";
+import { ChartGroup } from "../../charts/ChartContext";
+import { CurveOptions, USUAL_CURVE_VIEW } from "../../charts/CurveOptions";
+import { CurvePanel } from "../../charts/CurvePanel";
+import { distinctLooks, type Look } from "../../charts/palette";
+import { Swatch } from "../../charts/Swatch";
+import { EmptyState } from "../../components/EmptyState";
+import { ErrorNotice } from "../../components/ErrorNotice";
+import { PageLink } from "../../components/Links";
+import { Loading } from "../../components/Loading";
+import { NamePicker } from "../../components/NamePicker";
+import { Segments } from "../../components/Segments";
+import { Stale } from "../../components/Stale";
+import { StateBadge } from "../../components/StateBadge";
+import { count, number, plural } from "../../format/numbers";
+import { duration } from "../../format/times";
+import { LIVE_MS, useData } from "../../hooks/useData";
+import { useUrlState } from "../../hooks/useUrlState";
+import { inOrder, metricKey, metricOf } from "../../lib/metrics";
+import { curvesOf } from "../experiment/curves";
+import { X_AXES } from "../experiment/CurvesTab";
+import { MOST_COMPARED } from "../experiment/TrialList";
+import { ENDED } from "../trial/words";
+import { differenceRows } from "./differences";
+import { TrialAdder } from "./TrialAdder";
+
+const USUAL = { ...USUAL_CURVE_VIEW, trial: [] as readonly string[], metric: [] as readonly string[], x: "batches" };
+
+/** Charts before the user chooses metrics. */
+const SHOWN = 2;
+
+const NONE_MARKED: ReadonlySet<string> = new Set();
+
+type View = ReturnType<typeof useUrlState<typeof USUAL>>[0];
+
+interface ChartProps {
+  ids: readonly string[];
+  looks: ReadonlyMap<number, Look>;
+  metric: MetricName;
+  view: View;
+  isLive: boolean;
+  focus: string | null;
+}
+
+const MetricChart = ({ ids, looks, metric, view, isLive, focus }: ChartProps) => {
+  const x = X_AXES.find(({ value }) => value === view.x)?.value ?? "batches";
+  const path = withQuery("curves", { trial: ids, metric: metric.name, group: metric.group, x, max_points: 2_000 });
+  const { data, error, loading, stale, refresh } = useData<Curves>(path, { everyMs: isLive ? LIVE_MS : null, keepPrevious: true });
+  const made = useMemo(() => {
+    const own = data?.series.map(({ trial_id }) => looks.get(trial_id) ?? { color: 0, dash: 0 });
+    const { curves, ...rest } = curvesOf(data, view.smooth, NONE_MARKED, own);
+    return { curves: curves.map((curve) => ({ ...curve, strong: false })), ...rest };
+  }, [data, looks, view.smooth]);
+  const title = metricKey(metric);
+  if (loading) return <Loading />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />;
+  const without = ids.length - data.series.length;
+  return (
+    <Stale stale={stale}>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />}
+      <CurvePanel
+        axis={x}
+        curves={made.curves}
+        focus={focus}
+        height={300}
+        id={title}
+        notes={[
+          without > 0 && `${plural(without, "trial")} ${without === 1 ? "has" : "have"} not reported it.`,
+          made.gaps > 0 && `${count(made.gaps)} values are NaN or infinite: the curves have gaps there.`,
+        ]}
+        robust={view.robust}
+        title={title}
+        xKind={x === "time" ? "elapsed" : "number"}
+        xName={x}
+        yLog={view.logy}
+      />
+    </Stale>
+  );
+};
+
+const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks: ReadonlyMap<number, Look>; onRemove: (id: number) => void; onFocus: (id: string | null) => void }) => {
+  const rows = differenceRows(data);
+  const facts: { name: string; cells: string[] }[] = [
+    { name: "Best metric", cells: data.trials.map(({ best_metric, best_step }) => `${number(best_metric)}${best_step === null ? "" : ` at step ${count(best_step)}`}`) },
+    { name: "Trained for", cells: data.trials.map(({ duration_s }) => duration(duration_s)) },
+    { name: "Attempts", cells: data.trials.map(({ attempts }) => String(attempts)) },
+    ...(new Set(data.trials.map(({ experiment_id }) => experiment_id)).size > 1 ? [{ name: "Experiment", cells: data.trials.map(({ experiment }) => experiment) }] : []),
+  ];
+  return (
+    <Box aria-label="Differences between the trials" borderColor="border" borderRadius="md" borderWidth={1} overflow="auto" role="region" tabIndex={0}>
+      <Table.Root size="sm">
+        <Table.Header>
+          <Table.Row>
+            <Table.ColumnHeader minW="180px">{plural(rows.length, "difference")}</Table.ColumnHeader>
+            {data.trials.map(({ trial_id, name, display_name, state, number: place }) => (
+              <Table.ColumnHeader key={trial_id} maxW="260px" minW="150px" onMouseEnter={() => onFocus(String(trial_id))} onMouseLeave={() => onFocus(null)}>
+                <HStack gap={2}>
+                  <Swatch look={looks.get(trial_id) ?? { color: 0, dash: 0 }} />
+                  <PageLink title={name} to={paths.trial(trial_id)}>
+                    {display_name ?? `Trial ${place}`}
+                  </PageLink>
+                  {data.trials.length > 2 ? (
+                    <Tag.Root size="sm" variant="outline">
+                      <Tag.CloseTrigger aria-label={`Remove trial ${place}`} onClick={() => onRemove(trial_id)} />
+                    </Tag.Root>
+                  ) : null}
+                </HStack>
+                <StateBadge small state={state} />
+              </Table.ColumnHeader>
+            ))}
+          </Table.Row>
+        </Table.Header>
+        <Table.Body>
+          {facts.map(({ name, cells }) => (
+            <Table.Row key={name}>
+              <Table.Cell color="fg.muted">{name}</Table.Cell>
+              {cells.map((cell, index) => (
+                <Table.Cell key={data.trials[index]?.trial_id}>{cell}</Table.Cell>
+              ))}
+            </Table.Row>
+          ))}
+          {rows.map(({ path, values, isHparam }) => (
+            <Table.Row key={`${isHparam ? "h" : "c"} ${path}`}>
+              <Table.Cell fontWeight={isHparam ? "medium" : undefined} overflowWrap="anywhere">
+                {path}
+              </Table.Cell>
+              {values.map((value, index) => (
+                <Table.Cell key={data.trials[index]?.trial_id} overflowWrap="anywhere" verticalAlign="top">
+                  {value}
+                </Table.Cell>
+              ))}
+            </Table.Row>
+          ))}
+        </Table.Body>
+      </Table.Root>
+      <Text color="fg.muted" fontSize="xs" p={2}>
+        {plural(data.same, "value")} of the configurations {data.same === 1 ? "is" : "are"} the same and not shown.
+      </Text>
+    </Box>
+  );
+};
+
+const Compared = ({ ids, onIds }: { ids: readonly string[]; onIds: (ids: readonly string[]) => void }) => {
+  const [view, setView] = useUrlState(USUAL);
+  const [focus, setFocus] = useState<string | null>(null);
+  const [isLive, setLive] = useState(true);
+  const { data, error, loading, refresh, stale } = useData<Comparison>(withQuery("compare", { trial: ids }), { everyMs: isLive ? 2 * LIVE_MS : null, keepPrevious: true });
+  const running = data === undefined || data.trials.some(({ state }) => !ENDED.has(state));
+  if (running !== isLive) setLive(running);
+  const looks = useMemo(() => {
+    const found = distinctLooks(data?.trials.map(({ number: place }) => place) ?? []);
+    return new Map(data?.trials.map(({ trial_id }, index) => [trial_id, found[index] ?? { color: 0, dash: 0 }]));
+  }, [data]);
+  const all = useMemo(() => inOrder(data?.metrics ?? [], null), [data]);
+  const chosen = useMemo(() => {
+    const known = view.metric.map(metricOf).filter((metric): metric is MetricName => metric !== null);
+    return known.length > 0 ? known : all.slice(0, SHOWN);
+  }, [view.metric, all]);
+  if (loading) return <Loading lines={8} />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Comparison" />;
+  const keys = chosen.map(metricKey);
+  const names = all.map(metricKey).filter((name) => !keys.includes(name));
+  return (
+    <ChartGroup>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Comparison" />}
+      <Stale stale={stale}>
+        <Stack gap={4}>
+          <Overview data={data} looks={looks} onFocus={setFocus} onRemove={(id) => onIds(ids.filter((item) => item !== String(id)))} />
+          <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
+            <HStack gap={2}>
+              <Text fontSize="sm">X axis</Text>
+              <Segments label="X axis" onChange={(x) => setView({ x })} options={X_AXES} value={X_AXES.find(({ value }) => value === view.x)?.value ?? "batches"} />
+            </HStack>
+            <CurveOptions onChange={setView} view={view} />
+            <NamePicker key={keys.join()} label="Show a further metric" onChange={(name) => setView({ metric: [...keys, name] })} options={names} placeholder="Add a chart of a metric" value={null} />
+            {view.metric.length > 0 ? (
+              <Button onClick={() => setView({ metric: [] })} size="xs" variant="ghost">
+                Usual metrics
+              </Button>
+            ) : null}
+          </Flex>
+          {all.length === 0 ? <EmptyState title="None of the trials has reported a metric." /> : null}
+          <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", xl: chosen.length > 1 ? "minmax(0, 1fr) minmax(0, 1fr)" : "minmax(0, 1fr)" }}>
+            {chosen.map((metric) => (
+              <MetricChart focus={focus} ids={ids} isLive={isLive} key={metricKey(metric)} looks={looks} metric={metric} view={view} />
+            ))}
+          </Grid>
+        </Stack>
+      </Stale>
+    </ChartGroup>
+  );
+};
+
+/** 2 to 8 trials: their curves on top of each other, and what differs between them. */
+export const ComparePage = () => {
+  const [view, setView] = useUrlState(USUAL);
+  const ids = [...new Set(view.trial.filter((id) => /^\d{1,18}$/.test(id)))].slice(0, MOST_COMPARED);
+  const onIds = (trial: readonly string[]) => setView({ trial });
+  return (
+    <>
+      <Flex align="center" gap={3} mb={3} wrap="wrap">
+        <Heading size="md">{ids.length < 2 ? "Compare trials" : `Compare ${plural(ids.length, "trial")}`}</Heading>
+        {ids.length >= MOST_COMPARED ? null : <TrialAdder known={ids} onAdd={(id) => onIds([...ids, id])} />}
+      </Flex>
+      {ids.length < 2 ? (
+        <EmptyState
+          text={
+            <>
+              Add {ids.length === 0 ? "two trials" : "a second trial"} above, or select trials in the table or among the curves of an <PageLink to={paths.experiments}>experiment</PageLink>.
+            </>
+          }
+          title={`A comparison takes 2 to ${MOST_COMPARED} trials${ids.length === 1 ? `, and trial ${ids[0] ?? ""} is chosen` : ""}.`}
+        />
+      ) : (
+        <Compared ids={ids} onIds={onIds} />
+      )}
+    </>
+  );
+};

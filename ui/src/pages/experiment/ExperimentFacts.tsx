@@ -1,0 +1,96 @@
+import { HStack, Text } from "@chakra-ui/react";
+
+import { type TrialRow } from "../../api/charts";
+import { type Experiment } from "../../api/experiment";
+import { type Page } from "../../api/types";
+import { paths } from "../../app/paths";
+import { CopyButton } from "../../components/CopyButton";
+import { Facts } from "../../components/Facts";
+import { PageLink } from "../../components/Links";
+import { ProgressBar } from "../../components/ProgressBar";
+import { Elapsed, Since, Time } from "../../components/Time";
+import { NONE, number, plural } from "../../format/numbers";
+import { useData } from "../../hooks/useData";
+import { trialsInWords } from "../experiments/columns";
+
+/** Return the id of the task group of a task, or null for a task outside of any. */
+export const groupOf = (taskId: string | undefined): string | null => {
+  const at = taskId?.lastIndexOf(".") ?? -1;
+  return taskId === undefined || at <= 0 ? null : taskId.slice(0, at);
+};
+
+const Best = ({ experiment }: { experiment: Experiment }) => {
+  const { best, best_trial, best_checkpoint, metric } = experiment;
+  if (best_trial === null) return <>{NONE}</>;
+  return (
+    <>
+      <PageLink to={paths.trial(best_trial)}>
+        {metric ?? "metric"} {number(best)}
+      </PageLink>
+      {best_checkpoint === null ? null : (
+        <HStack gap={1}>
+          <Text color="fg.muted" fontSize="xs" overflow="hidden" textOverflow="ellipsis" title={best_checkpoint.location} whiteSpace="nowrap">
+            checkpoint of step {best_checkpoint.step}
+          </Text>
+          <CopyButton label="Copy the location of the best checkpoint" text={best_checkpoint.location} />
+        </HStack>
+      )}
+    </>
+  );
+};
+
+const DagLinks = ({ experiment }: { experiment: Experiment }) => {
+  const { dag_id, run_id, experiment_id } = experiment;
+  const { data } = useData<Page<TrialRow>>(`experiments/${experiment_id}/trials?limit=1`, { everyMs: null });
+  const group = groupOf(data?.rows[0]?.task.task_id);
+  return (
+    <>
+      <PageLink title={run_id} to={paths.run(dag_id, run_id)}>
+        {dag_id}
+      </PageLink>
+      {group === null ? null : (
+        <Text fontSize="xs">
+          <PageLink to={paths.group(dag_id, run_id, group)}>task group {group}</PageLink>
+        </Text>
+      )}
+    </>
+  );
+};
+
+const searcher = ({ method, metric, smaller_is_better, search }: Experiment): string => {
+  if (method === null) return NONE;
+  const goal = metric === null ? "" : `: ${metric}, ${smaller_is_better ? "smaller" : "larger"} is better`;
+  return `${method}${goal}${search === null ? "" : `, seed ${search.seed}`}`;
+};
+
+/** Progress, best trial, expected end and plan of an experiment. */
+export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
+  const { progress, trials, max_trials, expected_end, ended_at, created_at, wish, wished_by, weight, max_slots } = experiment;
+  return (
+    <Facts
+      facts={[
+        {
+          label: "Progress",
+          value: (
+            <>
+              <ProgressBar share={progress} />
+              <Text fontSize="xs">
+                {trialsInWords(trials)}, {plural(max_trials, "trial")} planned
+              </Text>
+            </>
+          ),
+        },
+        { label: "Best trial", value: <Best experiment={experiment} /> },
+        ended_at === null
+          ? { label: "Expected end", value: expected_end === null ? "unknown: too few trials have ended" : <Since at={expected_end} /> }
+          : { label: "Ended", value: <Time at={ended_at} /> },
+        { label: "Created", value: <Time at={created_at} /> },
+        { label: "Duration", value: <Elapsed from={created_at} until={ended_at} /> },
+        { label: "Searcher", value: searcher(experiment) },
+        { label: "DAG run", value: <DagLinks experiment={experiment} /> },
+        (weight !== 1 || max_slots !== null) && { label: "Share of the queue", value: `weight ${number(weight)}${max_slots === null ? "" : `, at most ${plural(max_slots, "slot")}`}` },
+        wish !== null && { label: "Requested", value: `${wish}${wished_by === null ? "" : ` by ${wished_by}`}` },
+      ]}
+    />
+  );
+};

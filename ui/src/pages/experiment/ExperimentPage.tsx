@@ -1,0 +1,92 @@
+import { Button } from "@chakra-ui/react";
+import { useNavigate } from "react-router-dom";
+
+import { ActionButtons } from "../../actions/ActionButtons";
+import { experimentActions, shownState } from "../../actions/experiments";
+import { cached } from "../../api/cache";
+import { type Experiment } from "../../api/experiment";
+import { paths } from "../../app/paths";
+import { EmptyState } from "../../components/EmptyState";
+import { ErrorNotice } from "../../components/ErrorNotice";
+import { Icon } from "../../components/icons";
+import { Loading } from "../../components/Loading";
+import { PageTabs } from "../../components/PageTabs";
+import { PageTitle } from "../../components/PageTitle";
+import { Stale } from "../../components/Stale";
+import { LIVE_MS, useData } from "../../hooks/useData";
+import { useMe } from "../../hooks/useMe";
+import { useUrlState } from "../../hooks/useUrlState";
+import { ConfigView } from "./ConfigView";
+import { CurvesTab } from "./CurvesTab";
+import { ExperimentFacts } from "./ExperimentFacts";
+import { HyperparametersTab } from "./HyperparametersTab";
+import { RungsTab } from "./RungsTab";
+import { TrialsTab } from "./TrialsTab";
+
+const USUAL = { tab: "curves" };
+
+/** Period of an experiment that has ended, in milliseconds: only its labels change. */
+const ENDED_MS = 30_000;
+
+const ForkButton = ({ experiment }: { experiment: Experiment }) => {
+  const navigate = useNavigate();
+  const me = useMe();
+  const { possible, reason } = experiment.fork;
+  const starting = me?.starting;
+  const why = !possible ? reason : starting !== undefined && !(starting.exists && starting.may_trigger) ? starting.hint : "";
+  return (
+    <Button
+      disabled={!possible || why !== ""}
+      onClick={() => void navigate(paths.start(experiment.experiment_id))}
+      size="sm"
+      title={why === "" ? "Start another experiment from this configuration" : why.replaceAll("`", "")}
+      variant="outline"
+    >
+      <Icon name="copy" /> Fork
+    </Button>
+  );
+};
+
+/** One experiment, with everything that its tabs show. A tab of a DAG run shows it without the page's navigation. */
+export const ExperimentView = ({ id }: { id: string }) => {
+  const path = `experiments/${id}`;
+  const [view, setView] = useUrlState(USUAL);
+  const navigate = useNavigate();
+  const mayChangePriority = useMe()?.may_change_hosts ?? false;
+  const isLive = cached<Experiment>(path)?.data.state === "running";
+  const { data, error, loading, stale, refresh } = useData<Experiment>(path, { everyMs: isLive ? LIVE_MS : ENDED_MS });
+  if (loading) return <Loading lines={8} />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Experiment ${id}`} />;
+  const tabs = [
+    { id: "curves", label: "Curves", content: () => <CurvesTab experiment={data} /> },
+    { id: "trials", label: "Trials", content: () => <TrialsTab experiment={data} /> },
+    { id: "hyperparameters", label: "Hyperparameters", content: () => <HyperparametersTab experiment={data} /> },
+    ...(data.search === null ? [] : [{ id: "rungs", label: "Rungs", content: () => <RungsTab experiment={data} /> }]),
+    { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
+  ];
+  return (
+    <>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Experiment ${id}`} />}
+      <Stale stale={stale}>
+        <PageTitle
+          labels={data}
+          mayEdit={data.may_edit}
+          onEdited={refresh}
+          onTag={(tag) => void navigate(`${paths.experiments}?tag=${encodeURIComponent(tag)}`)}
+          path={path}
+          state={shownState(data)}
+          words={`experiment ${id}`}
+        >
+          <ActionButtons actions={experimentActions(data, mayChangePriority)} label={`Actions of experiment ${data.name}`} onDone={refresh} />
+          <ForkButton experiment={data} />
+        </PageTitle>
+        <ExperimentFacts experiment={data} />
+      </Stale>
+      <PageTabs onChange={(tab) => setView({ tab })} tabs={tabs} value={view.tab} />
+    </>
+  );
+};
+
+/** Page of one experiment. */
+export const ExperimentPage = ({ id = "" }: Record<string, string>) =>
+  /^\d{1,18}$/.test(id) ? <ExperimentView id={id} key={id} /> : <EmptyState title={`"${id}" is no number of an experiment.`} />;

@@ -1,0 +1,83 @@
+import { Box, Button, HStack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+import { useNavigate } from "react-router-dom";
+
+import { type Curves, type CurveSeries, type MetricName } from "../../api/charts";
+import { paths } from "../../app/paths";
+import { SeriesList } from "../../charts/SeriesList";
+import { Icon } from "../../components/icons";
+import { PageLink } from "../../components/Links";
+import { number, plural } from "../../format/numbers";
+import { metricKey } from "../../lib/metrics";
+import { lastValue, lookOf } from "./curves";
+
+/** Trials that a comparison takes. */
+export const MOST_COMPARED = 8;
+
+/** Return a list with an item added, or removed if it is in it. */
+export const toggled = (items: readonly string[], item: string): string[] => (items.includes(item) ? items.filter((other) => other !== item) : [...items, item]);
+
+interface Props {
+  data: Curves | undefined;
+  metric: MetricName;
+  mark: readonly string[];
+  onMark: (mark: readonly string[]) => void;
+  onFocus: (id: string | null) => void;
+}
+
+const OpenLink = ({ trial_id, trial_name, is_best }: CurveSeries) => (
+  <HStack flexShrink={0} gap={1}>
+    {is_best ? (
+      <Box color="fg.success" fontSize="xs" fontWeight="bold">
+        best
+      </Box>
+    ) : null}
+    <PageLink title={`Open ${trial_name}`} to={paths.trial(trial_id)}>
+      <Icon name="external" />
+      <Box as="span" srOnly>
+        Open {trial_name}
+      </Box>
+    </PageLink>
+  </HStack>
+);
+
+/** Trials whose curves are shown, with their latest values. Marked ones can be compared. */
+export const TrialList = ({ data, metric, mark, onMark, onFocus }: Props) => {
+  const navigate = useNavigate();
+  const marked = useMemo(() => new Set(mark), [mark]);
+  const items = useMemo(
+    () =>
+      (data?.series ?? []).map((series) => ({
+        id: String(series.trial_id),
+        name: series.trial_name,
+        look: lookOf(series),
+        value: number(lastValue(series)),
+        extra: <OpenLink {...series} />,
+      })),
+    [data],
+  );
+  return (
+    <Box borderColor="border" borderRadius="md" borderWidth={1} minW={0} p={2}>
+      <HStack gap={2} mb={2} minH="28px">
+        <Text flex="1" fontSize="sm" fontWeight="bold" title={`Latest value of ${metricKey(metric)}`} truncate>
+          {mark.length === 0 ? plural(items.length, "trial") : `${mark.length} marked`}
+        </Text>
+        {mark.length === 0 ? null : (
+          <Button onClick={() => onMark([])} size="xs" variant="ghost">
+            Clear
+          </Button>
+        )}
+        <Button
+          disabled={mark.length < 2 || mark.length > MOST_COMPARED}
+          onClick={() => void navigate(paths.compare(mark))}
+          size="xs"
+          title={`Mark 2 to ${MOST_COMPARED} trials to compare them`}
+          variant="outline"
+        >
+          Compare
+        </Button>
+      </HStack>
+      <SeriesList items={items} label="Trials of the chart" marked={marked} maxHeight="420px" onFocus={onFocus} onMark={(id) => onMark(toggled(mark, id))} />
+    </Box>
+  );
+};

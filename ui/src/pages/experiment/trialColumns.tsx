@@ -1,0 +1,76 @@
+import { type TrialRow } from "../../api/charts";
+import { type Experiment } from "../../api/experiment";
+import { paths } from "../../app/paths";
+import { textOf } from "../../charts/dimensions";
+import { PageLink } from "../../components/Links";
+import { StateBadge } from "../../components/StateBadge";
+import { type Column } from "../../components/table/DataTable";
+import { Tags } from "../../components/Tags";
+import { Time } from "../../components/Time";
+import { count, NONE, number } from "../../format/numbers";
+import { duration } from "../../format/times";
+import { own } from "../../lib/own";
+
+/** Return a value of a hyperparameter as the table shows it. */
+export const hparamText = (value: unknown): string => (typeof value === "number" ? (Number.isInteger(value) ? String(value) : number(value)) : textOf(value));
+
+/** Hyperparameters with columns of their own, until the user chooses others. */
+const SHOWN = 5;
+
+/** Columns of the table of trials: one per hyperparameter of the experiment. */
+export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search">): Column<TrialRow>[] => {
+  const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
+  const constant = experiment.hyperparameters.filter(({ kind }) => kind === "const");
+  const units = experiment.search?.units;
+  return [
+    {
+      id: "number",
+      header: "Trial",
+      sort: "number",
+      width: 150,
+      cell: ({ trial_id, number: place, name, display_name }) => (
+        <PageLink title={name} to={paths.trial(trial_id)}>
+          {display_name ?? `Trial ${place}`}
+          {trial_id === experiment.best_trial ? " (best)" : ""}
+        </PageLink>
+      ),
+    },
+    { id: "state", header: "State", sort: "state", width: 130, cell: ({ state }) => <StateBadge state={state} /> },
+    {
+      id: "best_metric",
+      header: experiment.metric === null ? "Best" : `Best ${experiment.metric}`,
+      sort: "best_metric",
+      width: 130,
+      align: "end",
+      cell: ({ best_metric }) => number(best_metric),
+    },
+    ...varied.map(({ name }, index): Column<TrialRow> => ({
+      id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: 120, align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
+    })),
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: ({ units: done }) => count(done) },
+    { id: "rung", header: "Rung", sort: "rung", width: 80, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
+    { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
+    { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },
+    { id: "duration_s", header: "Duration", sort: "duration_s", width: 110, align: "end", cell: ({ duration_s }) => duration(duration_s) },
+    { id: "restarts", header: "Restarts", width: 90, align: "end", optional: true, cell: ({ restarts }) => String(restarts) },
+    { id: "reason", header: "Reason", width: 240, cell: ({ reason }) => reason ?? "" },
+    { id: "tags", header: "Tags", width: 140, optional: true, cell: ({ tags }) => <Tags tags={tags} /> },
+    { id: "description", header: "Description", width: 220, optional: true, cell: ({ description }) => description },
+    {
+      id: "task",
+      header: "Task",
+      width: 180,
+      optional: true,
+      cell: ({ task }) => (
+        <PageLink to={paths.task(task)}>
+          {task.task_id}
+          {task.map_index >= 0 ? ` [${task.map_index}]` : ""}
+        </PageLink>
+      ),
+    },
+    { id: "created_at", header: "Created", sort: "created_at", width: 175, optional: true, cell: ({ created_at }) => <Time at={created_at} /> },
+    ...constant.map(({ name }): Column<TrialRow> => ({
+      id: `hparams.${name}`, header: name, width: 120, align: "end", optional: true, cell: ({ hparams }) => hparamText(own(hparams, name)),
+    })),
+  ];
+};

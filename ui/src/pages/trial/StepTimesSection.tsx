@@ -1,0 +1,80 @@
+import { Box, Table } from "@chakra-ui/react";
+import { useMemo, useState } from "react";
+
+import { withQuery } from "../../api/client";
+import { type StepTimes } from "../../api/trial";
+import { ChartFrame } from "../../charts/ChartFrame";
+import { HeatStrip } from "../../charts/HeatStrip";
+import { median } from "../../charts/strip";
+import { EmptyState } from "../../components/EmptyState";
+import { ErrorNotice } from "../../components/ErrorNotice";
+import { Loading } from "../../components/Loading";
+import { Notice } from "../../components/Notice";
+import { Stale } from "../../components/Stale";
+import { duration } from "../../format/times";
+import { LIVE_MS, useData } from "../../hooks/useData";
+import { AttemptPicker } from "./AttemptPicker";
+
+interface Props {
+  trialId: number;
+  attempts: number;
+  isLive: boolean;
+  life: readonly [number, number] | null;
+}
+
+const RankTable = ({ data }: { data: StepTimes }) => (
+  <Box aria-label="Step time by rank" maxH="24rem" overflow="auto" role="region" tabIndex={0}>
+    <Table.Root size="sm" stickyHeader>
+      <Table.Header>
+        <Table.Row>
+          {["Rank", "Host", "Slot", "Median step time", "Slow"].map((name) => (
+            <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
+          ))}
+        </Table.Row>
+      </Table.Header>
+      <Table.Body>
+        {data.ranks.map(({ rank, host, slot }, index) => {
+          const slow = data.slow_ranks.find((item) => item.rank === rank);
+          return (
+            <Table.Row key={rank}>
+              <Table.Cell>{rank}</Table.Cell>
+              <Table.Cell>{host}</Table.Cell>
+              <Table.Cell>{slot ?? ""}</Table.Cell>
+              <Table.Cell>{duration(median(data.mean_s[index] ?? []))}</Table.Cell>
+              <Table.Cell>{slow === undefined ? "" : `${slow.ratio.toFixed(2)} times the median`}</Table.Cell>
+            </Table.Row>
+          );
+        })}
+      </Table.Body>
+    </Table.Root>
+  </Box>
+);
+
+/** Step time of each rank, in which a slow rank is visible. */
+export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => {
+  const [attempt, setAttempt] = useState<number | null>(null);
+  const path = withQuery(`trials/${trialId}/step_times`, { attempt, buckets: 200 });
+  const { data, error, loading, stale, refresh } = useData<StepTimes>(path, { everyMs: isLive ? LIVE_MS * 2 : null, keepPrevious: true });
+  // The strip has the time of its attempt, unless it is the only one: then it has the time of all charts.
+  const range = useMemo(() => (attempts <= 1 ? life : null), [attempts, life]);
+  if (loading) return <Loading />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />;
+  const slow = data.slow_ranks.map(({ rank, host, ratio }) => `rank ${rank} on ${host} (${ratio.toFixed(2)} times the median)`);
+  return (
+    <Stale stale={stale}>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />}
+      <ChartFrame
+        controls={<AttemptPicker attempts={attempts} onChange={setAttempt} value={attempt ?? data.attempt} />}
+        table={data.ranks.length === 0 ? undefined : () => <RankTable data={data} />}
+        title={`Step time by rank${data.median_s === null ? "" : `, median ${duration(data.median_s)}`}`}
+      >
+        {slow.length === 0 ? null : <Notice status="warning" title={`Slow: ${slow.slice(0, 4).join(", ")}${slow.length > 4 ? ` and ${slow.length - 4} more` : ""}.`} />}
+        {data.at_s.length === 0 || data.ranks.length === 0 ? (
+          <EmptyState text="The library's training loop measures each step of each rank." title="The attempt has no step times." />
+        ) : (
+          <HeatStrip axis="clock" id="step times" range={range} strip={data} />
+        )}
+      </ChartFrame>
+    </Stale>
+  );
+};

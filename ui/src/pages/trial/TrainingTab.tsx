@@ -1,0 +1,86 @@
+import { Box, Button, Flex, Grid, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+
+import { type Trial } from "../../api/trial";
+import { ChartGroup } from "../../charts/ChartContext";
+import { CurveOptions, USUAL_CURVE_VIEW } from "../../charts/CurveOptions";
+import { EmptyState } from "../../components/EmptyState";
+import { SearchBar } from "../../components/SearchBar";
+import { Segments } from "../../components/Segments";
+import { plural } from "../../format/numbers";
+import { instant } from "../../format/times";
+import { useUrlState } from "../../hooks/useUrlState";
+import { matching } from "../../lib/matching";
+import { byName, inOrder } from "../../lib/metrics";
+import { MetricCharts } from "./MetricCharts";
+import { type XAxis } from "./series";
+import { SystemSection } from "./SystemSection";
+import { TimelineSection } from "./TimelineSection";
+import { TimingsSection } from "./TimingsSection";
+import { StepTimesSection } from "./StepTimesSection";
+import { ENDED } from "./words";
+
+const X_AXES: readonly { value: XAxis; text: string }[] = [
+  { value: "clock", text: "Time" },
+  { value: "batches", text: "Batches" },
+  { value: "epochs", text: "Epochs" },
+];
+
+const USUAL = { ...USUAL_CURVE_VIEW, x: "clock", q: "", shown: 6 };
+
+/** Charts that one more click shows. */
+const MORE = 12;
+
+/** Return the range of time from the first start of the trial to its end, or to now. */
+const lifeOf = (trial: Trial): readonly [number, number] | null => {
+  const starts = trial.attempts_list.map(({ started_at, granted_at }) => instant(started_at ?? granted_at)).filter((at) => at !== null);
+  const end = instant(trial.ended_at);
+  return starts.length === 0 || end === null ? null : [Math.min(...starts) / 1000, end / 1000];
+};
+
+/** Curves, system metrics, timings, step times and events of a trial on a common time axis. */
+export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | null }) => {
+  const [view, setView] = useUrlState(USUAL);
+  const x = X_AXES.find(({ value }) => value === view.x)?.value ?? "clock";
+  const isLive = !ENDED.has(trial.state);
+  const names = useMemo(() => byName(inOrder(trial.metrics, metric)).map(({ name }) => name), [trial.metrics, metric]);
+  const found = useMemo(() => matching(names, view.q, Math.max(1, view.shown)), [names, view.q, view.shown]);
+  const { attempts_list, ended_at } = trial;
+  // A living trial has no end: its charts end at their newest point.
+  const life = useMemo(() => lifeOf({ attempts_list, ended_at } as Trial), [attempts_list, ended_at]);
+  return (
+    <ChartGroup>
+      <Stack gap={4}>
+        <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
+          <HStack gap={2}>
+            <Text fontSize="sm">X axis of the metrics</Text>
+            <Segments label="X axis of the metrics" onChange={(next) => setView({ x: next })} options={X_AXES} value={x} />
+          </HStack>
+          <CurveOptions onChange={setView} view={view} />
+          {names.length > USUAL.shown ? <SearchBar onChange={(q) => setView({ q, shown: USUAL.shown })} placeholder={`Search ${plural(names.length, "metric")}`} value={view.q} width="240px" /> : null}
+        </Flex>
+        {names.length === 0 ? (
+          <EmptyState command={'ctx.report(step, {"loss": loss})'} text="Curves appear when the training reports a metric:" title="The trial has not reported a metric yet." />
+        ) : found.shown.length === 0 ? (
+          <EmptyState title="No metric has this name." />
+        ) : (
+          <Box>
+            <MetricCharts isLive={isLive} life={life} names={found.shown} trialId={trial.trial_id} view={view} x={x} />
+            {found.more > 0 ? (
+              <Button mt={2} onClick={() => setView({ shown: view.shown + MORE })} size="sm" variant="outline">
+                Show {Math.min(MORE, found.more)} of {plural(found.more, "further metric")}
+              </Button>
+            ) : null}
+          </Box>
+        )}
+        <SystemSection isLive={isLive} life={life} slots={trial.slots} trialId={trial.trial_id} />
+        <Heading size="md">Where the time goes</Heading>
+        <Grid gap={3} gridTemplateColumns="minmax(0, 1fr)">
+          <TimingsSection isLive={isLive} life={life} trialId={trial.trial_id} />
+          <StepTimesSection attempts={trial.attempts_list.length} isLive={isLive} life={life} trialId={trial.trial_id} />
+        </Grid>
+        <TimelineSection isLive={isLive} trialId={trial.trial_id} />
+      </Stack>
+    </ChartGroup>
+  );
+};

@@ -1,0 +1,124 @@
+import { Box, HStack, Text } from "@chakra-ui/react";
+
+import { type Trial } from "../../api/trial";
+import { paths } from "../../app/paths";
+import { CopyButton } from "../../components/CopyButton";
+import { Facts } from "../../components/Facts";
+import { PageLink, TaskLinks } from "../../components/Links";
+import { Notice } from "../../components/Notice";
+import { Elapsed, Since, Time } from "../../components/Time";
+import { count, NONE, number, plural } from "../../format/numbers";
+import { duration } from "../../format/times";
+import { hparamText } from "../experiment/trialColumns";
+import { currentAttempt, ENDED, failureWords, placementWords } from "./words";
+
+/** Hyperparameters that are shown in the header; the configuration has all of them. */
+const MOST_HPARAMS = 24;
+
+const Waits = ({ trial }: { trial: Trial }) => (
+  <>
+    <Text>{trial.reason ?? trial.state_words}</Text>
+    <Text color="fg.muted" fontSize="xs">
+      {trial.position === null ? "" : `Place ${trial.position} in pool ${trial.pool}. `}
+      {trial.expected ?? ""} {trial.expected_at === null ? null : <Since at={trial.expected_at} />}
+    </Text>
+  </>
+);
+
+const Trains = ({ trial }: { trial: Trial }) => {
+  const attempt = currentAttempt(trial);
+  const since = attempt?.started_at ?? attempt?.granted_at;
+  return (
+    <>
+      <Text>{placementWords(trial.placement) ?? trial.state_words}</Text>
+      {since === null || since === undefined ? null : (
+        <Text color="fg.muted" fontSize="xs">
+          since <Time at={since} /> (<Elapsed from={since} until={attempt?.ended_at} />)
+        </Text>
+      )}
+    </>
+  );
+};
+
+/** Reasons of a trial that has ended or needs attention. */
+export const TrialNotices = ({ trial }: { trial: Trial }) => {
+  const failure = failureWords(trial.failure);
+  return (
+    <>
+      {failure === null || trial.state === "completed" ? null : (
+        <Notice hint={failure.more} status={trial.state === "errored" ? "error" : "warning"} title={failure.title} />
+      )}
+      {trial.limits === null ? null : <Notice status="warning" title={trial.limits} />}
+      {trial.gaps.length === 0 ? null : (
+        <Notice hint={trial.gaps.map(({ text }) => text).slice(0, 5).join(" ")} status="warning" title={`${plural(trial.gaps.length, "gap")} in the data of the hosts.`} />
+      )}
+      {trial.is_current ? null : <Notice status="info" title="A newer trial of its task has replaced this trial." />}
+    </>
+  );
+};
+
+/** State in words, place, best result and hyperparameters of a trial. */
+export const TrialFacts = ({ trial }: { trial: Trial }) => {
+  const hparams = Object.entries(trial.hparams);
+  const isWaiting = trial.state === "queued" || trial.state === "paused";
+  const { best_checkpoint: best } = trial;
+  return (
+    <>
+      <Facts
+        facts={[
+          isWaiting
+            ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} /> }
+            : { label: ENDED.has(trial.state) ? "State" : "Trains", value: ENDED.has(trial.state) ? <Text>{trial.reason ?? trial.state_words}</Text> : <Trains trial={trial} /> },
+          {
+            label: "Best metric",
+            value: (
+              <>
+                {number(trial.best_metric)}
+                {trial.best_step === null ? "" : ` at step ${count(trial.best_step)}`}
+                {trial.is_best ? (
+                  <Box as="span" color="fg.success" fontWeight="bold">
+                    {" "}
+                    best of the experiment
+                  </Box>
+                ) : null}
+              </>
+            ),
+          },
+          {
+            label: "Best checkpoint",
+            value:
+              best === null ? (
+                NONE
+              ) : (
+                <HStack gap={1}>
+                  <Text overflow="hidden" textOverflow="ellipsis" title={best.location} whiteSpace="nowrap">
+                    step {count(best.step)}
+                  </Text>
+                  <CopyButton label="Copy the location of the best checkpoint" text={best.location} />
+                </HStack>
+              ),
+          },
+          { label: "Experiment", value: <PageLink to={paths.experiment(trial.experiment_id)}>{trial.experiment}</PageLink> },
+          { label: "Task log, DAG run", value: <TaskLinks task={trial.task} /> },
+          { label: "Attempts", value: `${plural(trial.attempts, "attempt")}, ${trial.restarts} of ${plural(trial.max_restarts, "restart")} used` },
+          { label: "Created", value: <Time at={trial.created_at} /> },
+          { label: "Trained for", value: trial.duration_s === null ? NONE : duration(trial.duration_s) },
+          { label: "Request", value: `${plural(trial.slots, "slot")} in pool ${trial.pool}, priority ${trial.priority}` },
+        ]}
+      />
+      {hparams.length === 0 ? null : (
+        <HStack columnGap={4} fontSize="sm" mb={2} rowGap={1} wrap="wrap">
+          {hparams.slice(0, MOST_HPARAMS).map(([name, value]) => (
+            <Box key={name} overflowWrap="anywhere">
+              <Box as="span" color="fg.muted">
+                {name}
+              </Box>{" "}
+              {hparamText(value)}
+            </Box>
+          ))}
+          {hparams.length > MOST_HPARAMS ? <Box color="fg.muted">and {hparams.length - MOST_HPARAMS} more in the configuration</Box> : null}
+        </HStack>
+      )}
+    </>
+  );
+};

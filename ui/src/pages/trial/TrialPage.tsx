@@ -1,0 +1,67 @@
+import { ActionButtons } from "../../actions/ActionButtons";
+import { trialActions } from "../../actions/trials";
+import { cached } from "../../api/cache";
+import { type Experiment } from "../../api/experiment";
+import { type Trial } from "../../api/trial";
+import { paths } from "../../app/paths";
+import { EmptyState } from "../../components/EmptyState";
+import { ErrorNotice } from "../../components/ErrorNotice";
+import { PageLink } from "../../components/Links";
+import { Loading } from "../../components/Loading";
+import { PageTabs } from "../../components/PageTabs";
+import { PageTitle } from "../../components/PageTitle";
+import { Stale } from "../../components/Stale";
+import { LIVE_MS, useData } from "../../hooks/useData";
+import { useMe } from "../../hooks/useMe";
+import { useUrlState } from "../../hooks/useUrlState";
+import { ConfigView } from "../experiment/ConfigView";
+import { FilesTab } from "./FilesTab";
+import { ProfileTab } from "./ProfileTab";
+import { RanksTab } from "./RanksTab";
+import { TrainingTab } from "./TrainingTab";
+import { TrialFacts, TrialNotices } from "./TrialFacts";
+import { ENDED } from "./words";
+
+const USUAL = { tab: "training" };
+
+/** One trial, with everything that its tabs show. */
+export const TrialView = ({ id }: { id: string }) => {
+  const path = `trials/${id}`;
+  const [view, setView] = useUrlState(USUAL);
+  const me = useMe();
+  const known = cached<Trial>(path)?.data;
+  const isLive = known === undefined || !ENDED.has(known.state);
+  const { data, error, loading, stale, refresh } = useData<Trial>(path, { everyMs: isLive ? LIVE_MS : null });
+  const experiment = useData<Experiment>(data === undefined ? null : `experiments/${data.experiment_id}`, { everyMs: null }).data;
+  if (loading) return <Loading lines={8} />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />;
+  const actions = trialActions({
+    trial_id: data.trial_id, name: `trial ${id}`, state: data.state, paused: data.state === "paused", priority: data.priority, may_edit: data.may_edit,
+    may_change_priority: me?.may_change_hosts ?? false,
+  });
+  const tabs = [
+    { id: "training", label: "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
+    { id: "ranks", label: "Ranks and logs", content: () => <RanksTab trial={data} /> },
+    { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
+    { id: "profile", label: "Profile", content: () => <ProfileTab trial={data} /> },
+    { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
+  ];
+  return (
+    <>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />}
+      <Stale stale={stale}>
+        <PageTitle labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
+          <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
+          <PageLink to={paths.task(data.task)}>Task log</PageLink>
+        </PageTitle>
+        <TrialNotices trial={data} />
+        <TrialFacts trial={data} />
+      </Stale>
+      <PageTabs onChange={(tab) => setView({ tab })} tabs={tabs} value={view.tab} />
+    </>
+  );
+};
+
+/** Page of one trial. */
+export const TrialPage = ({ id = "" }: Record<string, string>) =>
+  /^\d{1,18}$/.test(id) ? <TrialView id={id} key={id} /> : <EmptyState title={`"${id}" is no number of a trial.`} />;
