@@ -27,7 +27,7 @@ export const PAGES: readonly Page[] = [
   { path: "experiments/new", title: "New experiment", component: EditorPage, nav: null },
   { path: "experiments/:id", title: "Experiment", component: ExperimentPage, nav: null },
   { path: "trials/:id", title: "Trial", component: TrialPage, nav: null },
-  { path: "compare", title: "Compare", component: ComparePage, nav: null },
+  { path: "compare", title: "Compare", component: ComparePage, nav: "Compare" },
 ];
 
 /** Return the page of a path with the values of its segments, or null. */
