@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, is_count, is_number, parse_object
+from airflow_provider_dtrain.core.untrusted_json import (
+    UntrustedInputError,
+    is_count,
+    is_number,
+    parse_measurement,
+    parse_object,
+)
 
 #: Longest line, including its newline. Hosts send whole lines within a window of this size, and the training
 #: library writes no longer line.
@@ -93,7 +99,8 @@ def read_measurements(data: bytes) -> Iterator[Line]:
     start = 0
     while end := data.find(b"\n", start) + 1:
         try:
-            yield Line(start, end - start, _parse(data[start : end - 1], MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES))
+            line = data[start : end - 1]
+            yield Line(start, end - start, _parse(line, MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES, parse_measurement))
         except _Refused as error:
             yield Line(start, end - start, None, error.code, str(error))
         start = end
@@ -108,19 +115,24 @@ def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _parse(line: bytes, limit: int = LINE_LIMIT_BYTES, values: int = MAX_VALUES) -> dict[str, Any]:
+def _parse(
+    line: bytes,
+    limit: int = LINE_LIMIT_BYTES,
+    values: int = MAX_VALUES,
+    parse: Callable[..., dict[str, Any]] = parse_object,
+) -> dict[str, Any]:
     if len(line) >= limit:
         raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes; at most {limit:,} are accepted")
     checksum, _, body = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(body):
         raise _Refused("corrupt", f"checksum {checksum[:8]!r} does not match its {len(body)} bytes")
     try:
-        event = parse_object(body, depth=MAX_DEPTH, values=values)
+        event = parse(body, depth=MAX_DEPTH, values=values)
     except UntrustedInputError as error:
         raise _Refused("invalid", str(error)) from None
     at = event.get("at")
     kind = event.get("kind")
-    if not is_count(event.get("seq")) or not is_number(at) or not 0 <= float(at or 0) < _LATEST:
+    if not is_count(event.get("seq")) or not is_number(at) or not 0 <= (at or 0) < _LATEST:
         raise _Refused("invalid", "an event without a valid seq or at")
     if not isinstance(kind, str) or not 0 < len(kind) < 64 or not kind.isprintable():
         raise _Refused("invalid", "an event without a valid kind")

@@ -34,7 +34,7 @@ def parse_object(text: bytes, *, depth: int, values: int) -> dict[str, Any]:
     """
     check_size(text, depth=depth, values=values)
     try:
-        document = (_CHECKED if _DOUBTFUL.search(text) else _PLAIN).decode(text.decode())
+        document = json.loads(text.decode(), parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
     except UntrustedInputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -42,6 +42,26 @@ def parse_object(text: bytes, *, depth: int, values: int) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise UntrustedInputError("not a JSON object")
     return _storable(document) if _UNSTORABLE.search(text) else document
+
+
+def parse_measurement(text: bytes, *, depth: int, values: int) -> dict[str, Any]:
+    """Return the JSON object in ``text`` as :func:`parse_object` does, in a third of the time.
+
+    The caller checks each number that it uses, because integers may be larger than any column and floats infinite. It
+    stores no text.
+
+    :raises UntrustedInputError: a limit is exceeded, or it is not a JSON object in UTF-8
+    """
+    check_size(text, depth=depth, values=values)
+    try:
+        document = _NUMBERS_UNCHECKED.decode(text.decode())
+    except UntrustedInputError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise UntrustedInputError(f"not valid JSON ({str(error)[:200]})") from None
+    if not isinstance(document, dict):
+        raise UntrustedInputError("not a JSON object")
+    return document
 
 
 def check_size(text: bytes, *, depth: int, values: int) -> None:
@@ -83,11 +103,7 @@ def _finite(digits: str) -> float:
     return number
 
 
-#: Text that may hold an integer of more than :data:`MAX_DIGITS` digits, or a number beyond the range of a float.
-_DOUBTFUL = re.compile(rb"\d{19}|\d[eE]")
-#: Checks every number in Python, which takes half of the time, and has no number to check.
-_CHECKED = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
-_PLAIN = json.JSONDecoder(parse_constant=_refuse)
+_NUMBERS_UNCHECKED = json.JSONDecoder(parse_constant=_refuse)
 
 
 def _storable(value: Any) -> Any:

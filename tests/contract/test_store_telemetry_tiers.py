@@ -179,7 +179,7 @@ def test_a_damaged_chunk_is_left_out_and_the_rest_is_shown(store, running):
     of = telemetry_chunks.c
     with store.db.engine.begin() as connection:
         damaged = (of.step_s == 1, of.start_s == START_S + 600)
-        connection.execute(telemetry_chunks.update().where(*damaged).values(data=b"\x01damaged"))
+        connection.execute(telemetry_chunks.update().where(*damaged).values(data=b"\x03damaged"))
     found = series(store, running)
     assert found.mean.count(None) == 1
     assert len(found.at_s) == 1201

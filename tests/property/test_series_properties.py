@@ -68,7 +68,7 @@ def test_a_damaged_chunk_is_refused_or_read_and_never_anything_else(points: Poin
     body = bytearray(zlib.decompress(encode({Key("cpu_util"): points})[1:]))
     body[at % len(body)] = byte
     with contextlib.suppress(ChunkError):
-        decode(b"\x01" + zlib.compress(bytes(body)))
+        decode(b"\x03" + zlib.compress(bytes(body)))
     whole = encode({Key("cpu_util"): points})
     with pytest.raises(ChunkError):
         decode(whole[: at % len(whole)])
@@ -106,6 +106,25 @@ def test_a_reduction_in_two_steps_is_the_reduction_in_one(parts: list[Points]) -
     twice = merged([merged([part], 10) for part in parts], 60)
     assert (once.at, once.count, once.minimum, once.maximum) == (twice.at, twice.count, twice.minimum, twice.maximum)
     assert all(math.isclose(a, b, rel_tol=1e-9) for a, b in zip(once.mean, twice.mean, strict=True))
+
+
+@settings(max_examples=budget(200), deadline=None)
+@given(st.integers(0, 5000), st.integers(0, 60), st.sampled_from([1, 2, 5, 10]), st.sampled_from([1, 2, 3, 6, 30]))
+def test_points_without_gaps_are_reduced_as_any_other(start: int, count: int, apart: int, factor: int) -> None:
+    found = Points()
+    for index in range(count):
+        mean = float((index * 7919) % 101)
+        found.add(start + apart * index, 3, mean, mean - 1, mean + 2)
+    step = apart * factor
+    fast, slow = found.reduced(step), found._reduced_each(step)
+    assert (fast.at, fast.count, fast.minimum, fast.maximum) == (slow.at, slow.count, slow.minimum, slow.maximum)
+    assert fast.mean == pytest.approx(slow.mean)
+
+
+@settings(max_examples=budget(200), deadline=None)
+@given(series(), st.integers(0, 2**40), st.integers(0, 2**40))
+def test_a_part_has_the_points_of_its_time(points: Points, start: int, end: int) -> None:
+    assert points.between(start, end).at == [at for at in points.at if start <= at < end]
 
 
 @settings(max_examples=budget(200), deadline=None)

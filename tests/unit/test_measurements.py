@@ -97,7 +97,16 @@ def test_numbers_that_are_not_finite_are_refused_with_their_line(text: str) -> N
     body = f'{{"seq":1,"at":{NOW},"kind":"system","cpu_util":{text}}}'.encode()
     found = reading(b"%08x %s\n" % (zlib.crc32(body), body))
     assert found.series == {}
-    assert codes(found) == {"invalid": 1}
+    assert codes(found) == {"value" if text == "1e400" else "invalid": 1}
+
+
+@pytest.mark.parametrize("field", ["at", "boot", "cpu_util", "seq"])
+def test_an_integer_of_a_thousand_digits_is_a_gap(field: str) -> None:
+    found = reading(system(**{"cpu_util": 5, "boot": 1.0, field: 10**1000}), HOST, Clock(boot_s=1 - NOW, wall_s=0))
+    assert found.series == {}
+    assert sum(codes(found).values()) == 1
+    found = reading(timings({"backward": [1, 10**1000, 1, 1], "forward": [10**1000, 1, 1, 1]}), RANK)
+    assert codes(found) == {"value": 2}
 
 
 @pytest.mark.parametrize(

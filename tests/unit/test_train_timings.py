@@ -12,7 +12,7 @@ from airflow_provider_dtrain.train.reports import timings as timings_module
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.samples import MOST_VALUES, SampleFile
 from airflow_provider_dtrain.train.reports.seconds import SecondsFile, Sums
-from airflow_provider_dtrain.train.reports.timings import Timings, open_timings
+from airflow_provider_dtrain.train.reports.timings import EARLY_LINES, Timings, open_timings
 from tests.support.event_lines import lines_of
 
 
@@ -111,6 +111,16 @@ def test_each_second_has_a_line_with_count_total_shortest_and_longest(timings, c
     assert all(abs(line["boot"] - time.clock_gettime(time.CLOCK_BOOTTIME)) < 60 for line in lines)
 
 
+def test_after_some_minutes_a_line_holds_five_seconds_and_nothing_is_lost(timings, clock, tmp_path):
+    for _ in range(4 * 400):
+        batch(timings, clock)
+    timings.close()
+    lines = seconds(tmp_path)
+    assert [line["batches"] for line in lines[1:-1]] == [4] * (EARLY_LINES - 1) + [20] * (len(lines) - EARLY_LINES - 1)
+    assert sum(line["us"]["backward"][0] for line in lines) == 1600
+    assert [line["first"] + line["batches"] for line in lines[:-1]] == [line["first"] for line in lines[1:]]
+
+
 def test_forward_is_what_remains_of_a_batch_in_a_script_and_in_a_trial_class(timings, clock, tmp_path):
     def one(names):
         for name in names:
@@ -127,7 +137,7 @@ def test_forward_is_what_remains_of_a_batch_in_a_script_and_in_a_trial_class(tim
     trial = Timings(EventWriter(None), None, SecondsFile(tmp_path / "trial"))
     for name in (*names, "train_batch"):
         trial.add(name, 0.05 if name == "train_batch" else 0.01)
-    trial._flush()
+    trial._flush(0.0)
     (line,) = [line for line in lines_of(tmp_path / "trial") if line["kind"] == "timings"]
     assert line["us"]["forward"] == [1, 30_000, 30_000, 30_000], "the trainer moves batches outside of train_batch"
 
@@ -237,7 +247,7 @@ def test_a_disk_that_is_full_loses_measurements_and_nothing_else(tmp_path):
     seconds._fd = open("/dev/full", "wb", buffering=0).fileno()  # noqa: SIM115
     timings = Timings(writer, samples, seconds)
     timings.add("backward", 1.0)
-    timings._flush()
+    timings._flush(0.0)
     timings._summarize()
     (event,) = lines_of(tmp_path / "events")
     assert event["names"]["backward"]["count"] == 1

@@ -1,10 +1,11 @@
 """Chunks: the points of several series as compressed columns.
 
-A chunk is the byte 1 and a zlib stream. The stream has a section per metric: its name, its length, its series. A series
-has its device, its rank, the number of its points, and five columns: times, counts, means, minima, maxima. A column of
-integers is its first value and the differences of the following ones, in the smallest integer type that holds them all,
-with the bytes of equal weight next to each other. Means, minima and maxima are stored with 11 significant bits, so a
-value changes by at most 0.05 %, whatever the size of its neighbours. Integers up to 2,048 are exact.
+A chunk is the byte 3 and a zlib stream. The stream has a section per metric: its name, its length, its series with
+device, rank and number of points, and five columns: times, counts, means, minima, maxima. A column has the values of
+all series of the section, one series after the other. Times and counts are a first value and the differences of the
+following ones, in the smallest integer type that holds them all. Means, minima and maxima are floats with 11
+significant bits, so a value changes by at most 0.05 %, whatever the size of its neighbours, and integers up to 2,048
+are exact. Of all types, bytes of equal weight are next to each other. No column needs a loop in Python to be read.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import sys
 import zlib
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
-from math import isfinite
+from itertools import accumulate, chain
+from operator import sub
 
 from airflow_provider_dtrain.core.series.points import Key, Points
 
@@ -23,18 +24,22 @@ from airflow_provider_dtrain.core.series.points import Key, Points
 RELATIVE_ERROR = 2.0**-11
 #: Largest absolute value of a point.
 LARGEST = 1e30
-_VERSION = b"\x01"
-#: Bits of a 32-bit float that are not stored: the last 13 of 23 bits of the mantissa.
-_DROPPED = 13
-#: Column types: the difference is constant, or is of one of these types of :mod:`array`; the column equals the means.
-_CONSTANT, _SAME = b"c", b"="
+_VERSION = b"\x03"
+#: Of the 23 bits of the mantissa of a 32-bit float, the last 13 are dropped: half of their weight, and their mask.
+_HALF, _KEPT = 1 << 12, -1 << 13
+#: Bytes of a float that are stored, the most significant one first, by their place in the machine's order.
+_PLANES = (3, 2, 1) if sys.byteorder == "little" else (0, 1, 2)
+#: Column types: a constant difference, or differences of one of these types of :mod:`array`. Floats, or the means again.
+_CONSTANT, _FLOATS, _SAME = b"c", b"f", b"="
+#: Times: those of the first series are those of all.
+_SHARED, _OWN = b"s", b"o"
 _INTEGERS = ("b", "h", "i", "q")
 _SIZES = {name: array(name).itemsize for name in _INTEGERS}
 _ENDS = {name: 1 << (8 * size - 1) for name, size in _SIZES.items()}
 #: Most bytes of an unpacked chunk. One of the largest gang that a host has is far smaller.
 _UNPACKED_MOST = 256 << 20
-#: Most points of a series in a chunk, far more than the seconds of the longest window.
-_POINTS_MOST = 1 << 20
+#: Most points of a section: a window of tier 1 with 1,000 ranks has 600,000.
+_POINTS_MOST = 16 << 20
 
 
 class ChunkError(ValueError):
@@ -67,49 +72,57 @@ def decode(chunk: bytes, metric: str | None = None) -> dict[Key, Points]:
         if not unpacker.eof:
             raise ChunkError("a chunk that is cut or too long")
         return dict(_read(_Reader(body), metric))
-    except (zlib.error, struct.error, IndexError, UnicodeDecodeError, OverflowError, KeyError) as error:
+    except (zlib.error, struct.error, IndexError, UnicodeDecodeError, OverflowError, KeyError, ValueError) as error:
         raise ChunkError(f"a damaged chunk: {error}") from None
 
 
+# -- writing --------------------------------------------------------------------------------------------
 def _section(metric: str, series: Sequence[tuple[Key, Points]]) -> bytes:
-    body = b"".join(_one(key, points) for key, points in series)
+    heads = [_head(key, len(points)) for key, points in series]
+    columns = [points for _, points in series]
+    times = columns[0].at
+    is_shared = all(points.at == times for points in columns)
+    mean = _floats([points.mean for points in columns])
+    body = [
+        *heads,
+        _SHARED + _integers(times) if is_shared else _OWN + _integers(_joined([points.at for points in columns])),
+        _integers(_joined([points.count for points in columns])),
+        mean,
+    ]
+    for values in ([points.minimum for points in columns], [points.maximum for points in columns]):
+        floats = _floats(values)
+        body.append(_SAME if floats == mean else floats)
+    data = b"".join(body)
     name = metric.encode()
-    return struct.pack("<B", len(name)) + name + struct.pack("<IH", len(body), len(series)) + body
+    return struct.pack("<B", len(name)) + name + struct.pack("<IH", len(data), len(series)) + data
 
 
-def _one(key: Key, points: Points) -> bytes:
+def _head(key: Key, count: int) -> bytes:
     device = key.device.encode()
-    mean = _codes(points.mean)
-    columns = [_integers(points.at), _integers(points.count), _integers(mean)]
-    for values in (points.minimum, points.maximum):
-        codes = mean if values is points.mean else _codes(values)
-        columns.append(_SAME if codes and codes == mean else _integers(codes))
-    head = struct.pack("<H", len(device)) + device + struct.pack("<iI", -1 if key.rank is None else key.rank, len(mean))
-    return head + b"".join(columns)
+    return struct.pack("<H", len(device)) + device + struct.pack("<iI", -1 if key.rank is None else key.rank, count)
 
 
-def _codes(values: Sequence[float]) -> list[int]:
-    """Return floats as integers of the same order of sign and size, rounded to 11 significant bits."""
-    if not all(isfinite(value) and abs(value) <= LARGEST for value in values):
+def _joined(columns: Sequence[list[int]]) -> list[int]:
+    return list(chain.from_iterable(columns)) if len(columns) > 1 else columns[0]
+
+
+def _floats(columns: Sequence[list[float]]) -> bytes:
+    """Return a column of floats, rounded to 11 significant bits."""
+    values = array("d", chain.from_iterable(columns))
+    total = sum(values)
+    if len(values) and not (total - total == 0 and min(values) >= -LARGEST and max(values) <= LARGEST):
         raise ValueError(f"values of a series must be finite and at most {LARGEST:g}")
-    bits = array("i")
-    bits.frombytes(array("f", values).tobytes())
-    half = 1 << (_DROPPED - 1)
-    return [(word + half) >> _DROPPED for word in bits]
-
-
-def _values(codes: Sequence[int]) -> list[float]:
-    bits = array("i", [code << _DROPPED for code in codes])
-    values = array("f")
-    values.frombytes(bits.tobytes())
-    return values.tolist()
+    words = array("i")
+    words.frombytes(array("f", values).tobytes())
+    data = array("i", [(word + _HALF) & _KEPT for word in words]).tobytes()
+    return _FLOATS + b"".join(data[byte::4] for byte in _PLANES)
 
 
 def _integers(values: Sequence[int]) -> bytes:
     if not values:
-        return b""
-    steps = [after - before for before, after in pairwise(values)]
-    low, high = min(steps, default=0), max(steps, default=0)
+        return _CONSTANT + struct.pack("<qq", 0, 0)
+    steps = list(map(sub, values[1:], values))
+    low, high = (min(steps), max(steps)) if steps else (0, 0)
     if low == high:
         return _CONSTANT + struct.pack("<qq", values[0], low)
     kind = next(name for name in _INTEGERS if -_ENDS[name] <= low and high < _ENDS[name])
@@ -118,9 +131,11 @@ def _integers(values: Sequence[int]) -> bytes:
         packed.byteswap()
     data = packed.tobytes()
     size = _SIZES[kind]
-    return kind.encode() + struct.pack("<q", values[0]) + b"".join(data[byte::size] for byte in range(size))
+    planes = data if size == 1 else b"".join(data[byte::size] for byte in range(size))
+    return kind.encode() + struct.pack("<q", values[0]) + planes
 
 
+# -- reading --------------------------------------------------------------------------------------------
 class _Reader:
     """Reader of the parts of an unpacked chunk, in their order."""
 
@@ -140,13 +155,23 @@ class _Reader:
         """Return the next integers, of a format of :mod:`struct`."""
         return struct.unpack(form, self.take(struct.calcsize(form)))
 
-    def integers(self, count: int) -> list[int] | None:
-        """Return the next column, None for one that equals the means."""
-        if not count:
-            return []
+    def floats(self, count: int) -> list[float] | None:
+        """Return the next column of floats, None for one that has the values of the means."""
         kind = self.take(1)
         if kind == _SAME:
             return None
+        if kind != _FLOATS:
+            raise ChunkError(f"a column of an unknown type {kind!r}")
+        data = bytearray(4 * count)
+        for byte in _PLANES:
+            data[byte::4] = self.take(count)
+        values = array("f")
+        values.frombytes(bytes(data))
+        return values.tolist()
+
+    def integers(self, count: int) -> list[int]:
+        """Return the next column of integers."""
+        kind = self.take(1)
         if kind == _CONSTANT:
             first, step = self.unpack("<qq")
             return list(range(first, first + step * count, step)) if step else [first] * count
@@ -154,9 +179,10 @@ class _Reader:
         name = kind.decode("ascii")
         size = _SIZES[name]
         planes = self.take(size * (count - 1))
-        data = bytearray(len(planes))
-        for byte in range(size):
-            data[byte::size] = planes[byte * (count - 1) : (byte + 1) * (count - 1)]
+        data = bytearray(planes)
+        if size > 1:
+            for byte in range(size):
+                data[byte::size] = planes[byte * (count - 1) : (byte + 1) * (count - 1)]
         steps = array(name, bytes(data))
         if sys.byteorder == "big":
             steps.byteswap()
@@ -170,20 +196,31 @@ def _read(reader: _Reader, metric: str | None) -> Iterator[tuple[Key, Points]]:
         if metric is not None and metric != name:
             reader.take(length)
             continue
-        for _ in range(count):
-            yield _read_one(reader, name)
+        yield from _read_section(reader, name, count)
 
 
-def _read_one(reader: _Reader, metric: str) -> tuple[Key, Points]:
+def _read_section(reader: _Reader, metric: str, count: int) -> Iterator[tuple[Key, Points]]:
+    heads = [_read_head(reader, metric) for _ in range(count)]
+    total = sum(length for _, length in heads)
+    if total > _POINTS_MOST:
+        raise ChunkError(f"a chunk with {total:,} points of one metric")
+    is_shared = reader.take(1) == _SHARED
+    times = reader.integers(heads[0][1] if is_shared else total)
+    counts, mean = reader.integers(total), reader.floats(total)
+    if mean is None:
+        raise ChunkError("a chunk whose means refer to themselves")
+    low, high = (mean if column is None else column for column in (reader.floats(total), reader.floats(total)))
+    start = 0
+    for key, length in heads:
+        end = start + length
+        at = list(times) if is_shared else times[start:end]
+        means = mean[start:end]
+        extremes = (means if column is mean else column[start:end] for column in (low, high))
+        yield key, Points(at, counts[start:end], means, *extremes)
+        start = end
+
+
+def _read_head(reader: _Reader, metric: str) -> tuple[Key, int]:
     device = reader.take(reader.unpack("<H")[0]).decode()
     rank, count = reader.unpack("<iI")
-    if count > _POINTS_MOST:
-        raise ChunkError(f"a chunk with a series of {count:,} points")
-    at, counts, mean = reader.integers(count), reader.integers(count), reader.integers(count)
-    if at is None or counts is None or mean is None:
-        raise ChunkError("a chunk with a reference where a column belongs")
-    means = _values(mean)
-    extremes = [
-        means if codes is None else _values(codes) for codes in (reader.integers(count), reader.integers(count))
-    ]
-    return Key(metric, device, None if rank < 0 else rank), Points(at, counts, means, *extremes)
+    return Key(metric, device, None if rank < 0 else rank), count

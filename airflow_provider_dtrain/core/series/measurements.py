@@ -10,17 +10,29 @@ from airflow_provider_dtrain.core.event_log import read_measurements
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import RANK_METRICS
 from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
-from airflow_provider_dtrain.core.untrusted_json import is_number
 
 #: Largest value, and largest number of measurements in one line.
 LARGEST, COUNT_MOST = 1e18, 10**9
 #: Microseconds in the unit of timings.
 _SECOND = 1e6
 _RANK_METRICS = frozenset(RANK_METRICS)
-_GPU_METRICS = frozenset(name for name in SYSTEM_METRICS if name.startswith("gpu_"))
-_HOST_METRICS = frozenset(SYSTEM_METRICS) - _GPU_METRICS
+_NUMBERS = frozenset((int, float))
 #: Count, sum, minimum and maximum of one second.
 _Second = list[float]
+#: A value that is not accepted.
+_REFUSED = (None, None)
+
+
+def _limits(*, of_gpus: bool) -> dict[str, float]:
+    """Return the largest value of each metric of a host, or of its GPUs."""
+    return {
+        name: 100.0 if unit == "%" else LARGEST
+        for name, unit in SYSTEM_METRICS.items()
+        if name.startswith("gpu_") is of_gpus
+    }
+
+
+_HOST_METRICS, _GPU_METRICS = _limits(of_gpus=False), _limits(of_gpus=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +61,8 @@ class Clock:
     def at(self, line: Mapping[str, Any]) -> float:
         """Return the Unix time here at which a line was written."""
         boot = line.get("boot")
-        if self.boot_s is not None and is_number(boot):
-            return float(boot) - self.boot_s  # type: ignore[arg-type]
+        if self.boot_s is not None and isinstance(boot, int | float):
+            return float(boot) - self.boot_s if 0 <= boot < LARGEST else -1.0
         return float(line["at"]) - self.wall_s
 
 
@@ -118,11 +130,11 @@ def _add(by_second: dict[int, _Second], at: int, second: _Second) -> None:
 
 
 def _points(by_second: Mapping[int, _Second]) -> Points:
-    points = Points()
-    for at in sorted(by_second):
-        count, total, minimum, maximum = by_second[at]
-        points.add(at, int(count), min(max(total / count, minimum), maximum), minimum, maximum)
-    return points
+    at = sorted(by_second)
+    seconds = [by_second[second] for second in at]
+    means = [min(max(total / count, low), high) for count, total, low, high in seconds]
+    lows, highs = [float(second[2]) for second in seconds], [float(second[3]) for second in seconds]
+    return Points(at, [int(second[0]) for second in seconds], means, lows, highs)
 
 
 Values = Iterator[tuple[Key | None, _Second | None]]
@@ -137,28 +149,27 @@ def _system(line: Mapping[str, Any], source: Measured) -> Values:
         if isinstance(uuid, str) and uuid in source.devices:
             yield from _figures(gpu, _GPU_METRICS, uuid)
         else:
-            yield None, None
+            yield _REFUSED
 
 
-def _figures(values: Mapping[str, Any], names: frozenset[str], device: str) -> Values:
-    for name in names:
+def _figures(values: Mapping[str, Any], most: Mapping[str, float], device: str) -> Values:
+    for name, limit in most.items():
         if (value := values.get(name)) is not None:
-            most = 100.0 if SYSTEM_METRICS[name] == "%" else LARGEST
-            fits = is_number(value) and 0 <= value <= most
-            yield Key(name, device), [1, *[float(value)] * 3] if fits else None
+            fits = type(value) in _NUMBERS and 0 <= value <= limit
+            yield Key(name, device), [1, value, value, value] if fits else None
 
 
 def _timings(line: Mapping[str, Any], source: Measured) -> Values:
     """Yield the timings of a line of a rank, None for one that is not accepted."""
     durations = line.get("us")
+    rank = source.rank
     for name, sums in durations.items() if isinstance(durations, dict) else ():
-        key = Key(name, "", source.rank) if name in _RANK_METRICS else None
-        yield key, _sums(sums)
+        yield (Key(name, "", rank), _sums(sums)) if name in _RANK_METRICS else _REFUSED
 
 
 def _sums(sums: object) -> _Second | None:
     """Return count, total, shortest and longest in seconds, None if they do not fit together."""
-    if not isinstance(sums, list) or len(sums) != 4 or not all(map(is_number, sums)):
+    if not isinstance(sums, list) or len(sums) != 4 or not _NUMBERS.issuperset(map(type, sums)):
         return None
     count, total, shortest, longest = sums
     if not (1 <= count <= COUNT_MOST and 0 <= shortest <= longest <= LARGEST and 0 <= total <= LARGEST):

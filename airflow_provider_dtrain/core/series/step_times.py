@@ -21,6 +21,9 @@ SLOW_COST = 0.1
 #: Exchanges that must have been measured before a rank is called slow. DistributedDataParallel measures the first ten
 #: and then every hundredth one, and a single one says little.
 EXCHANGES_LEAST = 3
+#: Seconds after which a rank writes its timings every 5 s instead of every second, the time between two lines then, and
+#: the shortest time buckets that all have a line.
+EARLY_S, LINE_S, BUCKET_S = 300, 5, 10
 #: Timings that do not overlap and add up to the time of a step, in the order of a step. ``forward`` is what remains of
 #: ``train_batch`` without the other parts in it.
 PARTS = (

@@ -29,6 +29,8 @@ class Tier(IntEnum):
     TEN_SECONDS = 10
     #: Intervals of a minute, for ``[dtrain] telemetry_days``.
     MINUTE = 60
+    #: Intervals of ten minutes, for as long: an answer about weeks and many GPUs reads a tenth.
+    TEN_MINUTES = 600
 
 
 @dataclass(frozen=True)
@@ -43,11 +45,12 @@ class Window:
     kept_s: int | None
 
 
-#: Chunks of 600, 360 and 360 points. Each length is a multiple of the one before.
+#: Chunks of 600, 360, 360 and 144 points. Each length is a multiple of the one before.
 WINDOWS: Mapping[Tier, Window] = {
     Tier.SECOND: Window(600, 3600),
     Tier.TEN_SECONDS: Window(3600, 86_400),
     Tier.MINUTE: Window(21_600, None),
+    Tier.TEN_MINUTES: Window(86_400, None),
 }
 
 

@@ -200,8 +200,8 @@ class TelemetryCollector:
         known = self._states
         # Until the commit is known to have worked.
         self._states = None
-        if await in_telemetry_thread(store.add, self.rt.attempt_id, self.rt.watch, parts):
-            self._states = {**known, **await in_telemetry_thread(store.states, self.view.attempt_id)}
+        stored = await in_telemetry_thread(store.add, self.rt.attempt_id, self.rt.watch, parts)
+        self._states = {**known, **stored} if stored is not None else None
 
     def _is_open(self, host: str) -> bool:
         link = self.links.get(host)

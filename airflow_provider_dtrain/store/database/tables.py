@@ -531,6 +531,7 @@ telemetry_hosts = sa.Table(
     sa.Column("rolled_1_s", sa.BigInteger, nullable=False, default=0),
     sa.Column("rolled_10_s", sa.BigInteger, nullable=False, default=0),
     sa.Column("rolled_60_s", sa.BigInteger, nullable=False, default=0),
+    sa.Column("rolled_600_s", sa.BigInteger, nullable=False, default=0, server_default="0"),
     # Utilization per minute of the last hours, see core/series/utilization.py.
     sa.Column("utilization", sa.LargeBinary),
     _time("updated_at", nullable=False),

@@ -200,6 +200,7 @@ _GUARD = (
     .where(attempts.c.id == _ATTEMPT, attempts.c.watch == sa.bindparam("watch"))
     .with_for_update()
 )
+_WATCH = sa.select(attempts.c.watch).where(attempts.c.id == _ATTEMPT)
 _GANG_OF = (
     sa.select(allocations).join(attempts, attempts.c.allocation_id == allocations.c.id).where(attempts.c.id == _ATTEMPT)
 )
@@ -255,7 +256,8 @@ def check_watch(conn: Connection, attempt_id: int, watch: int) -> None:
     :raises NotFoundError: the attempt does not exist
     :raises StaleWatchError: another process has taken the attempt over
     """
-    if conn.scalar(sa.select(attempts.c.watch).where(attempts.c.id == attempt_id)) != watch:
+    row = statements.first(conn, _WATCH, {"attempt_id": attempt_id})
+    if row is None or row.watch != watch:
         _refuse(conn, attempt_id, watch)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -83,19 +83,20 @@ def state_of(row: Row[Any]) -> TelemetryState:
         token=row.token,
         commits=row.commits,
         positions=row.positions,
-        gaps=tuple(_gaps(row.gaps)),
+        gaps=gaps_of(row.gaps),
         rolled_s=row.rolled_1_s,
         first_s=row.first_s,
         last_s=row.last_s,
     )
 
 
-def _gaps(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Iterable[TelemetryGap]:
-    for stream, codes in stored.items():
-        for code, found in codes.items():
-            yield TelemetryGap(
-                stream=stream, code=code, lines=found["lines"], size_bytes=found["bytes"], first_at_s=found["at"]
-            )
+def gaps_of(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[TelemetryGap, ...]:
+    """Return the gaps that :func:`with_gaps` has counted."""
+    return tuple(
+        TelemetryGap(stream=stream, code=code, lines=found["lines"], size_bytes=found["bytes"], first_at_s=found["at"])
+        for stream, codes in stored.items()
+        for code, found in codes.items()
+    )
 
 
 def with_gaps(stored: Mapping[str, Any], new: Sequence[TelemetryGap]) -> dict[str, Any]:
@@ -115,7 +116,8 @@ def without_old(part: HostTelemetry, rolled_s: int) -> tuple[dict[Key, Points], 
     """
     kept: dict[Key, Points] = {}
     late: list[int] = []
-    for key, points in part.series.items():
+    for key, given in part.series.items():
+        points = given.in_order()
         if not points.at:
             continue
         if points.at[0] >= rolled_s:

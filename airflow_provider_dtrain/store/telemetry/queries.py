@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.series.points import Key, Points
-from airflow_provider_dtrain.core.series.step_times import RANK_METRICS
+from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS
 from airflow_provider_dtrain.core.series.tiers import Tier, tier_for
 from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
 from airflow_provider_dtrain.errors import NotFoundError, UserError
@@ -19,7 +19,7 @@ from airflow_provider_dtrain.store.records.telemetry import MetricRange, Series,
 from airflow_provider_dtrain.store.telemetry.chunk_rows import ChunkQuery, SeriesOf, read_points
 
 #: Most points of an answer, all of its series together, and most points of one series.
-POINTS_MOST, SERIES_POINTS_MOST = 200_000, 20_000
+POINTS_MOST, SERIES_POINTS_MOST = 40_000, 20_000
 #: Fewest points of a series that may be requested, and fewest that a series gets when many share an answer.
 POINTS_LEAST = 10
 #: A pause that is longer than this multiple of the usual distance of two points is a gap.
@@ -185,7 +185,7 @@ def _expected_series(conn: Connection, query: SeriesQuery) -> int:
 
 
 def _series(attempt: int, host: str, key: Key, points: Points, step_s: int) -> Series:
-    at, gaps = _with_gaps(points.at, step_s)
+    at, gaps = _with_gaps(points.at, step_s if key.rank is None else max(step_s, LINE_S))
     return Series(
         attempt=attempt,
         host=host,
@@ -201,10 +201,13 @@ def _series(attempt: int, host: str, key: Key, points: Points, step_s: int) -> S
     )
 
 
-def _with_gaps(at: Sequence[int], step_s: int) -> tuple[list[int], list[int]]:
-    """Return the times with one more in each gap, and the index of the point behind each gap."""
+def _with_gaps(at: Sequence[int], least_s: int) -> tuple[list[int], list[int]]:
+    """Return the times with one more in each gap, and the index of the point behind each gap.
+
+    :param least_s: usual distance of two points at least
+    """
     distances = [after - before for before, after in zip(at, at[1:], strict=False)]
-    usual = max(step_s, sorted(distances)[len(distances) // 2] if distances else step_s)
+    usual = max(least_s, sorted(distances)[len(distances) // 2] if distances else least_s)
     gaps = [index + 1 for index, distance in enumerate(distances) if distance > GAP_RATIO * usual]
     found: list[int] = []
     start = 0

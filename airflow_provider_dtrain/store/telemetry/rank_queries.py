@@ -10,6 +10,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.series.points import Points
 from airflow_provider_dtrain.core.series.step_times import (
+    BUCKET_S,
+    EARLY_S,
     EXCHANGE,
     OF_STEP,
     PARTS,
@@ -107,7 +109,8 @@ def _by_rank(
     span = span_of(conn, [of], since, until)
     if span is None:
         return int(Tier.SECOND), [], {}
-    bucket_s, points = find_points(conn, [of], metrics, span, span.step_for(buckets))
+    least_s = BUCKET_S if span.end_s - span.start_s > EARLY_S else 1
+    bucket_s, points = find_points(conn, [of], metrics, span, max(least_s, span.step_for(buckets)))
     found: dict[int, tuple[str, OfRank]] = {}
     for (_, host, key), one in sorted(points.items(), key=lambda pair: pair[0][2].rank or 0):
         if key.rank is not None:

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.store.telemetry.chunk_rows import decoded
 from airflow_provider_dtrain.store.telemetry.host_rows import ChunkRow, HostKey, chunks_of, insert_chunks
 
 #: Tier -> the tier that its chunks are made of. Those of the first tier are made of slices.
-SOURCES = {Tier.TEN_SECONDS: Tier.SECOND, Tier.MINUTE: Tier.TEN_SECONDS}
+SOURCES = {Tier.TEN_SECONDS: Tier.SECOND, Tier.MINUTE: Tier.TEN_SECONDS, Tier.TEN_MINUTES: Tier.MINUTE}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.tiers import Tier
-from airflow_provider_dtrain.core.series.utilization import Utilization
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, telemetry_hosts
+from airflow_provider_dtrain.store.database.tables import telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
 from airflow_provider_dtrain.store.records.telemetry import (
     HostTelemetry,
@@ -25,15 +23,8 @@ from airflow_provider_dtrain.store.records.telemetry import (
     TimingBreakdown,
 )
 from airflow_provider_dtrain.store.telemetry import queries, rank_queries
-from airflow_provider_dtrain.store.telemetry.host_rows import (
-    ChunkRow,
-    HostKey,
-    insert_chunks,
-    slices_of,
-    state_of,
-    with_gaps,
-    without_old,
-)
+from airflow_provider_dtrain.store.telemetry.commits import Commit, OvertakenError, RunRows, rows_of, write_all
+from airflow_provider_dtrain.store.telemetry.host_rows import ChunkRow, HostKey, state_of
 from airflow_provider_dtrain.store.telemetry.pruning import (
     Pruned,
     count_chunks,
@@ -56,68 +47,40 @@ class Telemetry:
     @reads
     def states(self, conn: Connection, attempt_id: int) -> dict[str, TelemetryState]:
         """Return the state of each host of the attempt's current run that has sent telemetry."""
-        token = _token_of(conn, attempt_id)
-        of = telemetry_hosts.c
-        rows = conn.execute(sa.select(telemetry_hosts).where(of.attempt_id == attempt_id, of.token == token))
-        return {row.host: state_of(row) for row in rows}
+        return {host: state_of(row) for host, row in rows_of(conn, attempt_id).hosts.items()}
 
-    def add(self, attempt_id: int, watch: int, parts: Sequence[HostTelemetry]) -> bool:
+    def add(self, attempt_id: int, watch: int, parts: Sequence[HostTelemetry]) -> dict[str, TelemetryState] | None:
         """Store points of hosts with the positions that they come from, all in one short transaction.
 
         Points before a host's ``rolled_s`` are counted as a gap.
 
         :param parts: one per host
-        :returns: False when another writer has changed the state of a host since the caller has read it: nothing is
-            stored, and the caller reads the states again
+        :returns: the new state of each of these hosts. None when another writer has changed the state of one since the
+            caller has read it: nothing is stored, and the caller reads the states again
         :raises StaleWatchError: the watch is not current
         :raises ValueError: a value is not finite
         """
-        known = self.states(attempt_id)
-        commits = [_Commit.of(part, known.get(part.host)) for part in parts]
-        if any(commit is None for commit in commits):
-            return False
+        known = self._rows(attempt_id)
+        commits = []
+        for part in parts:
+            row = known.hosts.get(part.host)
+            if part.commits not in (None, row.commits if row is not None else 0):
+                return None
+            commits.append(Commit(HostKey(attempt_id, known.token, part.host), part, row))
         try:
-            self._add(attempt_id, watch, [commit for commit in commits if commit is not None])
-        except _OvertakenError:
-            return False
-        return True
+            self._add(attempt_id, watch, commits)
+        except OvertakenError:
+            return None
+        return {commit.key.host: commit.state for commit in commits}
+
+    @reads
+    def _rows(self, conn: Connection, attempt_id: int) -> RunRows:
+        return rows_of(conn, attempt_id)
 
     @writes
-    def _add(self, conn: Connection, attempt_id: int, watch: int, commits: Sequence[_Commit]) -> None:
+    def _add(self, conn: Connection, attempt_id: int, watch: int, commits: Sequence[Commit]) -> None:
         check_watch(conn, attempt_id, watch)
-        token = _token_of(conn, attempt_id)
-        # In one order everywhere, so that two writers never wait for each other.
-        for commit in sorted(commits, key=lambda one: one.part.host):
-            key = HostKey(attempt_id, token, commit.part.host)
-            self._move(conn, key, commit)
-            insert_chunks(conn, key, commit.slices)
-
-    def _move(self, conn: Connection, key: HostKey, commit: _Commit) -> None:
-        """Write the state of a host.
-
-        :raises _OvertakenError: another writer was faster
-        """
-        of = telemetry_hosts.c
-        stored = conn.scalar(sa.select(of.utilization).where(*key.where))
-        utilization = Utilization.parse(stored)
-        utilization.take(commit.series)
-        values = {
-            "commits": commit.commits + 1,
-            "positions": dict(commit.positions),
-            "gaps": commit.gaps,
-            "first_s": commit.first_s,
-            "last_s": commit.last_s,
-            "utilization": utilization.pack(),
-            "updated_at": self.db.now(),
-        }
-        if commit.is_first:
-            insert = self.db.insert(telemetry_hosts).values(**key._asdict(), **values)
-            done = conn.execute(insert.on_conflict_do_nothing().returning(of.commits)).first()
-        else:
-            update = telemetry_hosts.update().where(*key.where, of.commits == commit.commits)
-            done = conn.execute(update.values(**values).returning(of.commits)).first()
-        if done is None:
-            raise _OvertakenError
+        write_all(conn, commits, self.db.now())
 
     def roll_up(self, attempt_id: int, *, hosts: Collection[str] | None = None, is_over: bool = False) -> None:
         """Turn the slices of an attempt into chunks, and chunks into those of the next tier, where a window is full.
@@ -302,47 +265,3 @@ class Telemetry:
         :param points: most intervals, 1 to 120
         """
         return find_sparklines(conn, hosts, since, self.db.now(), points)
-
-
-class _OvertakenError(Exception):
-    """Another writer has changed the state of a host."""
-
-
-class _Commit:
-    """One host's part of a commit, as it is written."""
-
-    def __init__(self, part: HostTelemetry, state: TelemetryState | None) -> None:
-        self.part = part
-        self.is_first = state is None
-        self.commits = state.commits if state is not None else 0
-        self.positions: Mapping[str, int] = {**(state.positions if state is not None else {}), **part.positions}
-        self.series: Mapping[Key, Points]
-        self.series, late = without_old(part, state.rolled_s if state is not None else 0)
-        self.gaps = with_gaps(_stored(state), [*part.gaps, *late])
-        self.slices: list[ChunkRow] = slices_of(self.series)
-        starts = [chunk.start_s for chunk in self.slices] + ([state.first_s] if state and state.last_s else [])
-        ends = [chunk.end_s - 1 for chunk in self.slices] + ([state.last_s] if state else [])
-        self.first_s, self.last_s = min(starts, default=0), max(ends, default=0)
-
-    @classmethod
-    def of(cls, part: HostTelemetry, state: TelemetryState | None) -> _Commit | None:
-        """Return the commit, None when the writer has not seen the stored state."""
-        stored = state.commits if state is not None else 0
-        return cls(part, state) if part.commits in (None, stored) else None
-
-
-def _stored(state: TelemetryState | None) -> dict[str, dict[str, dict[str, float]]]:
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for gap in state.gaps if state is not None else ():
-        one = {"lines": gap.lines, "bytes": gap.size_bytes, "at": gap.first_at_s}
-        found.setdefault(gap.stream, {})[gap.code] = one
-    return found
-
-
-def _token_of(conn: Connection, attempt_id: int) -> int:
-    query = (
-        sa.select(allocations.c.token)
-        .join(attempts, attempts.c.allocation_id == allocations.c.id)
-        .where(attempts.c.id == attempt_id)
-    )
-    return int(conn.scalar(query) or 0)

@@ -30,6 +30,11 @@ class Sums(NamedTuple):
     shortest: float
     longest: float
 
+    def joined(self, other: Sums) -> Sums:
+        """Return the sums of both intervals together."""
+        times, total, shortest, longest = other
+        return Sums(self.times + times, self.total + total, min(self.shortest, shortest), max(self.longest, longest))
+
 
 class SecondsFile:
     """Writes lines of ``kind`` ``timings`` with count, total, shortest and longest duration per name.

@@ -28,6 +28,11 @@ from airflow_provider_dtrain.train.reports.seconds import SecondsFile, Sums
 FLUSH_S = 1.0
 #: Interval between two summaries in the events, seconds: of rank 0, and of the other ranks, which share one store.
 SUMMARY_S, OTHERS_SUMMARY_S = 10.0, 60.0
+#: Interval between two lines of the sums, seconds: at first, and after the first minutes. Each line costs the control
+#: side a tenth of a millisecond, and a page shows a few hundred intervals.
+LINE_S, LATER_LINE_S = 1.0, 5.0
+#: Lines after which they are written less often.
+EARLY_LINES = 300
 #: Timings inside ``train_batch``: always, and in the loop of a script.
 _INSIDE, _INSIDE_SCRIPT = ("backward", "step_optimizer"), ("to_device", "step_lr_schedulers")
 
@@ -64,8 +69,12 @@ class Timings:
         self._sums: dict[str, tuple[int, float, float]] = {}
         #: DistributedDataParallel models, with the iteration whose exchange was counted last.
         self._models: list[list[Any]] = []
-        #: perf_counter at the end of the latest step, and of the latest step that was written.
+        #: perf_counter at the end of the latest step, and of the latest step in a line of the sums.
         self._ended = self._written = 0.0
+        #: Sums since the latest line, the number of its first batch, and of lines so far.
+        self._line: dict[str, Sums] = {}
+        self._line_first = self._lines = 0
+        self._next_line = 0.0
         #: A loader counts the batches. Otherwise, every step is a batch.
         self._loading = False
         #: The loop of a script moves batches and advances schedulers inside ``train_batch``.
@@ -148,7 +157,7 @@ class Timings:
     def close(self) -> None:
         """Write the remaining measurements."""
         if self.enabled:
-            self._flush(last=True)
+            self._flush(self._ended, last=True)
             self._summarize()
             for file in (self._samples, self._seconds):
                 if file is not None:
@@ -157,7 +166,7 @@ class Timings:
     def _look(self, now: float) -> None:
         """Write the measurements. The first call only starts the first interval."""
         if self._next_flush:
-            self._flush()
+            self._flush(now)
         else:
             self._next_summary = now + self._summary_s
         self._next_flush = now + FLUSH_S
@@ -165,7 +174,7 @@ class Timings:
             self._next_summary = now + self._summary_s
             self._summarize()
 
-    def _flush(self, *, last: bool = False) -> None:
+    def _flush(self, now: float, *, last: bool = False) -> None:
         """Sum up the measurements and write them to the file."""
         held = {name: found for name, found in self._values.items() if found}
         if not held:
@@ -179,15 +188,29 @@ class Timings:
         for name, one in sums.items():
             count, total, longest = self._sums.get(name, (0, 0.0, 0.0))
             self._sums[name] = (count + one.times, total + one.total, max(longest, one.longest))
-        if self._seconds is not None:
-            self._seconds.write(self._first, self._batches - self._first, {**sums, **self._derived(sums)})
         self._first = self._batches
+        if self._seconds is not None:
+            self._add_to_line(self._seconds, sums, now, last=last)
+
+    def _add_to_line(self, file: SecondsFile, sums: Mapping[str, Sums], now: float, *, last: bool) -> None:
+        """Add sums to the next line, and write it when it is due."""
+        for name, one in sums.items():
+            known = self._line.get(name)
+            self._line[name] = one if known is None else known.joined(one)
+        if now < self._next_line and not last:
+            return
+        # Callers come every second, a little earlier or later.
+        self._next_line = now + (LINE_S if self._lines + 1 < EARLY_LINES else LATER_LINE_S) - 0.5 * FLUSH_S
+        batches = self._batches - self._line_first
+        file.write(self._line_first, batches, {**self._line, **self._derived(self._line, batches)})
+        self._line = {}
+        self._lines += 1
+        self._line_first = self._batches
         self._written = self._ended
 
-    def _derived(self, sums: Mapping[str, Sums]) -> dict[str, Sums]:
+    def _derived(self, sums: Mapping[str, Sums], batches: int) -> dict[str, Sums]:
         """Return the rest of ``train_batch``, or the whole time of a step where no loader measures its parts."""
         whole = sums.get("train_batch")
-        batches = self._batches - self._first
         if whole is not None:
             inside = _INSIDE + (_INSIDE_SCRIPT if self._is_script else ())
             rest = max(0.0, whole.total - sum(sums[name].total for name in inside if name in sums))
@@ -217,10 +240,9 @@ class Timings:
                 if found["iteration"] == watched[1]:
                     continue
                 watched[1], seconds = found["iteration"], int(found["backward_comm_time"]) / 1e9
-                one = sums.get("gradient_exchange", Sums(0, 0.0, seconds, seconds))
-                sums["gradient_exchange"] = Sums(
-                    one.times + 1, one.total + seconds, min(one.shortest, seconds), max(one.longest, seconds)
-                )
+                one = Sums(1, seconds, seconds, seconds)
+                known = sums.get("gradient_exchange")
+                sums["gradient_exchange"] = one if known is None else known.joined(one)
 
 
 def _evenly(count: int, total: float) -> Sums:

@@ -1,0 +1,481 @@
+"""Cost of telemetry: on a host, in a rank, in the engine and in the store, its growth, and the time of queries.
+
+    python -m bench.bench_telemetry [--only host,rank,engine,growth,query] [--days 30] [--seconds 20]
+
+A host has 8 GPUs and 8 ranks with 10 steps per second. CPU times are of one core. The store is SQLite, and PostgreSQL
+where its programs are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
+from airflow_provider_dtrain.core.series.points import Key, Points
+from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE
+from airflow_provider_dtrain.core.series.tiers import WINDOWS, Tier
+from airflow_provider_dtrain.core.series.utilization import MINUTE_S
+from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
+from airflow_provider_dtrain.store.database.tables import telemetry_chunks
+from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
+from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, chunks_of, insert_chunks
+from airflow_provider_dtrain.supervisor.events import encode_event
+from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.sampler import Sampler
+from airflow_provider_dtrain.supervisor.segments import SegmentWriter, read_measurements
+from testbed.stores import Server, host, new_sqlite, server_programs
+
+GPUS = 8
+HOUR, DAY = 3600, 86_400
+#: Timings that a loop with a loader has.
+TIMINGS = [name for name in RANK_METRICS if name not in (WHOLE, "checkpoint", "from_device", "reduce_metrics")]
+UUIDS = [f"GPU-{number:08x}-1111-2222-3333-444444444444" for number in range(GPUS)]
+COMMIT_S = 10
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="host,rank,engine,growth,query")
+    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--seconds", type=float, default=20)
+    args = parser.parse_args()
+    wanted = args.only.split(",")
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
+    if "host" in wanted:
+        bench_host(args.seconds)
+    if "rank" in wanted:
+        bench_rank()
+    with databases() as stores:
+        for name, open_store in stores.items():
+            if "engine" in wanted:
+                bench_engine(name, open_store())
+            if "growth" in wanted:
+                bench_growth(name, open_store())
+            if "query" in wanted:
+                bench_query(name, open_store(), args.days)
+
+
+@contextlib.contextmanager
+def databases() -> Iterator[dict[str, Callable[[], Store]]]:
+    """Yield functions that open an empty store on each database."""
+    folder = Path(tempfile.mkdtemp(prefix="dtrain-telemetry-"))
+    numbers = iter(range(100))
+    stores = {"SQLite": lambda: Store.open(new_sqlite(folder / f"{next(numbers)}" / "dtrain.db"))}
+    programs = server_programs()
+    if programs is None:
+        yield stores
+        return
+    server = Server(programs)
+    server.start()
+    try:
+        with contextlib.ExitStack() as stack:
+            yield {**stores, "PostgreSQL": lambda: Store.open(stack.enter_context(server.new_store()))}
+    finally:
+        server.stop()
+
+
+# -- a host ---------------------------------------------------------------------------------------------
+def bench_host(seconds: float) -> None:
+    """Print the CPU of the sampler, and of the answers to the control side."""
+    folder = Path(tempfile.mkdtemp(prefix="dtrain-sampler-"))
+    pid = os.fork()
+    if not pid:
+        with contextlib.suppress(BaseException):
+            Sampler(str(folder / "samples"), 1.0, gpus_here()).run()
+        os._exit(0)
+    time.sleep(seconds)
+    os.kill(pid, 9)
+    usage = os.wait4(pid, 0)[2]
+    share = (usage.ru_utime + usage.ru_stime) / seconds
+    layout = Layout.__new__(Layout)
+    run = RunFolder.__new__(RunFolder)
+    run.layout, run.name, run.path = layout, "run", str(folder / "run")
+    write_files(Path(run.path), COMMIT_S)
+    offsets = {"samples": 0, **{f"rank{rank}.timings": 0 for rank in range(GPUS)}}
+    sending = timed(lambda: read_measurements(run, offsets, 256 << 10), 200)
+    print("\n| a host | CPU of a core |\n|---|---|")
+    print(f"| sampler, {len(gpus_here())} GPUs, a sample per second | {100 * share:.3f} % (goal < 1 %) |")
+    print(f"| answers, 9 files every {COMMIT_S} s | {100 * sending / COMMIT_S:.4f} % |")
+
+
+def gpus_here() -> list[str]:
+    """Return the UUIDs of the GPUs of this machine."""
+    from airflow_provider_dtrain.supervisor.gpu import gpus
+
+    return [str(gpu["uuid"]) for gpu in gpus()]
+
+
+def bench_rank() -> None:
+    """Print the cost per batch of the timings in a rank."""
+    from airflow_provider_dtrain.train.reports.events import EventWriter
+    from airflow_provider_dtrain.train.reports.samples import SampleFile
+    from airflow_provider_dtrain.train.reports.seconds import SecondsFile
+    from airflow_provider_dtrain.train.reports.timings import Timings
+
+    folder = Path(tempfile.mkdtemp(prefix="dtrain-rank-"))
+    print("\n| a rank, CPU per batch of 150 us | us |\n|---|---|")
+    for name, files in (
+        ("without measurements", None),
+        ("events and single batches", (SampleFile(folder / "samples"),)),
+        ("and sums per second", (SampleFile(folder / "samples2"), SecondsFile(folder / "timings"))),
+    ):
+        costs = []
+        for turn in range(5):
+            timings = Timings() if files is None else Timings(EventWriter(folder / f"events{turn}"), *files)
+            costs.append(loop(timings))
+        print(f"| {name} | {statistics.median(costs):.2f} |")
+
+
+def loop(timings: Any, batches: int = 20_000, batch_s: float = 150e-6) -> float:
+    """Return the CPU microseconds per batch of a loop whose clock runs by 150 us per batch."""
+    names = ("to_device", "backward", "step_optimizer", "step_lr_schedulers")
+    adders = [timings.adder(name) for name in names]
+    began = time.process_time()
+    now = 1000.0
+    for _ in range(batches):
+        now += batch_s
+        for add in adders:
+            add(2e-5)
+        timings.batch_done(now)
+    timings.close()
+    return (time.process_time() - began) / batches * 1e6
+
+
+# -- engine and store ---------------------------------------------------------------------------------
+def write_files(folder: Path, seconds: int) -> None:
+    """Write the files of a run as its sampler and its ranks do."""
+    noise = random.Random(1)
+    now, boot = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    folder.mkdir(parents=True)
+    files = [SegmentWriter(str(folder / "samples"), 1 << 30)]
+    for rank in range(GPUS):
+        (folder / f"rank{rank}").mkdir()
+        files.append(SegmentWriter(str(folder / f"rank{rank}" / "timings"), 1 << 30))
+    for second in range(seconds):
+        at = {"seq": second + 1, "at": now - seconds + second, "boot": boot - seconds + second}
+        for number, file in enumerate(files):
+            if number and second % LINE_S:
+                continue
+            fields = {"kind": "timings", "first": 0, "batches": 10, "us": durations(noise)} if number else sample(noise)
+            file._append(encode_event({**at, **fields}))
+
+
+def sample(noise: random.Random) -> dict[str, Any]:
+    """Return the fields of a line of the sampler."""
+    values = {name: round(noise.uniform(0, 100), 2) for name in SYSTEM_METRICS if not name.startswith("gpu")}
+    gpus = [
+        {"uuid": uuid, "gpu_util": noise.randrange(101), "gpu_free_memory": noise.randrange(80 << 30)} for uuid in UUIDS
+    ]
+    return {"kind": "system", **values, "gpus": gpus}
+
+
+def durations(noise: random.Random) -> dict[str, list[int]]:
+    """Return the timings of a second."""
+    found = {}
+    for name in TIMINGS:
+        low = noise.randrange(8000, 9000)
+        found[name] = [10 * LINE_S, 11 * LINE_S * low, low, low + noise.randrange(5000)]
+    return found
+
+
+def started(store: Store, hosts: int) -> tuple[int, int, int]:
+    """Return trial, attempt and watch of a trial that runs on hosts with 8 GPUs each."""
+    names = [f"h{number:02}" for number in range(hosts)]
+    for name in names:
+        store.hosts.add(host(name, GPUS))
+    config = store.configs.put({"entrypoint": "python train.py"}, origins={})
+    key = TrialKey(dag_id="d", run_id="r", task_id="t", max_tries=0)
+    values = {"experiment_name": "e", "pool": "gpus", "slots": hosts * GPUS, "number": 0}
+    ticket = store.trials.submit(TrialSubmission(key=key, config_id=config.config_id, **values))
+    watch = store.attempts.watch(ticket.attempt_id, watcher="bench")
+    store.queue.schedule("gpus")
+    store.queue.take_up(ticket.attempt_id, watch)
+    ranks = iter(range(10_000))
+    plans = {
+        name: {"ranks": [{"rank": next(ranks), "local_rank": i, "slot": i} for i in range(GPUS)]} for name in names
+    }
+    store.attempts.set_plan(ticket.attempt_id, watch, {"plans": plans})
+    store.attempts.set_running(ticket.attempt_id, watch)
+    return ticket.trial_id, ticket.attempt_id, watch
+
+
+def bench_engine(name: str, store: Store, hosts: int = 4, turns: int = 70) -> None:
+    """Print the CPU of parsing and committing, per host and collection."""
+    _, attempt_id, watch = started(store, hosts)
+    folder = Path(tempfile.mkdtemp(prefix="dtrain-engine-"))
+    write_files(folder / "run", COMMIT_S)
+    data = {"samples": (folder / "run" / "samples").read_bytes()}
+    data |= {f"rank{rank}": (folder / "run" / f"rank{rank}" / "timings").read_bytes() for rank in range(GPUS)}
+    boot_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.time()
+    parsing, committing, walls = [], [], []
+    for turn in range(turns):
+        # Each collection is 10 s later than the one before.
+        clock = Clock(boot_s=boot_s - turn * COMMIT_S, wall_s=0.0)
+        began = time.process_time()
+        parts = [parsed(f"h{number:02}", data, clock) for number in range(hosts)]
+        middle, wall = time.process_time(), time.perf_counter()
+        store.telemetry.add(attempt_id, watch, parts)
+        parsing.append((middle - began) / hosts)
+        committing.append((time.process_time() - middle) / hosts)
+        walls.append(time.perf_counter() - wall)
+    began = time.process_time()
+    store.telemetry.roll_up(attempt_id)
+    rolling = (time.process_time() - began) / hosts / (WINDOWS[Tier.SECOND].chunk_s / COMMIT_S)
+    sizes = sum(map(len, data.values()))
+    total = statistics.median(parsing) + statistics.median(committing) + rolling
+    print(f"\n| {name}: per host and {COMMIT_S} s ({sizes / 1e3:.0f} kB in) | CPU ms |\n|---|---|")
+    print(f"| parse | {1e3 * statistics.median(parsing):.2f} |")
+    print(f"| commit | {1e3 * statistics.median(committing):.2f} |")
+    print(f"| roll-up, spread | {1e3 * rolling:.2f} |")
+    print(f"| together, of a core | {100 * total / COMMIT_S:.3f} % |")
+    print(f"| wall of a transaction of {hosts} hosts, median | {1e3 * statistics.median(walls):.1f} |")
+    store.close()
+
+
+def parsed(name: str, data: dict[str, bytes], clock: Clock) -> HostTelemetry:
+    """Return the points of a host as the collector makes them."""
+    series: dict[Key, Points] = {}
+    for stream, content in data.items():
+        rank = None if stream == "samples" else int(stream.removeprefix("rank"))
+        source = Measured(rank=rank, devices=frozenset(UUIDS))
+        series |= read(content, source, clock, earliest_s=0, latest_s=1e11).series
+    return HostTelemetry(host=name, series=series)
+
+
+def of_host(start: int, count: int, step: int, noise: random.Random, metrics: list[str]) -> dict[Key, Points]:
+    """Return random points of a host, with extremes where an interval has several samples."""
+    keys: list[Key] = []
+    for metric in metrics:
+        if metric.startswith("gpu_") and metric in SYSTEM_METRICS:
+            keys += [Key(metric, uuid) for uuid in UUIDS]
+        elif metric in SYSTEM_METRICS:
+            keys.append(Key(metric))
+        else:
+            keys += [Key(metric, "", rank) for rank in range(GPUS)]
+    return {key: noisy(start, count, step, noise, key.rank is not None) for key in keys}
+
+
+def noisy(start: int, count: int, step: int, noise: random.Random, is_timing: bool) -> Points:
+    """Return points that vary by a tenth around a mean, as a busy machine's."""
+    mean = 0.1 if is_timing else 50.0
+    means = [mean * (1 + 0.1 * (noise.random() - 0.5)) for _ in range(count)]
+    if is_timing and step == 1:
+        # A rank writes a line each 5 s.
+        times = list(range(start, start + count, LINE_S))
+        means = means[: len(times)]
+        low, high = [value * 0.9 for value in means], [value * (1.1 + 0.2 * noise.random()) for value in means]
+        return Points(times, [10 * LINE_S] * len(times), means, low, high)
+    if step == 1:
+        return Points(list(range(start, start + count)), [1] * count, means, means, means)
+    low, high = [value * 0.9 for value in means], [value * (1.1 + 0.2 * noise.random()) for value in means]
+    return Points(list(range(start, start + count * step, step)), [10 * step] * count, means, low, high)
+
+
+METRICS = [*SYSTEM_METRICS, *TIMINGS]
+
+
+def bench_growth(name: str, store: Store) -> None:
+    """Print the bytes in the store after a day of one host, by tier, and per GPU-day."""
+    _, attempt_id, watch = started(store, 1)
+    now = int(time.time())
+    first = now - DAY
+    first -= first % WINDOWS[Tier.MINUTE].chunk_s
+    noise = random.Random(1)
+    began = time.process_time()
+    for start in range(first, first + DAY, 600):
+        part = HostTelemetry(host="h00", series=of_host(start, 600, 1, noise, METRICS))
+        store.telemetry.add(attempt_id, watch, [part])
+        if (start - first) % HOUR == 3000:
+            store.telemetry.roll_up(attempt_id)
+            before(store, start + 600)
+    store.telemetry.roll_up(attempt_id, is_over=True)
+    took = time.process_time() - began
+    of = telemetry_chunks.c
+    size, per = sa.func.sum(sa.func.length(of.data)), sa.func.count()
+    with store.db.engine.connect() as connection:
+        rows = connection.execute(sa.select(of.step_s, per, size).group_by(of.step_s).order_by(of.step_s)).all()
+    print(f"\n| {name}: a day of one host | rows | MB per GPU |\n|---|---|---|")
+    for step, count, total in rows:
+        kept = {1: "an hour", 10: "a day", 60: "30 days"}[step]
+        print(f"| tier of {step} s, kept {kept} | {count} | {int(total) / GPUS / 1e6:.3f} |")
+    everything, on_disk = sum(int(row[2]) for row in rows), disk_bytes(store)
+    print(f"| all | {sum(row[1] for row in rows)} | {everything / GPUS / 1e6:.3f} (goal < 3) |")
+    print(f"| on the disk with indexes and free pages | | {on_disk / GPUS / 1e6:.3f} |")
+    print(f"(written and rolled up with {took:.0f} s of CPU, generation included)")
+    store.close()
+
+
+def before(store: Store, now: int) -> None:
+    """Remove what is too old at a time."""
+    store.db.clock = lambda: datetime.fromtimestamp(now, UTC)
+    for _ in store.telemetry.prune(30):
+        pass
+
+
+def disk_bytes(store: Store) -> int:
+    """Return the size of the tables of the telemetry on the disk."""
+    with store.db.engine.connect() as connection:
+        if store.db.engine.dialect.name == "postgresql":
+            query = "SELECT pg_total_relation_size('telemetry_chunks') + pg_total_relation_size('telemetry_hosts')"
+            return int(connection.scalar(sa.text(query)) or 0)
+        pages = connection.exec_driver_sql("SELECT sum(pgsize) FROM dbstat WHERE name LIKE '%telemetry%'")
+        return int(pages.scalar() or 0)
+
+
+# -- queries ------------------------------------------------------------------------------------------
+def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
+    """Print the times of queries with 64 GPUs and 30 days in the store."""
+    trial_id, attempt_id, watch = started(store, hosts)
+    end = int(time.time())
+    end -= end % WINDOWS[Tier.MINUTE].chunk_s
+    fill(store, attempt_id, watch, [f"h{number:02}" for number in range(hosts)], end, days)
+    add_hosts(store, attempt_id, 1000)
+    store.db.clock = lambda: datetime.fromtimestamp(end, UTC)
+    at = lambda seconds: datetime.fromtimestamp(end - seconds, UTC)  # noqa: E731
+    telemetry = store.telemetry
+    print(f"\n| {name}: {hosts * GPUS} GPUs, {days} days | series | ms, median of 7 | CPU ms |\n|---|---|---|---|")
+    questions: dict[str, Callable[[], Any]] = {
+        "a day of cpu_util of one host (goal < 50 ms)": lambda: telemetry.series(
+            trial_id, metrics=["cpu_util"], hosts=["h03"], since=at(DAY)),
+        "the same, 20 days ago": lambda: telemetry.series(
+            trial_id, metrics=["cpu_util"], hosts=["h03"], since=at(20 * DAY), until=at(19 * DAY)),
+        "a day of train_batch of one rank": lambda: telemetry.series(
+            trial_id, metrics=["train_batch"], kind="rank", hosts=["h03"], ranks=[24], since=at(DAY)),
+        "a day of gpu_util of one host's 8 GPUs": lambda: telemetry.series(
+            trial_id, metrics=["gpu_util"], hosts=["h03"], since=at(DAY)),
+        "an hour of gpu_util of 64 GPUs": lambda: telemetry.series(
+            trial_id, metrics=["gpu_util"], since=at(HOUR)),
+        "a day of gpu_util of 64 GPUs": lambda: telemetry.series(
+            trial_id, metrics=["gpu_util"], since=at(DAY)),
+        "30 days of gpu_util of 64 GPUs": lambda: telemetry.series(trial_id, metrics=["gpu_util"]),
+        "a day of all nine system metrics": lambda: telemetry.series(trial_id, since=at(DAY)),
+        "step times of 64 ranks, a day": lambda: telemetry.step_times(trial_id, since=at(DAY)).ranks,
+        "step times of 64 ranks, 30 days": lambda: telemetry.step_times(trial_id).ranks,
+        "parts of a step, a day": lambda: telemetry.timings(trial_id, since=at(DAY)).parts,
+        "sparklines of 1,000 hosts with 8 GPUs": lambda: telemetry.sparklines(
+            [f"s{number}" for number in range(1000)], at(HOUR)),
+    }  # fmt: skip
+    for words, question in questions.items():
+        question()
+        walls, costs = [], []
+        for _ in range(7):
+            wall, cost = time.perf_counter(), time.process_time()
+            found = question()
+            walls.append(time.perf_counter() - wall)
+            costs.append(time.process_time() - cost)
+        print(
+            f"| {words} | {len(found)} | {1e3 * statistics.median(walls):.1f} | {1e3 * statistics.median(costs):.1f} |"
+        )
+    store.close()
+
+
+def fill(store: Store, attempt_id: int, watch: int, hosts: list[str], end: int, days: int) -> None:
+    """Store what followers, roll-up and retention leave of some days: each tier for as long as it is kept."""
+    noise = random.Random(1)
+    spans = {Tier.MINUTE: days * DAY, Tier.TEN_SECONDS: DAY + 6 * HOUR, Tier.SECOND: 2 * HOUR}
+    for number, name in enumerate(hosts):
+        part = HostTelemetry(host=name, series=of_host(end - 10, 10, 1, noise, METRICS))
+        store.telemetry.add(attempt_id, watch, [renumbered(part, number)])
+        token = store.telemetry.states(attempt_id)[name].token
+        key = HostKey(attempt_id, token, name)
+        for tier, span in spans.items():
+            chunk_s = WINDOWS[tier].chunk_s
+            # One window of random values is enough. Each chunk has its own times.
+            series = of_host(end - span, chunk_s // tier, int(tier), noise, METRICS)
+            for start in range(end - span, end, chunk_s):
+                series = again(series, start)
+                rows = chunks_of(renumbered(HostTelemetry(host=name, series=series), number).series, tier, start)
+                with store.db.engine.begin() as connection:
+                    insert_chunks(connection, key, rows)
+        with store.db.engine.begin() as connection:
+            table = store_hosts()
+            values = {
+                "first_s": end - days * DAY,
+                "rolled_1_s": end - 10,
+                "rolled_10_s": end - 10,
+                "rolled_60_s": end - 10,
+            }
+            connection.execute(table.update().where(table.c.host == name).values(values))
+    with store.db.engine.begin() as connection:
+        if store.db.engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("ANALYZE telemetry_chunks")
+
+
+def store_hosts() -> sa.Table:
+    """Return the table of hosts."""
+    from airflow_provider_dtrain.store.database.tables import telemetry_hosts
+
+    return telemetry_hosts
+
+
+def again(series: dict[Key, Points], start: int) -> dict[Key, Points]:
+    """Return the same values at later times."""
+    by = start - next(iter(series.values())).at[0]
+    return {
+        key: Points([at + by for at in one.at], one.count, one.mean, one.minimum, one.maximum)
+        for key, one in series.items()
+    }
+
+
+def renumbered(part: HostTelemetry, number: int) -> HostTelemetry:
+    """Return the points of a host with ranks and devices of its own."""
+    series = {
+        key._replace(
+            rank=None if key.rank is None else key.rank % GPUS + GPUS * number,
+            device=key.device and f"{key.device[:36]}-{number:02}",
+        ): points
+        for key, points in part.series.items()
+    }
+    return HostTelemetry(host=part.host, series=series)
+
+
+def add_hosts(store: Store, attempt_id: int, count: int) -> None:
+    """Store two hours of utilization of further hosts."""
+    with store.db.engine.begin() as connection:
+        table = store_hosts()
+        row = dict(connection.execute(sa.select(table)).mappings().first() or {})
+        now = datetime.fromtimestamp(row["last_s"], UTC)
+        utilization = hours_of_utilization(row["last_s"])
+        for number in range(count):
+            values = {**row, "host": f"s{number}", "utilization": utilization, "updated_at": now}
+            connection.execute(table.insert().values(values))
+
+
+def hours_of_utilization(end: int) -> bytes:
+    """Return the packed utilization of a host with 8 GPUs."""
+    from airflow_provider_dtrain.core.series.utilization import MINUTES, Utilization
+
+    found = Utilization()
+    start = end - MINUTES * MINUTE_S
+    found.take(of_host(start - start % MINUTE_S, MINUTES, MINUTE_S, random.Random(1), ["cpu_util", "gpu_util"]))
+    return found.pack()
+
+
+def timed(function: Callable[[], Any], times: int) -> float:
+    """Return the CPU seconds of one call."""
+    began = time.process_time()
+    for _ in range(times):
+        function()
+    return (time.process_time() - began) / times
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
+    main()
