@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.series.points import Key
+from airflow_provider_dtrain.core.series.tiers import Tier
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from testbed.stores import host
@@ -57,7 +58,7 @@ def test_full_windows_become_chunks_and_the_open_one_stays(store, running):
     store.telemetry.roll_up(running[0].attempt_id)
     assert rows(store) == {("cpu_util", 1): 1, ("", 1): 10}, "nothing is rolled up twice"
     store.telemetry.roll_up(running[0].attempt_id, is_over=True)
-    assert rows(store) == {("cpu_util", 1): 2, ("cpu_util", 10): 1, ("cpu_util", 60): 1}
+    assert rows(store) == {("cpu_util", 1): 2, ("cpu_util", 10): 1, ("cpu_util", 60): 1, ("cpu_util", 600): 1}
     assert series(store, running) == before
 
 
@@ -89,7 +90,9 @@ def test_every_tier_has_the_extremes_and_the_mean_of_the_whole(store, running, h
         add(store, running, start, HOUR, lambda index, start=start: 100 if start + index == spike else 10)
     store.telemetry.roll_up(running[0].attempt_id)
     assert {key for key in rows(store) if key[0]} == {("cpu_util", 1), ("cpu_util", 10), ("cpu_util", 60)}
-    for most in (20_000, 2000, 200):
+    store.telemetry.roll_up(running[0].attempt_id, is_over=True)
+    assert rows(store)["cpu_util", 600] == 1
+    for most in (20_000, 2000, 200, 40):
         found = series(store, running, max_points=most)
         assert len(found.at_s) <= most
         assert (min(found.minimum), max(found.maximum)) == (10.0, 100.0)
@@ -130,11 +133,11 @@ def test_nothing_is_left_after_the_days_of_the_option_and_0_keeps_it(store, runn
     ticket, watch = running
     add(store, running, 0, 1000)
     store.attempts.end(ticket.attempt_id, watch, state="completed")
-    clock.now = at(31 * DAY)
+    clock.now = at(32 * DAY)
     assert prune(store, days=0) > 0, "finer tiers"
-    assert rows(store) == {("cpu_util", 60): 1}
-    assert store.telemetry.prunable(30).count == 1
-    assert prune(store, days=30) == 1
+    assert rows(store) == {("cpu_util", 60): 1, ("cpu_util", 600): 1}
+    assert store.telemetry.prunable(30).count == 2
+    assert prune(store, days=30) == 2
     assert rows(store) == {}
     with store.db.engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(telemetry_hosts)) == 0
@@ -150,7 +153,7 @@ def test_an_attempt_whose_follower_died_is_rolled_up_by_retention(store, running
     store.attempts.end(ticket.attempt_id, watch, state="completed")
     clock.advance(HOUR)
     prune(store)
-    assert rows(store) == {("cpu_util", 1): 1, ("cpu_util", 10): 1, ("cpu_util", 60): 1}
+    assert rows(store) == {("cpu_util", int(tier)): 1 for tier in Tier}
     assert series(store, running).mean == [50.0] * 100
 
 

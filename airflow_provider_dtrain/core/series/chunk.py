@@ -29,7 +29,7 @@ _VERSION = b"\x03"
 _HALF, _KEPT = 1 << 12, -1 << 13
 #: Bytes of a float that are stored, the most significant one first, by their place in the machine's order.
 _PLANES = (3, 2, 1) if sys.byteorder == "little" else (0, 1, 2)
-#: Column types: a constant difference, or differences of one of these types of :mod:`array`. Floats, or the means again.
+#: Column types: a constant difference, or differences of one of the types below. Floats, or the means again.
 _CONSTANT, _FLOATS, _SAME = b"c", b"f", b"="
 #: Times: those of the first series are those of all.
 _SHARED, _OWN = b"s", b"o"

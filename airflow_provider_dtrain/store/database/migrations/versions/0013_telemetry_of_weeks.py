@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0011"
-down_revision = "0010"
+revision = "0013"
+down_revision = "0012"
 #: The oldest revision whose code works with this schema: older code opens the store when it knows that one.
 usable_from = "0003"
 
