@@ -39,7 +39,8 @@ class PagesSite:
         self.folder = folder
         self.url = url or f"sqlite:///{folder / 'seeded.db'}"
         self.server = ApiServer(folder, self.url)
-        options = ["--airflow"] if has_airflow else []
+        copies = ["--copies", str(folder / "dtrain" / "checkpoints")] if scene == "small" else []
+        options = [*copies, *(["--airflow"] if has_airflow else [])]
         self._command = [
             sys.executable,
             "-m",

@@ -8,10 +8,11 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import borrow
 import environment
@@ -110,8 +111,8 @@ def choose_port(named: int | None) -> int:
     )
 
 
-def train(airflow: Standalone, *, keep: bool) -> list[str]:
-    """Return the lines of the result, after starting Airflow and running the example to its end.
+def train(airflow: Standalone, *, keep: bool) -> dict[str, Any]:
+    """Return the result of the trial, after starting Airflow and running the example to its end.
 
     :param keep: leave a run that failed or timed out as it is, for inspection
     """
@@ -128,7 +129,7 @@ def train(airflow: Standalone, *, keep: bool) -> list[str]:
         screen.done()
         print(f"Running the DAG {DAG} ({run.run_id}).", flush=True)
         run.follow()
-        return summary(run.result())
+        return run.result()
     except BaseException as error:
         screen.done()
         if run is not None and not (keep and isinstance(error, FAILURES)):
@@ -169,7 +170,7 @@ def demo(options: argparse.Namespace) -> None:
     print("Starting Airflow and the run take 2 to 3 minutes on an idle machine.", flush=True)
     keep = options.keep
     try:
-        lines = train(airflow, keep=keep)
+        result = train(airflow, keep=keep)
     except FAILURES:
         # An Airflow that has ended cannot be inspected.
         keep = keep and processes.read(airflow.pid) is not None
@@ -184,7 +185,18 @@ def demo(options: argparse.Namespace) -> None:
         else:
             print("Ending Airflow.", flush=True)
             airflow.stop()
-    print("\nTrained " + DAG + ":\n" + "\n".join(lines), flush=True)
+    print("\nTrained " + DAG + ":\n" + "\n".join(summary(result)), flush=True)
+    if keep:
+        print(f"Its page: {trial_page(airflow.address, result)}", flush=True)
+
+
+def trial_page(address: str, result: Mapping[str, Any]) -> str:
+    """Return the address of the page of a trial.
+
+    :param address: of the Airflow UI
+    :param result: of the trial
+    """
+    return f"{address.rstrip('/')}/plugin/dtrain/trials/{result['trial_id']}"
 
 
 def show_kept(airflow: Standalone) -> None:
@@ -194,6 +206,7 @@ def show_kept(airflow: Standalone) -> None:
     except (OSError, ValueError, KeyError):
         password = f"in {environment.shown(airflow.log)}, once Airflow has started"
     print(f"\nAirflow keeps running: {airflow.address}  user admin  password {password}")
+    print(f"Its experiments: {airflow.address}/plugin/dtrain/experiments")
     print(f"Its DAGs folder: {environment.shown(airflow.dags)}")
     print(f"To use the airflow command: source {environment.shown(airflow.write_environment())}")
     print("End it with: scripts/demo --stop", flush=True)

@@ -8,9 +8,11 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from testbed.seed import large, live, small
 from testbed.seed.airflow_side import seed_airflow
+from testbed.seed.copies import copy_files
 from testbed.seed.simulation import Simulation
 
 #: Scene -> hours of its history, and the function that lets it happen.
@@ -39,6 +41,12 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="let the trials go on in real time, with one that reports each second, until Ctrl-C",
     )
+    parser.add_argument(
+        "--copies",
+        type=Path,
+        metavar="FOLDER",
+        help="also write copies of checkpoints and outputs of one experiment, into the API server's checkpoint_dir",
+    )
     return parser.parse_args()
 
 
@@ -50,6 +58,8 @@ def main() -> None:
     if options.live:
         site.at(0, live.live(site))
     scene(site)
+    if options.copies:
+        copy_files(site.store, small.WITH_COPIES, options.copies)
     if options.airflow:
         seed_airflow(site.store)
     print(f"Seeded {options.store} with the scene '{options.scene}' in {time.monotonic() - began:.1f} s.", flush=True)

@@ -20,6 +20,14 @@ HOURS = 76.0
 HOSTILE_NAME = 'sweep <b>bold</b> & "quoted" <script>window.hacked=1</script>'
 HOSTILE_METRIC = "<img src=x onerror=window.hacked=1>"
 HOSTILE_HPARAM = "<script>window.hacked=1</script>"
+#: Experiment whose trials have copies of checkpoints and outputs, with the option ``--copies``.
+WITH_COPIES = "mnist-grid"
+#: Experiment -> name, description and tags that users gave it.
+LABELS: dict[str, dict[str, Any]] = {
+    "cifar10-asha": {"description": "Baseline of the paper, section 4.2", "tags": ["paper", "vision"]},
+    "gpt2-finetune": {"display_name": "GPT-2 on support tickets", "tags": ["language"]},
+    HOSTILE_NAME: {"description": "<img src=x onerror=window.hacked=1>", "tags": ["<u>tag</u>"]},
+}
 SPACE = {
     "lr": {"type": "log", "minval": -4, "maxval": -1},
     "dropout": {"type": "double", "minval": 0, "maxval": 0.5},
@@ -46,6 +54,7 @@ def small(site: Simulation) -> None:
     site.at(0.7, distill(site))
     site.at(1.4, held_gangs(site))
     site.at(0.9, host_states(site))
+    site.at(0.2, labels(site))
     site.run()
 
 
@@ -89,6 +98,17 @@ def host_states(site: Simulation) -> Life:
     words = "no answer for 120 s: ssh: connect to host h100-02.example.net port 22: Connection timed out"
     site.store.hosts.set_state("h100-02", "unreachable", words)
     site.store.hosts.set_state("a100-04", "draining", "driver update", by="op")
+    yield 1.0
+
+
+def labels(site: Simulation) -> Life:
+    """Annotate experiments and trials."""
+    for experiment in site.store.experiments.list():
+        if experiment.name in LABELS:
+            site.store.labels.set("experiment", experiment.experiment_id, **LABELS[experiment.name], by="alice")
+        if experiment.name == "cifar10-asha" and experiment.best_trial is not None:
+            words = {"description": "Deployed on Monday", "tags": ["deployed"]}
+            site.store.labels.set("trial", experiment.best_trial, **words, by="alice")
     yield 1.0
 
 

@@ -1,0 +1,53 @@
+"""Copies of checkpoints and outputs, as a follower makes them on the machine of the API server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, trial_folder
+from airflow_provider_dtrain.engine.copies.output_generations import Manifest, OutputFile
+from airflow_provider_dtrain.store.store import Store
+
+#: Outputs of each trial. One of them would run code if a browser took it for a page.
+OUTPUTS: Mapping[str, str] = {
+    "work/confusion.csv": "digit,errors\n3,14\n8,11\n",
+    "work/report.html": "<script>window.hacked=1</script>\n",
+}
+
+
+def copy_files(store: Store, experiment: str, checkpoint_dir: Path) -> None:
+    """Copy the existing checkpoints and the outputs of the trials of an experiment.
+
+    :param checkpoint_dir: ``[dtrain] checkpoint_dir`` of the API server
+    """
+    for trial in store.trials.list(limit=None):
+        if trial.experiment != experiment:
+            continue
+        views = store.checkpoints.of_trial(trial.trial_id)
+        for view in views:
+            folder = copy_path(checkpoint_dir, trial.experiment_id, view)
+            folder.mkdir(parents=True)
+            content = f"weights of trial {trial.trial_id} at step {view.step}\n"
+            (folder / "weights.pt").write_text(content)
+            store.checkpoints.add_copy(view.checkpoint_id, str(folder), size_bytes=len(content))
+        if views:
+            last = views[-1]
+            _write_outputs(
+                trial_folder(checkpoint_dir, trial.experiment_id, trial.trial_id),
+                Manifest(run=last.run, attempt=1, host=last.host, at=last.at.timestamp(), is_final=True),
+            )
+
+
+def _write_outputs(folder: Path, manifest: Manifest) -> None:
+    generation = folder / "outputs-1-1"
+    files = {}
+    for name, content in OUTPUTS.items():
+        path = generation / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        files[name] = OutputFile(size_bytes=len(content), modified_at=manifest.at, version="1")
+    whole = {**asdict(manifest), "files": {name: asdict(file) for name, file in files.items()}}
+    (generation / "manifest.json").write_text(json.dumps(whole))
