@@ -25,9 +25,13 @@ import json
 
 from airflow.sdk import DAG
 
+from airflow_provider_dtrain.dags import experiment_dag
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
+
+#: Experiments can be started and forked.
+dag = experiment_dag()
 
 for dag_id, tasks in json.loads({site!r}).items():
     with DAG(dag_id, schedule=None, tags=["seeded"], is_paused_upon_creation=False):

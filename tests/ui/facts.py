@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from urllib.parse import quote
 
-from testbed.seed.small import HOSTILE_METRIC, HOSTILE_NAME
+from airflow_provider_dtrain.store.store import Store
+from testbed.seed.small import HOSTILE_HPARAM, HOSTILE_METRIC, HOSTILE_NAME
+
+_NAMED = re.compile(r"\{(experiment|trial|run) ([^}/]+)(?:/(\d+))?\}")
 
 
 @dataclass(frozen=True)
 class Facts:
     """A page and what it shows.
 
-    :param path: address below the server's
+    :param path: address below the server's; ``{experiment NAME}``, ``{trial EXPERIMENT/NUMBER}`` and ``{run DAG}``
+        stand for ids
     :param texts: each is visible on the page
     """
 
@@ -19,11 +25,25 @@ class Facts:
     path: str
     texts: tuple[str, ...]
 
+    def address(self, store: Store) -> str:
+        """Return the address with the ids of a store."""
+        return _NAMED.sub(lambda found: _id_of(store, *found.groups()), self.path)
+
+
+def _id_of(store: Store, kind: str, name: str, number: str | None) -> str:
+    if kind == "run":
+        return quote(store.trials.list(dag_id=name, limit=1)[0].key.run_id, safe="")
+    (experiment,) = store.experiments.list(name=HOSTILE_NAME if name == "HOSTILE" else name)
+    if kind == "experiment":
+        return str(experiment.experiment_id)
+    trials = store.trials.list(experiment_id=experiment.experiment_id, limit=None)
+    return next(str(trial.trial_id) for trial in trials if trial.number == int(number or 0))
+
 
 PAGES = (
     Facts("experiments", "/plugin/dtrain/experiments", (
         "14 experiments", "cifar10-asha", "resnet-asha", "imagenet-resnet50", HOSTILE_NAME, HOSTILE_METRIC,
-        "6 completed", "6 paused", "4 killed",
+        "6 completed", "6 paused", "4 killed", "paper", "GPT-2 on support tickets",
     )),
     Facts("cluster", "/plugin/dtrain/cluster", (
         "10 hosts", "a100-01", "replace the fan of GPU 3", "driver update", "reserved for the course on Friday",
@@ -32,5 +52,44 @@ PAGES = (
     Facts("queue", "/plugin/dtrain/queue", (
         "bert-distill", "llama-pretrain", "gpt2-finetune", "Held gang, no trial now",
         "24 slots can never be granted", "it is paused by bob",
+    )),
+    Facts("experiment", "/plugin/dtrain/experiments/{experiment cifar10-asha}", (
+        "cifar10-asha", "Baseline of the paper, section 4.2", "vision", "24 stopped", "validation/accuracy",
+    )),
+    Facts("experiment-trials", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=trials", (
+        "32 trials", "global_batch_size", "adamw", "stopped by the searcher",
+    )),
+    Facts("experiment-hyperparameters", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=hyperparameters", (
+        "32 trials by accuracy", "optimizer", "Importance for accuracy", "accuracy over dropout",
+    )),
+    Facts("experiment-rungs", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=rungs", (
+        "Bracket 0", "Bracket 2", "22 reported, 4 continued, 17 stopped",
+    )),
+    Facts("experiment-config", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=config", (
+        "Template vision, version 1", "WANDB_API_KEY: '********'", "max_trials: 32",
+    )),
+    Facts("trial", "/plugin/dtrain/trials/{trial gpt2-finetune/0}", (
+        "16 slots on a100-02 (0-7), a100-04 (0-7)", "gpt2-finetune", "3 attempts", "perplexity", "GPU utilization",
+    )),
+    Facts("trial-ranks", "/plugin/dtrain/trials/{trial imagenet-resnet50/0}?tab=ranks", (
+        "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/shard-017.tar'",
+        "SIGTERM, sent by the supervisor",
+    )),
+    Facts("trial-files", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=files", ("work/report.html", "Download")),
+    Facts("trial-profile", "/plugin/dtrain/trials/{trial gpt2-finetune/0}?tab=profile", ("gpu_util", "a100-04")),
+    Facts("trial-nan", "/plugin/dtrain/trials/{trial lr-too-high/0}", ("grad_norm", "Completed")),
+    Facts("hostile-experiment", "/plugin/dtrain/experiments/{experiment HOSTILE}?tab=trials", (
+        HOSTILE_NAME, HOSTILE_HPARAM, "<i>a</i>", "<u>tag</u>", "ValueError: <script>window.hacked=1</script>",
+    )),
+    Facts("hostile-trial", "/plugin/dtrain/trials/{trial HOSTILE/2}", (
+        HOSTILE_METRIC, "ValueError: <script>window.hacked=1</script>",
+    )),
+    Facts("compare", "/plugin/dtrain/compare?trial={trial cifar10-asha/0}&trial={trial cifar10-asha/2}", (
+        "Compare 2 trials", "Trial 0", "global_batch_size", "are the same and not shown",
+    )),
+    Facts("editor", "/plugin/dtrain/experiments/new", ("entrypoint",)),
+    Facts("run-tab", "/dags/cifar10_asha/runs/{run cifar10_asha}/plugin/dtrain-run", ("cifar10-asha",)),
+    Facts("trial-tab", "/dags/gpt2_finetune/runs/{run gpt2_finetune}/tasks/train/plugin/dtrain-trial", (
+        "perplexity", "GPU utilization",
     )),
 )  # fmt: skip
