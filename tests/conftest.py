@@ -55,8 +55,8 @@ def _why_no_soak(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the nightly tier, and skip the tests that this machine cannot run, with the reason."""
-    importlib.import_module("tests.support.tiers").mark_nightly(items)
+    """Mark the tests that run for each change, and skip the tests that this machine cannot run, with the reason."""
+    importlib.import_module("tests.support.tiers").mark_tiers(config, items)
     reasons = {"netns": _why_no_netns(), "torch": _why_no_torch(), "gpu": _why_no_gpu(), "soak": _why_no_soak(config)}
     for item in items:
         for marker, reason in reasons.items():

@@ -61,7 +61,7 @@ BESIDE = "pytest, under a scheduler"
 PAGES = "pages"
 TOGETHER = (BESIDE, PAGES)
 #: Pytest's options for each change, and for all tests with new random examples.
-CHANGE = ("-m", "not nightly")
+CHANGE = ("-m", "change")
 ALL = ("--hypothesis-profile=nightly",)
 #: Failed tests are re-run alone when there are at most this many.
 SECOND_LOOK_MOST = 3

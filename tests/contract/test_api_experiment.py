@@ -81,6 +81,7 @@ def test_the_page_of_an_experiment_has_its_plan_space_and_metrics(api, search, e
     assert page["fork"] == {"possible": True, "reason": ""}
 
 
+@pytest.mark.each_change
 def test_trials_are_sorted_by_numbers_and_texts_of_their_hyperparameters(api, search, ended):
     search.submit(3)
     assert numbers(api, search, sort="hparams.lr") == [2, 1, 0, 3]
@@ -112,6 +113,7 @@ def test_trials_are_sorted_by_each_column_in_both_directions(api, search, ended,
     assert sorted(numbers(api, search, sort=sort, order="desc")) == [0, 1, 2]
 
 
+@pytest.mark.each_change
 def test_trials_are_found_by_state_text_number_and_tag(api, search, ended):
     search.store.labels.set("trial", ended[2].trial_id, description="odd", tags=["x"], by="ann")
     search.submit(3)

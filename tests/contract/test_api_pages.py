@@ -115,6 +115,7 @@ def test_the_table_of_experiments_has_best_progress_and_tags(api, search, clock)
     assert api.get("/experiments")["tags"] == ["big", "x"]
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     ("given", "found"),
     [

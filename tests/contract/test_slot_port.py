@@ -230,6 +230,7 @@ async def test_an_attempt_that_waits_is_clear(source: Any) -> None:
     assert await port.uncleared() == set()
 
 
+@pytest.mark.each_change
 @of_all
 async def test_released_slots_are_granted_to_the_request_that_waits_and_wake_it(source: Any) -> None:
     first, waiting = source.new(4), source.port(source.new(4))

@@ -37,6 +37,7 @@ def test_each_follower_gets_a_higher_watch(store, submit):
         store.attempts.watch(10**6, watcher="me")
 
 
+@pytest.mark.each_change
 def test_renewal_says_whose_watch_is_current(store, submit, start, clock):
     store.hosts.add(host("more", 4))
     tickets = [submit() for _ in range(3)]
@@ -94,6 +95,7 @@ def test_an_event_that_cannot_be_stored_moves_no_offset(store, submit, start):
     assert store.events.of_attempt(ticket.attempt_id) == []
 
 
+@pytest.mark.each_change
 def test_events_change_ranks_metrics_checkpoints_and_result(store, submit, start):
     ticket = submit(slots=2)
     watch = start(ticket)
@@ -279,6 +281,7 @@ def test_a_kill_is_a_wish_with_a_name(store, submit):
         store.control.kill(10**6, "ann")
 
 
+@pytest.mark.each_change
 def test_trials_are_listed_newest_first_and_narrowed(store, submit, start):
     one, two = submit(), submit(experiment_name="other")
     watch = start(one)

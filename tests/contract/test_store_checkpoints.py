@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 
+import pytest
 import sqlalchemy as sa
 from alembic import command
 from alembic.config import Config
@@ -116,6 +117,7 @@ def test_the_column_comes_and_goes_and_rows_stay(store, submit, start, url):
     assert [c.step for c in store.checkpoints.of_trial(ticket.trial_id)] == [1]
 
 
+@pytest.mark.each_change
 def test_the_command_lists_what_is_there_and_on_request_what_is_gone(store, submit, start, monkeypatch, capsys):
     from airflow_provider_dtrain.cli import trials
 

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.store.records.trials import SlotRecord
 from testbed.stores import host
 
 
+@pytest.mark.each_change
 def test_a_template_keeps_all_its_versions(store):
     assert store.templates.set("base", "a: 1", by="ann") == 1
     assert store.templates.set("base", "a: 2", by="bob") == 2
@@ -44,6 +45,7 @@ def test_a_name_outside_the_rule_is_refused(store, name):
         store.hosts.add(host(name))
 
 
+@pytest.mark.each_change
 def test_the_same_configuration_is_stored_once(store):
     document = {"b": [1, 2.5, None, True], "a": {"name": "größe", "x": "\u0000"}}
     first = store.configs.put(document, origins={"a": "config"}, template="t", template_version=3)
@@ -82,6 +84,7 @@ def test_a_configuration_that_is_not_valid_is_refused_each_time(store):
             model_of(stored)
 
 
+@pytest.mark.each_change
 def test_secrets_are_opaque_bytes_and_part_of_the_identity(store):
     first = store.configs.put({}, origins={}, secrets=b"\x00\xff")
     assert store.configs.get(first.config_id).secrets == b"\x00\xff"
@@ -99,6 +102,7 @@ def test_a_payload_is_stored_once(store):
         store.payloads.get("e" * 64)
 
 
+@pytest.mark.each_change
 def test_a_host_comes_back_as_it_was_registered(store):
     record = host("h1", 2, conn_id="ssh_h1", facts={"cpu_count": 8, "load": 0.5}, host_key="ssh-ed25519 AAAA")
     store.hosts.add(record, by="ann")
@@ -206,6 +210,7 @@ def test_a_pool_in_use_is_not_removed(store):
         store.pools.get("gpus")
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("number", [2**63, 10**30])
 def test_a_number_that_no_column_holds_is_an_error_of_the_store(store, number):
     store.hosts.add(host("h1", 1))

@@ -12,6 +12,8 @@ from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.database import durability
 from airflow_provider_dtrain.store.store import Store, migrate
 
+pytestmark = pytest.mark.each_change
+
 PRAGMAS = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}
 
 

@@ -10,6 +10,7 @@ from testbed.stores import host
 HOST_FAILED = {"error": "HostUnreachableError", "kind": "infra", "message": "no answer", "host": "h1", "rank": None}
 
 
+@pytest.mark.each_change
 def test_putting_back_keeps_the_place_and_needs_every_host_clear(store, submit, clock):
     store.hosts.add(host("h1", 2))
     store.hosts.add(host("h2", 2))

@@ -41,6 +41,7 @@ def test_nobody_has_to_follow_what_has_ended(store, submit, start, clock):
     assert silent(store, ticket) is None
 
 
+@pytest.mark.each_change
 def test_a_waiter_is_told_of_those_for_it_that_nobody_follows(store, submit, start, clock):
     store.pools.set("gpus", min_run_s=0.0)
     victim = submit(slots=2, priority=90, preemptible=True)

@@ -19,6 +19,7 @@ from tests.contract.gang_world import BAD, HOLD_S, ask, begin, end, held, hold
 from tests.support.store_world import Clock
 
 
+@pytest.mark.each_change
 def test_a_gang_is_granted_by_the_queue_and_held_for_later_tasks(world: Store, clock: Clock) -> None:
     view = hold(world)
     assert view.placement == {"gpu-01": (0, 1)}

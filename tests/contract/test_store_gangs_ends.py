@@ -123,6 +123,7 @@ def test_a_gang_in_use_is_freed_only_with_the_attempt(world: Store, use: Callabl
     assert held(world) == []
 
 
+@pytest.mark.each_change
 def test_a_host_that_did_not_confirm_keeps_its_slots_and_ends_the_gang(
     world: Store, use: Callable[..., Ticket]
 ) -> None:

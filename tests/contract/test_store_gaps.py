@@ -57,6 +57,7 @@ def test_gaps_of_a_limit_are_one_wherever_they_are(store, followed):
     assert gaps(store, followed) == [("attempt_events_limit", 0, 20, 8)]
 
 
+@pytest.mark.each_change
 def test_very_many_gaps_share_rows(store, followed):
     marks = [gap(number * 20, 10) for number in range(3 * MOST_GAPS)]
     commit(store, followed, 0, 20 * len(marks), marks)

@@ -66,6 +66,7 @@ def removed(store, cutoff):
     return found
 
 
+@pytest.mark.each_change
 def test_what_belongs_to_a_trial_that_ended_long_ago_goes_and_its_results_stay(store, clock, old_and_new):
     before, cutoff = counts(store), clock.now - timedelta(days=30)
     would = {one.kind: (one.count, one.size_bytes) for one in store.retention.count(cutoff)}
@@ -86,6 +87,7 @@ def test_what_belongs_to_a_trial_that_ended_long_ago_goes_and_its_results_stay(s
     assert removed(store, cutoff) == dict.fromkeys(found, 0)
 
 
+@pytest.mark.each_change
 def test_nothing_live_recent_or_unconfirmed_is_touched(store, clock, old_and_new):
     removed(store, clock.now - timedelta(days=30))
     for name, digest in (("new", "f"), ("runs", "g"), ("silent", "h")):

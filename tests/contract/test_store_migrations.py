@@ -20,6 +20,8 @@ from testbed.stores import host
 from tests.contract.rows_0001 import ROWS, STORE_ID, at, contents, fill, reflected
 from tests.support.search_world import Search
 
+pytestmark = pytest.mark.each_change
+
 
 @pytest.fixture
 def old_url(empty_url):
@@ -128,6 +130,7 @@ def test_going_down_brings_what_is_new_into_states_that_the_old_code_knows(old_e
     assert [row["id"] for row in found["allocation_slots"]] == [4, 5, 8, 9, 20, 21]
 
 
+@pytest.mark.nightly
 def test_a_search_goes_with_its_rungs_on_the_way_down_and_its_trials_stay(url):
     store = Store.open(url)
     store.hosts.add(host("a", 2))
@@ -311,6 +314,7 @@ def test_a_process_of_the_former_version_opens_a_store_that_was_migrated_meanwhi
     store.close()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("revision", schema.REVISIONS)
 def test_every_step_says_with_which_code_its_schema_works(old_engine, revision):
     moved(old_engine, schema.HEAD)

@@ -20,6 +20,8 @@ from airflow_provider_dtrain.store.wakeup.pg_notify import Listener
 from airflow_provider_dtrain.store.wakeup.watcher import Changes, Waiter
 from testbed.stores import host
 
+pytestmark = pytest.mark.each_change
+
 #: Much longer than any expected delay, so that a lost wake-up fails and a slow machine does not.
 PATIENCE_S = 60.0
 

@@ -22,6 +22,8 @@ from airflow_provider_dtrain.store.database import schema
 from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.store import Store, migrate
 
+pytestmark = pytest.mark.each_change
+
 
 def test_migrating_twice_keeps_the_identity(empty_url):
     assert migrate(empty_url) == schema.HEAD

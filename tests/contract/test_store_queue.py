@@ -299,6 +299,7 @@ def _drain(url, number):
     store.close()
 
 
+@pytest.mark.each_change
 def test_processes_that_drain_one_queue_never_share_a_slot(store, url):
     from airflow_provider_dtrain.store.database.connections import utcnow
 

@@ -14,6 +14,8 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
 
+pytestmark = pytest.mark.each_change
+
 CHECKPOINT = {"seq": 1, "at": 1.0, "kind": "checkpoint", "step": 1, "path": "checkpoints/1"}
 HALF_AN_HOUR = 1800.0
 

@@ -20,6 +20,8 @@ from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
 from tests.support.store_world import until
 
+pytestmark = pytest.mark.each_change
+
 DEADLINE_S = 60.0
 
 

@@ -216,6 +216,7 @@ def test_a_priority_that_changes_while_waiting_changes_the_order(store, submit, 
     assert (store.attempts.get(first.attempt_id).priority, store.attempts.get(second.attempt_id).priority) == (42, 10)
 
 
+@pytest.mark.each_change
 def test_an_experiment_is_changed_as_a_whole_and_within_limits(store, submit):
     one, two = submit(), submit()
     other = submit(experiment_name="other")
@@ -233,6 +234,7 @@ def test_an_experiment_is_changed_as_a_whole_and_within_limits(store, submit):
         store.control.set_priority(10**6, 5)
 
 
+@pytest.mark.each_change
 def test_what_nobody_cares_for_is_found_and_looked_at_by_one(store, submit, start, clock):
     ended, silent = submit(), submit()
     watch = start(ended)

@@ -40,6 +40,7 @@ def test_a_gang_that_has_the_number_and_token_of_a_forgotten_one_is_not_used_by_
     assert use(store, held.allocation_id, held.token, "after the restore").allocation_id == held.allocation_id
 
 
+@pytest.mark.each_change
 def test_the_counter_is_raised_above_what_hosts_have_seen_and_never_lowered(store, submit):
     store.hosts.add(host("h1", 4))
     assert store.queue.raise_token(500) == 500

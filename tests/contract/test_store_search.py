@@ -23,6 +23,7 @@ def search(store) -> Search:
 # -- plans ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_a_plan_is_written_once_however_often_its_task_asks(search):
     first = search.plan(rungs={0: (1, 4, 16), 1: (4, 16)}, max_trials=9, max_concurrent_trials=3, seed=2**40)
     again = search.plan(rungs={0: (1,)}, max_trials=3, seed=5)
@@ -169,6 +170,7 @@ def test_a_cleared_trial_has_the_sample_that_its_task_drew_before(search):
     assert not store.trials.get(search.submit(0, max_tries=3, hparams=None).trial_id).is_drawn, "of another plan"
 
 
+@pytest.mark.each_change
 def test_the_best_of_earlier_runs_is_that_of_ended_searches_of_the_name_and_metric(search):
     store, found = search.store, []
 
@@ -319,6 +321,7 @@ def test_ending_an_older_generation_leaves_the_newer_one_alone(search):
     assert state_of(search) == "running"
 
 
+@pytest.mark.each_change
 def test_experiments_are_listed_newest_first_and_narrowed(search, submit):
     search.plan(max_trials=7, method="grid")
     submit(task="alone", experiment_name="plain")

@@ -28,6 +28,7 @@ def search(store) -> Search:
     return found
 
 
+@pytest.mark.each_change
 def test_a_trial_goes_on_only_among_the_best_of_its_rung(search):
     told = [search.ask(search.start(number), 0, value) for number, value in enumerate((5.0, 4.0, 6.0, 3.0, 3.5, 7.0))]
     assert told == ["continue", "continue", "stop", "continue", "stop", "stop"]
@@ -276,6 +277,7 @@ def test_a_trial_that_others_end_is_ranked_last_although_its_hyperparameters_wer
 # -- together -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.each_change
 def test_trials_that_ask_at_once_are_decided_one_after_the_other(search, url):
     tickets = [search.start(number) for number in range(8)]
     stores = [Store.open(url) for _ in range(4)]

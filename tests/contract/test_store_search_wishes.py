@@ -157,6 +157,7 @@ def test_no_more_trials_hold_gangs_than_the_search_allows(store, slots):
     assert store.queue.schedule("gpus").granted == ()
 
 
+@pytest.mark.each_change
 def test_the_cap_counts_each_search_by_itself(store, submit):
     store.hosts.add(host("a", 8))
     one, other = Search(store), Search(store, run="s", name="f")

@@ -18,6 +18,7 @@ def _host(store):
     store.hosts.add(host("h1", 2))
 
 
+@pytest.mark.each_change
 def test_a_follower_whose_watch_was_lost_may_write_nothing_and_hears_why(store, submit, start):
     ticket = submit()
     before = copy_of(store)

@@ -37,6 +37,7 @@ def anew(store, followed, old_offset, epoch):
     store.events.begin_epoch(*followed, "h1", "rank0.events", old_offset, epoch, "the file has 40 bytes")
 
 
+@pytest.mark.each_change
 def test_a_file_that_lost_its_end_is_read_again_and_only_what_is_new_is_stored(store, followed):
     assert commit(store, followed, 0, 300, FIRST) == FIRST
     anew(store, followed, 300, 1)

@@ -25,6 +25,7 @@ def at(second):
     return datetime.fromtimestamp(START_S + second, UTC)
 
 
+@pytest.mark.each_change
 def test_points_come_back_by_series_with_units(store, running):
     ticket, watch = running
     assert store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 20, gpus=2)])
@@ -38,6 +39,7 @@ def test_points_come_back_by_series_with_units(store, running):
     assert cpu.mean == cpu.minimum == cpu.maximum == [float(value) for value in range(20)]
 
 
+@pytest.mark.each_change
 def test_what_another_writer_has_not_seen_is_not_stored(store, running):
     ticket, watch = running
     first = HostTelemetry(

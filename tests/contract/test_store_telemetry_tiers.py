@@ -157,6 +157,7 @@ def test_an_attempt_whose_follower_died_is_rolled_up_by_retention(store, running
     assert series(store, running).mean == [50.0] * 100
 
 
+@pytest.mark.each_change
 def test_a_window_that_another_process_rolls_up_meanwhile_is_left_to_it(store, running, monkeypatch):
     add(store, running, 0, 700)
     ticket, _ = running

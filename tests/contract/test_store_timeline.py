@@ -31,6 +31,7 @@ def save(store: Store, ticket: Ticket, watch: int, *steps: int, at: float, offse
     store.events.commit(ticket.attempt_id, watch, name, "rank0.events", old, old + 10, batch, clock_offset_s=offset_s)
 
 
+@pytest.mark.each_change
 def test_a_timeline_has_what_happened_with_attempt_and_host(
     store: Store, clock: Clock, submit: Callable[..., Ticket], start: Callable[[Ticket], int]
 ) -> None:

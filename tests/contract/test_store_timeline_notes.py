@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import pytest
+
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.database.statements import transaction
 from airflow_provider_dtrain.store.queue import pass_notes
@@ -201,6 +203,7 @@ def test_a_trial_on_a_held_gang_waits_for_its_turn(world: Store, clock: Clock, u
     )
 
 
+@pytest.mark.each_change
 def test_repetitions_are_merged_and_a_trial_has_a_bounded_number_of_notes(
     store: Store, clock: Clock, submit: Callable[..., Ticket]
 ) -> None:

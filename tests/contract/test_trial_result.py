@@ -34,6 +34,7 @@ def result(store, start):
     return result_of
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     ("searcher", "metric", "step"),
     [

@@ -9,7 +9,7 @@ import pytest
 from tests.faults.fuzz import one_run, possible
 from tests.faults.world import World
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.netns, pytest.mark.slow]
 SEEDS = (11, 12, 13, 14)
 
 
@@ -18,6 +18,7 @@ def world(new_world: Callable[..., World]) -> World:
     return new_world("sqlite")
 
 
+@pytest.mark.each_change("11")
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(100, 160))])
 def test_a_fuzzed_run_leaves_no_violation(world: World, seed: int) -> None:
     run = one_run(world, seed, possible(world, clocks=False))

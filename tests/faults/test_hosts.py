@@ -11,7 +11,7 @@ from tests.faults import inject
 from tests.faults.ending import all_is_well, starts
 from tests.faults.world import World, can_set_clocks
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.netns, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +21,7 @@ def world(new_world: Callable[..., World]) -> World:
     return new_world("sqlite", clocks=True)
 
 
+@pytest.mark.each_change
 def test_a_crashed_host_is_left_out_and_gives_its_slots_back_once_it_is_up(world: World, dice: random.Random) -> None:
     trial = world.submit(2, until=60)
     world.running(trial, step=12)
@@ -32,6 +33,7 @@ def test_a_crashed_host_is_left_out_and_gives_its_slots_back_once_it_is_up(world
     assert world.trial(trial).restarts == 0
 
 
+@pytest.mark.each_change
 def test_a_reboot_ends_the_run_at_once(world: World, dice: random.Random) -> None:
     trial = world.submit(4)
     world.running(trial, step=12)
@@ -90,6 +92,7 @@ def test_a_home_that_is_read_only_is_a_fault_of_the_host(world: World, dice: ran
     assert [world.trial(trial).restarts for trial in trials] == [0, 0, 0]
 
 
+@pytest.mark.each_change
 def test_a_full_disk_ends_the_run_and_the_trial_goes_on(world: World) -> None:
     host, folder = world.hosts.host(0), "/var/tmp/dtrain-0"
     world.trigger.kill()

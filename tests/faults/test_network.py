@@ -10,9 +10,10 @@ from tests.faults import inject
 from tests.faults.ending import all_is_well, gone_by_itself
 from tests.faults.world import World
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.netns, pytest.mark.slow]
 
 
+@pytest.mark.each_change("cut all")
 @pytest.mark.parametrize("fault", ["cut host", "cut all", "sshd restart", "stopped proxy"])
 def test_what_passes_before_the_deadline_costs_nothing(world: World, dice: random.Random, fault: str) -> None:
     trial = world.submit(4, until=60)
@@ -24,6 +25,7 @@ def test_what_passes_before_the_deadline_costs_nothing(world: World, dice: rando
     assert world.trial(trial).attempts == 1
 
 
+@pytest.mark.each_change
 def test_a_host_that_is_cut_off_ends_its_part_and_the_trial_goes_on_elsewhere(
     world: World, dice: random.Random
 ) -> None:

@@ -11,9 +11,10 @@ from tests.faults import inject
 from tests.faults.ending import all_is_well, gone_by_itself, starts
 from tests.faults.world import World
 
-pytestmark = [pytest.mark.netns, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.netns, pytest.mark.slow]
 
 
+@pytest.mark.each_change
 def test_a_killed_rank_ends_its_gang_which_goes_on_from_the_latest_checkpoint(
     world: World, dice: random.Random
 ) -> None:
@@ -26,6 +27,7 @@ def test_a_killed_rank_ends_its_gang_which_goes_on_from_the_latest_checkpoint(
     assert starts(world, trial)[1] >= 10
 
 
+@pytest.mark.each_change
 def test_a_killed_supervisor_takes_its_ranks_along_and_is_no_failure_of_the_code(
     world: World, dice: random.Random
 ) -> None:
@@ -38,6 +40,7 @@ def test_a_killed_supervisor_takes_its_ranks_along_and_is_no_failure_of_the_code
     assert starts(world, trial)[1] >= 10
 
 
+@pytest.mark.each_change
 def test_a_killed_trigger_process_changes_nothing_for_the_ranks(world: World) -> None:
     trial = world.submit(4)
     world.running(trial, step=5)
@@ -107,6 +110,7 @@ def test_a_child_that_detached_itself_ends_with_its_run(world: World) -> None:
     all_is_well(world, *trials)
 
 
+@pytest.mark.each_change
 def test_a_child_that_detached_itself_does_not_outlive_its_killed_supervisor(world: World, dice: random.Random) -> None:
     trial = world.submit(2, until=40, words="leak")
     world.running(trial, step=12)

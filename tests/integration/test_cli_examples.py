@@ -29,6 +29,7 @@ def test_there_are_six_examples() -> None:
     assert len(EXAMPLES) == 6
 
 
+@pytest.mark.nightly("digits-digits", "digits-grid", "large_batch-large")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_an_example_is_validated_previewed_and_created(ready: World, path: Path) -> None:
     given = [str(path), "--template", str(path.with_name("template.yaml"))]

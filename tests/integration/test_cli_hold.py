@@ -15,7 +15,7 @@ from tests.support.gangs import Gangs, until
 from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 
 ORPHAN_TIMEOUT_S = 6.0
 
@@ -58,6 +58,7 @@ def left_alone(gangs: Gangs, what: str) -> tuple[Ticket, str]:
     return ticket, str(gangs.hook.store.attempts.get(ticket.attempt_id).run)
 
 
+@pytest.mark.each_change
 def test_a_run_outlives_its_usual_lease_while_leases_are_held(world: World, gangs: Gangs) -> None:
     _, run = left_alone(gangs, "sleep 311")
     done = world("maintenance", "start", "--for", "1h", "--reason", "new database", "-o", "json")
@@ -115,6 +116,7 @@ def test_a_hold_that_makes_no_sense_is_a_usage_error(world: World, arguments: tu
     assert world("hold", *arguments).code == 2
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("arguments", [("start",), ("start", "--for", "1s"), ("start", "--for", "900d"), ("end", "x")])
 def test_a_maintenance_that_makes_no_sense_is_a_usage_error(world: World, arguments: tuple[str, ...]) -> None:
     assert world("maintenance", *arguments).code == 2

@@ -223,6 +223,7 @@ def test_explain_refuses_what_this_release_would_not_run(world: World) -> None:
     assert "launch" in done.err
 
 
+@pytest.mark.nightly
 def test_a_host_that_is_cut_off_is_found_out_and_comes_back(
     world: World, registered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_host_that_is_cut_off_is_found_out_and_comes_back(
     assert world.rows("hosts", "probe", "gpu-02")[0]["problem"] is None
 
 
+@pytest.mark.nightly
 def test_a_host_that_another_store_uses_names_that_store(
     world: World, registered: tuple[NamespaceHost, NamespaceHost]
 ) -> None:

@@ -88,6 +88,7 @@ def audit(store: Store) -> list[tuple[str, str]]:
         return [(row.action, row.subject) for row in connection.execute(tables.audit.select())]
 
 
+@pytest.mark.nightly
 def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, store: Store) -> None:
     first, second = submitted(store, "p1", 4), submitted(store, "p2", 4)
     store.queue.schedule("lab")
@@ -341,6 +342,7 @@ def request(world: World, slots: int, priority: int = 42) -> str:
     return world.file("request.yaml", f"entrypoint: python train.py\nresources: {resources}\n")
 
 
+@pytest.mark.nightly
 def test_a_configuration_is_explained_as_a_scheduling_pass_would_decide_it(world: World, store: Store) -> None:
     running = submitted(store, "holder", 2, 90, preemptible=True)
     watch = run(store, running)

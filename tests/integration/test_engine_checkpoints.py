@@ -17,7 +17,7 @@ from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
 from tests.support.engines import CODE, Engine
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.slow]
 
 
 def config(until: int, *, fail_at: int = -1, slots: int = 1, **more: Any) -> dict[str, Any]:
@@ -52,6 +52,7 @@ async def carried(engine: Engine, ticket: Ticket) -> dict[str, Any]:
     return outcome.result
 
 
+@pytest.mark.each_change
 async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbroken_run(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
@@ -133,6 +134,7 @@ async def test_weights_of_another_trial_are_where_a_trial_starts(
             submitted(engine, config(2, searcher={"source_checkpoint": named}), run_id=f"bad-{named}")
 
 
+@pytest.mark.each_change
 async def test_what_the_whole_experiment_does_not_keep_is_removed_on_the_host_and_here(
     engine: Engine, tmp_path: Path
 ) -> None:  # fmt: skip

@@ -95,6 +95,7 @@ async def test_the_defaults_work_until_a_policy_without_a_pattern_switches_them_
     assert trial.attempts == 2
 
 
+@pytest.mark.nightly
 async def test_a_pattern_that_never_ends_and_one_without_an_action_are_warnings(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -204,6 +205,7 @@ async def test_a_trial_goes_on_on_another_host_after_a_policy_excluded_the_first
     assert said.startswith(f"Host '{first.failure['host']}'")
 
 
+@pytest.mark.nightly
 async def test_a_loss_that_is_nan_is_one_line_with_step_and_rank(engine: Engine) -> None:
     outcome, _ = await carry(engine, {**config("", max_restarts=0), "entrypoint": "python nan_loss.py"})
     assert outcome.failure is not None
@@ -213,6 +215,7 @@ async def test_a_loss_that_is_nan_is_one_line_with_step_and_rank(engine: Engine)
     )
 
 
+@pytest.mark.nightly
 async def test_the_library_refuses_hyperparameters_for_the_script(engine: Engine) -> None:
     document = {**config("", slots=1, hyperparameters={"lr": 7}), "entrypoint": "python invalid_hp.py"}
     outcome, trial = await carry(engine, document)
@@ -222,6 +225,7 @@ async def test_the_library_refuses_hyperparameters_for_the_script(engine: Engine
     assert (trial.attempts, trial.restarts) == (1, 0)
 
 
+@pytest.mark.nightly
 async def test_trial_metrics_show_each_step_once_after_a_restart(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

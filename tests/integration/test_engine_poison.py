@@ -99,6 +99,7 @@ async def test_an_events_file_without_an_end_of_line_ends_as_a_gap(engine: Engin
     assert len(engine.hook.store.metrics.of_trial(ticket.trial_id)) == 1
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", [{"attempt_metric_rows_limit": 5000}], indirect=True)
 async def test_a_rank_that_reports_100_000_times_is_bounded_and_ends_soon_after_its_ranks(engine: Engine) -> None:
     ticket = engine.submit("many")

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.counting import DEADLINE_S, config, numbers, preempt, ranks_of, running, until
 from tests.support.engines import Engine, held
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
 
 
 def cost(engine: Engine, allocation_id: int) -> float | None:
@@ -34,6 +34,7 @@ async def preempted_once(engine: Engine, document: dict[str, Any]) -> tuple[Outc
     return outcome, ticket
 
 
+@pytest.mark.each_change
 async def test_a_preempted_gang_writes_a_checkpoint_and_goes_on_from_it(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -88,6 +89,7 @@ async def test_ranks_without_the_library_leave_first_and_the_others_still_write_
     assert "While it was asked to stop" not in caplog.text, "no rank has failed"
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("way", ["deaf", "stubborn"])
 async def test_ranks_that_do_not_listen_are_stopped_after_preemption_timeout(
     engine: Engine, caplog: pytest.LogCaptureFixture, way: str
@@ -118,6 +120,7 @@ async def test_a_rank_that_fails_while_it_is_asked_to_stop_costs_no_restart(
     assert "While it was asked to stop: Rank" in caplog.text
 
 
+@pytest.mark.each_change
 async def test_a_paused_trial_holds_nothing_until_it_is_activated(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.store.database.tables import allocation_slots
 from tests.support.counting import a_minute_passes, config, dead_follower, eventually, numbers, ranks_of, running, until
 from tests.support.engines import Engine, held
 
-pytestmark = pytest.mark.usefixtures("quick_looks")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
 
 DEADLINE_S = 120.0
 
@@ -46,6 +46,7 @@ def back_up(database: Path, target: Path) -> None:
         source.backup(copy)
 
 
+@pytest.mark.each_change
 async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_looks(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,6 +114,7 @@ async def test_a_killed_supervisor_without_a_follower_is_a_failure_of_the_host(e
     assert held(engine) == []
 
 
+@pytest.mark.each_change
 async def test_an_attempt_whose_follower_died_before_the_launch_waits_again(engine: Engine) -> None:
     store, ticket = engine.hook.store, engine.submit(config("library", 2))
     watch = store.attempts.watch(ticket.attempt_id, watcher="dies")
@@ -151,6 +153,7 @@ async def test_a_plan_that_a_silent_follower_wrote_at_the_last_moment_is_fenced(
     assert outcome.state == "completed"
 
 
+@pytest.mark.each_change
 async def test_a_waiting_trial_gets_the_slots_of_one_whose_follower_died(engine: Engine) -> None:
     ticket, _ = await dead_follower(engine, config("library", 5))
     a_minute_passes(engine)
@@ -174,6 +177,7 @@ async def test_a_follower_that_was_silent_takes_its_trial_back(engine: Engine) -
     assert store.attempts.get(attempt_id).watcher == "test"
 
 
+@pytest.mark.each_change
 async def test_a_follower_that_another_one_replaced_stops_silently(engine: Engine) -> None:
     ticket = engine.submit(config("library", 30))
     carrying = asyncio.ensure_future(engine.carry(ticket))
@@ -215,6 +219,7 @@ async def test_a_command_pauses_a_trial_that_nobody_follows(engine: Engine, capl
     assert numbers(caplog, "from")[-1] > 0, "it went on from where it was paused"
 
 
+@pytest.mark.each_change
 async def test_a_restored_store_takes_no_other_run_for_its_own(
     engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +260,7 @@ async def test_a_restored_store_takes_no_other_run_for_its_own(
     assert ranks_of(engine) == [], "the run that the store has forgotten is fenced"
 
 
+@pytest.mark.each_change
 async def test_a_run_that_a_restored_store_has_forgotten_is_fenced_and_its_slots_are_used(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

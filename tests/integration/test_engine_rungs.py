@@ -15,7 +15,7 @@ from tests.support.counting import a_minute_passes, eventually
 from tests.support.engines import Engine, held
 from tests.support.searches import Search, dies_at, search_config
 
-pytestmark = pytest.mark.usefixtures("quick_looks", "searchers_run")
+pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks", "searchers_run")]
 
 #: Points in rank 0's process, in their order; the trial's rungs are 2, 4 and 8, and it dies at the first.
 RANK_POINTS = [
@@ -69,6 +69,7 @@ async def test_a_rank_that_dies_around_a_stop_is_not_started_again_once_the_stop
     assert held(engine) == []
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("point", RANK_POINTS)
 async def test_a_rank_that_dies_around_a_decision_to_go_on_goes_on_and_is_told_the_same_again(
     engine: Engine, point: str, caplog: pytest.LogCaptureFixture
@@ -121,6 +122,7 @@ async def test_ranks_without_a_control_side_train_on_and_their_questions_are_ans
     assert search.told(ticket) == [(0, "stop")], "what a stopped trial asks later counts nothing"
 
 
+@pytest.mark.each_change
 async def test_an_answer_after_decision_timeout_ends_the_ranks_at_a_later_boundary(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,6 +51,7 @@ async def beyond_rung_0(search: Search, ticket: Ticket) -> asyncio.Future[Any]:
     return carrying
 
 
+@pytest.mark.nightly("paused")
 @pytest.mark.parametrize("way", ["preempted", "paused"])
 async def test_a_trial_that_gives_its_gang_back_keeps_its_rungs(
     engine: Engine, way: str, caplog: pytest.LogCaptureFixture
@@ -102,6 +103,7 @@ async def test_a_trial_that_is_stopped_while_it_is_preempted_ends_there(engine: 
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_program_that_ignores_the_stop_is_ended_after_preemption_timeout(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -132,6 +134,7 @@ async def test_refused_hyperparameters_are_drawn_again_in_the_same_trial_and_cos
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_sample_that_was_refused_before_is_passed_over(engine: Engine) -> None:
     space = {"quality": {"type": "categorical", "vals": [0.1, 0.9]}}
     draws = [[sample(space, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(3)] for n in range(40)]
@@ -163,6 +166,7 @@ async def test_what_refused_hyperparameters_reached_is_no_result_of_the_trial(en
     assert [(entry.rung, entry.metric, entry.attempt) for entry in entries] == [(n, accepted, 2) for n in range(3)]
 
 
+@pytest.mark.nightly
 async def test_a_trial_whose_every_sample_is_refused_fails_by_name(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +186,7 @@ async def test_a_point_of_a_grid_that_is_refused_fails(engine: Engine) -> None:
     assert engine.hook.store.trials.get(ticket.trial_id).attempts == 1
 
 
+@pytest.mark.nightly
 async def test_checkpoints_of_refused_hyperparameters_are_no_start_for_others(engine: Engine) -> None:
     """The script saves before it rejects. Its checkpoint may not fit the next model."""
     draws = [[sample(SPACE, experiment_seed=7, trial=n, draw=k)["quality"] for k in range(2)] for n in range(4)]

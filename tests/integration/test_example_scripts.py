@@ -16,6 +16,8 @@ from airflow_provider_dtrain.core.config.overrides import with_overrides
 from airflow_provider_dtrain.core.config.unsupported import unsupported
 from tests.support.ranks import ROOT, run_ranks
 
+pytestmark = pytest.mark.nightly
+
 DAGS = ROOT / "dags"
 
 
@@ -26,6 +28,7 @@ def config_of(folder: str, name: str, **overrides: Any) -> Any:
     return assemble(read[0], with_overrides(read[1], changes)).config
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(
     ("folder", "name"),
     [
@@ -50,6 +53,7 @@ def run_alone(script, tmp_path):
     return done.stdout
 
 
+@pytest.mark.each_change
 @pytest.mark.torch
 def test_the_trial_class_runs_off_cluster(tmp_path):
     said = run_alone(DAGS / "pytorch_trial" / "model_def.py", tmp_path)

@@ -16,6 +16,7 @@ from testbed.standalone import wait_until
 from tests.support.cluster import Cluster, ranks
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.netns,
     pytest.mark.airflow,
     pytest.mark.slow,
@@ -42,6 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             cluster.close()
 
 
+@pytest.mark.each_change("gpus-4-2")
 @pytest.mark.torch
 @pytest.mark.parametrize(("pool", "slots", "hosts"), [("gpus", 2, 1), ("gpus", 4, 2), ("gpus", 6, 3), ("nfs", 4, 2)])
 def test_digits_trains_on_one_two_and_three_hosts(cluster: Cluster, pool: str, slots: int, hosts: int) -> None:
@@ -83,6 +85,7 @@ def test_a_trial_class_resumes_after_a_failure_beside_a_small_and_a_large_batch(
     assert cluster.taken() == []
 
 
+@pytest.mark.each_change
 def test_a_gang_that_no_hosts_can_ever_hold_fails_at_once_with_the_reason(cluster: Cluster) -> None:
     state, run_id = cluster.run("job", ranks(5, "facts"))
     assert state == "failed"
@@ -115,6 +118,7 @@ def test_the_same_coroutine_runs_in_the_worker_without_deferring(cluster: Cluste
     assert "[rank 0]" in cluster.airflow.log("job_in_worker", run_id, "train")
 
 
+@pytest.mark.each_change("True-job")
 @pytest.mark.parametrize("dag_id", ["job", "job_in_worker"])
 @pytest.mark.parametrize("after_deferral", [False, True])
 def test_a_kill_from_airflow_leaves_no_process_on_any_host(cluster: Cluster, dag_id: str, after_deferral: bool) -> None:
@@ -130,6 +134,7 @@ def test_a_kill_from_airflow_leaves_no_process_on_any_host(cluster: Cluster, dag
     wait_until(lambda: not cluster.taken(), timeout_s=20, what="free slots")
 
 
+@pytest.mark.each_change
 def test_a_rank_that_raises_fails_the_task_with_its_traceback(cluster: Cluster) -> None:
     state, run_id = cluster.run("job", ranks(4, "fail 3"))
     assert state == "failed"
@@ -200,6 +205,7 @@ def test_a_wrong_host_key_is_named(cluster: Cluster) -> None:
         cluster.cli("hosts", "probe", name)
 
 
+@pytest.mark.each_change
 @pytest.mark.torch
 def test_two_trials_run_on_one_held_gang_that_a_teardown_frees(cluster: Cluster) -> None:
     conf = {"slots_per_trial": 4, "pool": "gpus", "epochs": 2}
@@ -215,6 +221,7 @@ def test_two_trials_run_on_one_held_gang_that_a_teardown_frees(cluster: Cluster)
     assert cluster.taken() == []
 
 
+@pytest.mark.each_change
 @pytest.mark.torch
 def test_a_function_runs_as_the_ranks_of_a_gang(cluster: Cluster) -> None:
     conf = {"slots_per_trial": 4, "pool": "gpus", "samples": 100_000}

@@ -113,6 +113,7 @@ def test_a_grid_runs_and_its_best_trial_is_announced(hook: DtrainHook) -> None:
     assert hook.store.experiments.get(best["experiment_id"]).state == "completed"
 
 
+@pytest.mark.nightly
 def test_only_what_beats_every_earlier_run_is_announced(hook: DtrainHook) -> None:
     said = []
     for run_id, score in (("first", 0.5), ("worse", 0.4), ("equal", 0.5), ("better", 0.6), ("other metric", 0.1)):
@@ -126,6 +127,7 @@ def test_only_what_beats_every_earlier_run_is_announced(hook: DtrainHook) -> Non
     assert said == [1, 0, 0, 1, 1]
 
 
+@pytest.mark.nightly
 def test_a_run_announces_the_same_best_once_unless_its_announcement_may_be_lost(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config())
@@ -191,6 +193,7 @@ def test_a_metric_that_no_trial_reports_is_named_with_those_that_it_does(hook: D
         alone.best(plan)
 
 
+@pytest.mark.nightly
 def test_metrics_that_are_no_numbers_make_no_best_trial(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config(score="nan"))
@@ -322,6 +325,7 @@ def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: Dt
     assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g}"
 
 
+@pytest.mark.nightly
 def test_a_cleared_trial_of_optuna_runs_again_with_what_it_drew(hook: DtrainHook) -> None:
     pytest.importorskip("optuna")
     run = Run()

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.store.store import Store
 from testbed import task_logs
 from testbed.log_scene import LINES, LogScene
 
-pytestmark = [pytest.mark.slow, pytest.mark.airflow]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.airflow]
 
 REPEATS = range(int(os.environ.get("DTRAIN_TEST_REPEATS", "1")))
 
@@ -46,6 +46,7 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(request.param)
 
 
+@pytest.mark.each_change
 def test_a_log_without_a_fault_is_there_once_and_in_order(scene: LogScene, trials: list[int]) -> None:
     scene.start(trials)
     scene.fired(trials)
@@ -57,6 +58,7 @@ def test_a_log_without_a_fault_is_there_once_and_in_order(scene: LogScene, trial
         assert list(numbers) == list(range(LINES))
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("parent", [True, False], ids=["triggerer", "runner"])
 def test_a_killed_triggerer_loses_no_line(
     scene: LogScene, trials: list[int], dice: random.Random, parent: bool

@@ -16,7 +16,7 @@ import pytest
 from testbed.forking import Process
 from testbed.log_scene import LINES, TRIALS, LogScene
 
-pytestmark = [pytest.mark.slow, pytest.mark.airflow]
+pytestmark = [pytest.mark.nightly, pytest.mark.slow, pytest.mark.airflow]
 
 REPEATS = range(int(os.environ.get("DTRAIN_TEST_REPEATS", "1")))
 
@@ -78,6 +78,7 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(request.param)
 
 
+@pytest.mark.each_change
 def test_the_log_of_a_worker_without_a_fault_is_there_once_and_in_order(scene: LogScene, tasks: Tasks) -> None:
     tasks.ended()
     assert tasks.lost() == []
@@ -88,6 +89,7 @@ def test_the_log_of_a_worker_without_a_fault_is_there_once_and_in_order(scene: L
         assert list(numbers) == list(range(LINES))
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(("parent", "child"), [(True, True), (True, False), (False, True)],
                          ids=["both", "supervisor", "task"])  # fmt: skip
 def test_a_killed_worker_loses_no_line(

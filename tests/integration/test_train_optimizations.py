@@ -9,7 +9,7 @@ import pytest
 from tests.support.ranks import run_ranks, script
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 XS = [0.5, -1.0, 1.5, 2.0, -0.5, 1.0, 0.25, -1.5, 1.25, 0.75, -2.0, 0.1]
 YS = [1.0, -2.5, 3.0, 4.5, -1.5, 2.0, 1.0, -3.0, 2.0, 1.0, -4.0, 0.5]
@@ -115,6 +115,7 @@ def weights_of(rank, name):
     return json.loads(found)
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize("name", CASES)
 def test_the_weight_after_each_batch_is_the_one_computed_by_hand(linear, name):
     optimizations, how = CASES[name]
@@ -129,6 +130,7 @@ def test_the_configuration_reaches_the_loop_and_the_loader_ends_the_last_group(l
     assert linear[0].said(r"scheduler (\d+)") == ["3"]
 
 
+@pytest.mark.each_change
 def test_all_ranks_hold_the_same_bits(linear):
     said = [rank.said(r"case (<.*)") for rank in linear]
     assert len(said[0]) == len(CASES) + 1
@@ -169,6 +171,7 @@ def train(folder, size, plan, optimizations, **more):
     return ranks
 
 
+@pytest.mark.each_change("fp16-2")
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("precision", ["none", "fp16"])
 def test_a_run_resumed_inside_a_group_has_the_bits_of_an_unbroken_one(tmp_path, size, precision):

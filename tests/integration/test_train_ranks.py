@@ -12,7 +12,7 @@ import pytest
 from tests.support.ranks import DEADLINE_S, ROOT, free_port, run_ranks, script
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 DIGITS = ROOT / "dags" / "digits" / "train.py"
 
@@ -29,6 +29,7 @@ def digits(tmp_path_factory):
     return run_ranks(DIGITS, tmp_path_factory.mktemp("digits") / "run", 2, context=DIGITS_CONTEXT)
 
 
+@pytest.mark.each_change
 def test_digits_learns_at_two_ranks(digits):
     assert [rank.exit_code for rank in digits] == [0, 0], digits[0].output + digits[1].output
     validations = [event["metrics"]["accuracy"] for event in digits[0].events if event["kind"] == "validation"]
@@ -36,6 +37,7 @@ def test_digits_learns_at_two_ranks(digits):
     assert max(validations) > 0.95
 
 
+@pytest.mark.each_change
 def test_all_ranks_end_with_identical_parameters(digits):
     digests = [rank.said(r"rank \d parameters sha256 ([0-9a-f]{64})") for rank in digits]
     assert len(digests[0]) == 1
@@ -51,6 +53,7 @@ def test_rank_zero_tells_the_story_and_the_others_their_start(digits):
     assert kinds[1] == ["init", "first_step", "timings"]
 
 
+@pytest.mark.each_change
 def test_the_result_names_a_checkpoint_that_is_there(digits):
     value = digits[0].events[-1]["value"]
     assert value["step"] == 6 * 23
@@ -98,6 +101,7 @@ def test_two_resumed_ranks_get_the_weights_of_an_unbroken_run(tmp_path):
     assert second[1].said(r"parameters (\w+)") == unbroken[0].said(r"parameters (\w+)") != []
 
 
+@pytest.mark.each_change
 def test_one_and_two_ranks_train_on_the_same_global_batches(tmp_path):
     path = script(tmp_path, SMALL.format(dropout=0.0, stop=-1))
     one, two = run_ranks(path, tmp_path / "one", 1), run_ranks(path, tmp_path / "two", 2)
@@ -196,6 +200,7 @@ def test_one_rank_alone_may_read_whether_it_should_stop(tmp_path):
     assert said == [["0 0 0 1 1 1 of 2 then True"], ["of 2 then True"]]
 
 
+@pytest.mark.each_change
 def test_the_failing_rank_is_the_one_with_the_cause_in_its_error_file(tmp_path):
     path = script(tmp_path, """
         with dtrain.init(timeout_s=20) as ctx:
@@ -230,6 +235,7 @@ def test_code_after_the_block_runs_and_its_exit_status_is_kept(tmp_path, ending,
     assert (rank.error is None) == ("KeyError" not in ending)
 
 
+@pytest.mark.each_change
 def test_torchrun_runs_the_same_script(tmp_path):
     path = script(tmp_path, """
         with dtrain.init(hparams={"global_batch_size": 7}) as ctx:

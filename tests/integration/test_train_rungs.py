@@ -13,7 +13,7 @@ import pytest
 from tests.support.ranks import run_ranks, script
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 RUNGS = [2, 4, 8]
 SEARCHER = {"name": "async_halving", "metric": "accuracy", "smaller_is_better": False, "max_length": {"batches": 8}}
@@ -94,6 +94,7 @@ def searcher(run_dir, answers, *, folder=None, after_s=0.0):
         thread.join()
 
 
+@pytest.mark.each_change
 def test_two_hosts_stop_at_the_same_step_when_the_searcher_says_so(tmp_path):
     run = tmp_path / "run"
     with searcher(run, {0: "continue", 1: "stop"}, folder=run / "host0"):
@@ -158,6 +159,7 @@ def test_a_searcher_that_says_nothing_does_not_end_training(tmp_path):
     assert ranks[0].output.count("has not answered") == 2, "at the top there is nothing to wait for"
 
 
+@pytest.mark.each_change
 def test_a_restart_below_the_asked_rung_asks_again_and_takes_the_stored_answer(tmp_path):
     first = run_ranks(loop(tmp_path, last=1), tmp_path / "first", 1, context=context())
     assert first[0].exit_code == 0, first[0].output
@@ -253,6 +255,7 @@ def trial_context(unit, rungs, **config):
     }  # fmt: skip
 
 
+@pytest.mark.each_change
 @pytest.mark.parametrize(("unit", "rungs", "steps"), [
     ("batches", [3, 7, 20], [3, 7]), ("records", [24, 60, 200], [3, 8]), ("epochs", [1, 2, 5], [8, 16]),
 ])  # fmt: skip

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.checkpoint import disk
 from tests.support.ranks import ROOT, run_ranks, script
 
 torch = pytest.importorskip("torch")
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.slow]
 
 KILLED = """
 import os, random, signal, sys, time
@@ -114,6 +114,7 @@ RESUMED = """
 """
 
 
+@pytest.mark.each_change("2-2-3")
 @pytest.mark.parametrize(("size", "workers", "aggregation"), [(1, 2, 1), (2, 0, 1), (2, 2, 3)])
 def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path, size, workers, aggregation):
     body = RESUMED.replace("WORKERS", str(workers)).replace("SAVE", "7")
@@ -147,6 +148,7 @@ REFUSED = """
 """
 
 
+@pytest.mark.each_change
 def test_a_full_disk_is_a_named_error_and_no_older_checkpoint_is_lost(tmp_path):
     small = tmp_path / "small"
     small.mkdir()
@@ -196,6 +198,7 @@ def test_a_save_in_the_works_is_finished_however_the_script_ends(tmp_path, endin
     assert "checkpoint" in [event["kind"] for event in rank.events]
 
 
+@pytest.mark.each_change
 def test_the_last_save_failing_fails_the_trial(tmp_path):
     (tmp_path / "file").write_text("")
     env = {"DTRAIN_CHECKPOINT_DIR": str(tmp_path / "file" / "below")}

@@ -60,6 +60,7 @@ def run(tmp_path):
     return run
 
 
+@pytest.mark.nightly("1")
 @pytest.mark.parametrize("size", [1, 2])
 def test_the_same_seed_gives_the_same_weights_bit_for_bit(run, size):
     first, again = run(size, OMP_NUM_THREADS="2"), run(size, OMP_NUM_THREADS="2")

@@ -120,6 +120,7 @@ TRAINED = """
 """
 
 
+@pytest.mark.nightly
 def test_two_ranks_resume_from_the_bucket_bit_for_bit(bucket, tmp_path):
     stored = {key: value for key, value in bucket.config.items() if key not in {"access_key", "secret_key"}}
     secrets = {f"checkpoint_storage.{key}": bucket.config[key] for key in ("access_key", "secret_key")}

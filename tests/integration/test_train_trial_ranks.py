@@ -13,7 +13,7 @@ import pytest
 from tests.support.ranks import ROOT, run_ranks
 from tests.support.trial_scripts import said, training, trial_script
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.nightly, pytest.mark.torch]
 
 
 TRAIN = """
@@ -50,6 +50,7 @@ TRAIN = """
 """
 
 
+@pytest.mark.each_change
 def test_two_ranks_resumed_in_the_middle_of_an_epoch_and_a_group_equal_an_unbroken_run(tmp_path):
     path = trial_script(tmp_path, TRAIN)
     aggregation = {"optimizations": {"aggregation_frequency": 3}, "min_checkpoint_period": {"batches": 5}}
@@ -239,6 +240,7 @@ def harness(folder, *arguments, launcher=(), env=None):
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.each_change
 def test_torchrun_runs_a_trial_class(tmp_path):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     arguments = ("--hparam", "lr=0.1", "--hparam", "global_batch_size=4", "--max-length", "epochs=2")

@@ -24,6 +24,7 @@ EVERYTHING = [
 ]  # fmt: skip
 
 
+@pytest.mark.nightly("a trial waits again")
 @pytest.mark.parametrize(("sizes", "limits"), EVERYTHING)
 def test_no_interleaving_leaves_a_process_in_a_slot_that_was_given_back(
     sizes: tuple[int, int], limits: dict[str, int]

@@ -13,10 +13,11 @@ from testbed.pages_site import PagesSite
 from tests.ui.facts import PAGES, Facts
 from tests.ui.steps import WAIT_MS, act, row
 
-pytestmark = [pytest.mark.airflow, pytest.mark.slow]
+pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 Visits = Callable[..., Visit]
 
 
+@pytest.mark.each_change("cluster-dark", "experiments-light", "queue-light")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("facts", PAGES, ids=[page.name for page in PAGES])
 def test_a_page_shows_the_seeded_facts_and_is_accessible(
@@ -31,6 +32,7 @@ def test_a_page_shows_the_seeded_facts_and_is_accessible(
     assert page.evaluate("window.hacked") is None, "a text of the store ran as code"
 
 
+@pytest.mark.each_change
 def test_an_admin_drains_and_enables_a_host_with_the_keyboard(visit: Visits, site: PagesSite) -> None:
     page = visit("admin").open("/plugin/dtrain/cluster")
     act(page, "Actions of host cpu-01", "Drain", answer="<b>swap the disk</b>")
@@ -41,6 +43,7 @@ def test_an_admin_drains_and_enables_a_host_with_the_keyboard(visit: Visits, sit
     expect(row(page, "cpu-01")).to_contain_text("ready", timeout=WAIT_MS)
 
 
+@pytest.mark.each_change
 def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: PagesSite) -> None:
     one = visit("viewer")
     for facts in PAGES[:3]:
@@ -52,6 +55,7 @@ def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: Pa
         assert (status, answer["detail"]["code"]) == (403, "forbidden"), path
 
 
+@pytest.mark.each_change
 def test_an_address_with_filters_shows_the_same_after_a_reload(visit: Visits) -> None:
     one = visit("viewer")
     page = one.open("/plugin/dtrain/experiments?state=completed&sort=name")

@@ -113,6 +113,7 @@ def distance(values: dict[str, Any]) -> float:
     return (values["a"] - 0.9) ** 2 + (math.log10(values["b"]) / 4 + 0.15) ** 2 + (values["c"] / 1000 - 0.1) ** 2
 
 
+@pytest.mark.nightly("-1-gp", "1-gp")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_what_was_good_is_drawn_again_in_its_neighbourhood(sampler: Any, sign: int) -> None:
