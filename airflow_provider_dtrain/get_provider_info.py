@@ -216,6 +216,7 @@ def get_provider_info() -> dict[str, Any]:
             "airflow_provider_dtrain.links.pages.QueueLink",
             "airflow_provider_dtrain.links.pages.TrialLink",
         ],
+        "notifications": ["airflow_provider_dtrain.notifications.log.LogNotifier"],
         "cli": ["airflow_provider_dtrain.cli.get_dtrain_commands"],
         "config": {
             "dtrain": {

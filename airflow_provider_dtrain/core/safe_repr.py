@@ -59,6 +59,12 @@ def _shown_text(value: str) -> str:
     return repr(value) if len(value) <= LIMIT else f"{value[: LIMIT - 4]!r}..."
 
 
+def printable_line(text: str, most: int) -> str:
+    """Return a text as one line of printable characters, shortened to ``most`` characters."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text[: 10 * most]).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def is_jinja(value: Any) -> bool:
     """Return whether a value is a text that Airflow would render as a template."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)

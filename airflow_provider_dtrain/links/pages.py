@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink
 
+from airflow_provider_dtrain.core.page_paths import experiment_page, queue_page, trial_page
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
     from airflow.sdk.types import TaskInstanceKey
 
-#: Path of the pages, relative to Airflow's UI.
-ROOT = "plugin/dtrain"
 #: Attribute of a task with its links: key of the link -> path.
 _NOTED = "_noted_pages"
 
@@ -43,21 +43,6 @@ class QueueLink(PageLink):
     """Link to the queue, with the task's gang."""
 
     name = "Queue page"
-
-
-def trial_page(trial_id: int) -> str:
-    """Return the path of a trial's page."""
-    return f"{ROOT}/trials/{trial_id}"
-
-
-def experiment_page(experiment_id: int) -> str:
-    """Return the path of an experiment's page."""
-    return f"{ROOT}/experiments/{experiment_id}"
-
-
-def queue_page(allocation_id: int) -> str:
-    """Return the path of the queue's page, with a gang to show."""
-    return f"{ROOT}/queue?gang={allocation_id}"
 
 
 def note_pages(

@@ -12,11 +12,14 @@ from airflow.sdk.configuration import conf
 from airflow_provider_dtrain.errors import SearchFailedError
 from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once, trial_key
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
+from airflow_provider_dtrain.notifications.events import notifiers_of
+from airflow_provider_dtrain.operators._notifications import is_final
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.engine.submission.search import Selection
+    from airflow_provider_dtrain.notifications.events import Given
 
 
 class PlanTrialsOperator(BaseOperator):
@@ -109,6 +112,8 @@ class SelectBestTrialOperator(BaseOperator):
         outlets before the first run; None = the name in the plan
     :param trigger_rule: ``all_done``
     :param retries: retries of failures of the store (3)
+    :param notify: ``finished`` or ``failed`` -> one of Airflow's notifiers, or several; other events are those of a
+        ``TrialOperator``
     """
 
     template_fields: Sequence[str] = ("plan",)
@@ -124,10 +129,13 @@ class SelectBestTrialOperator(BaseOperator):
         trigger_rule: str = "all_done",
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
+        notify: Mapping[str, Given] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(trigger_rule=trigger_rule, retries=retries, retry_delay=retry_delay, **kwargs)
         self.plan = plan
+        self.notify = notify
+        self._notifiers = notifiers_of(notify)
         if name is not None:
             self._declare(name)
 
@@ -136,6 +144,30 @@ class SelectBestTrialOperator(BaseOperator):
 
         :raises AirflowFailException: no trial completed or was stopped, or none reported the metric
         """
+        try:
+            result = self._execute(context)
+        except Exception as error:
+            if is_final(context, error):
+                self._notify(context, error)
+            raise
+        self._notify(context, result)
+        return result
+
+    def _notify(self, context: Context, outcome: Mapping[str, Any] | Exception) -> None:
+        """Send the notification about the end of the search. A failure of it is a warning."""
+        if not self._notifiers or not self.plan:
+            return
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+        from airflow_provider_dtrain.notifications.search_end import notify_search
+
+        try:
+            search_id = int(self.plan[0]["search_id"])  # type: ignore[index]
+            store = DtrainHook().store
+            notify_search(store, self.log, search_id, trial_key(context), outcome, self._notifiers, dict(context))
+        except Exception as error:  # whatever happens here must not fail the task
+            self.log.warning("The notifications about the end of the experiment failed: %s", error)
+
+    def _execute(self, context: Context) -> dict[str, Any]:
         from airflow_provider_dtrain.engine.submission.search import select_best
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.hooks.tasks import (
     trial_key,
 )
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
+from airflow_provider_dtrain.operators._notifications import WAITING_AFTER, TrialNotifications
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.notifications.events import Given
     from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 
 
@@ -65,7 +67,10 @@ class TrialOperator(BaseOperator):
     :param retries: retries of infra and platform failures (3). Failures of the training code count
         against the configuration's ``max_restarts`` instead and fail the task at once
     :param retry_delay: delay before such a retry (30 s: a restarted host is up again by then)
-    :param map_index_template: label of mapped trials; default: number and hyperparameters
+    :param map_index_template: label of mapped trials; default: number, hyperparameters and result
+    :param notify: event (``finished``, ``failed``, ``trial_failed``, ``waited``, ``best``) -> one of Airflow's
+        notifiers, or several. Their templates find the facts as ``dtrain``
+    :param notify_waiting_after: wait for slots after which the event ``waited`` occurs, a timedelta or seconds (1 h)
     """
 
     template_fields: Sequence[str] = ("config", "template", "overrides", "trial", "allocation")
@@ -85,6 +90,8 @@ class TrialOperator(BaseOperator):
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
         map_index_template: str | None = MAP_INDEX_TEMPLATE,
+        notify: Mapping[str, Given] | None = None,
+        notify_waiting_after: timedelta | float = WAITING_AFTER,
         **kwargs: Any,
     ) -> None:
         # Only Airflow's mapped task needs the default; a single task would show an empty name.
@@ -96,6 +103,9 @@ class TrialOperator(BaseOperator):
         self.trial = trial
         self.allocation = allocation
         self.deferrable = deferrable
+        self.notify = notify
+        self.notify_waiting_after = notify_waiting_after
+        self._notifications = TrialNotifications(notify, notify_waiting_after, self.log)
         self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
         self._name: str | None = None
         #: Words about the end of the trial, or about what it does now.
@@ -121,6 +131,10 @@ class TrialOperator(BaseOperator):
         :raises AirflowFailException: the configuration or the training code is at fault
         :raises DtrainError: a host or the store is at fault; a retry resumes where this try ended
         """
+        with self._notifications.about(context):
+            return self._execute(context)
+
+    def _execute(self, context: Context) -> dict[str, Any] | None:
         from airflow_provider_dtrain.engine.submission.submit import revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -130,12 +144,13 @@ class TrialOperator(BaseOperator):
             ticket = self._submit(hook, key, dag_folder(context))
             if not ticket.is_new:
                 revive(hook.store, ticket)
+        self._notifications.trial_id = ticket.trial_id
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
         note_pages(self, context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
         if not self.deferrable or key.map_index < 0:
-            outcome = self._carry(hook, ticket.trial_id, deadline, named=_is_named(context))
+            outcome = self._carry(hook, ticket.trial_id, deadline, context)
         if outcome is None:
             self._defer(ticket.trial_id, deadline)
         self._learn_end(hook, ticket.trial_id)
@@ -153,8 +168,10 @@ class TrialOperator(BaseOperator):
             self.log.warning("%s", mark)
         self._name = event.get("name")
         self._ending = event.get("ending", "")
+        self._notifications.trial_id = event.get("trial_id")
         note_pages(self, trial_id=event.get("trial_id"), experiment_id=event.get("experiment_id"))
-        return self._end(Outcome.from_dict(event["outcome"]))
+        with self._notifications.about(context):
+            return self._end(Outcome.from_dict(event["outcome"]))
 
     def on_kill(self) -> None:
         """End the gang on every host without taking a lock or opening a connection."""
@@ -185,18 +202,15 @@ class TrialOperator(BaseOperator):
     def _planned(self, key: TrialKey) -> dict[str, Any]:
         return {"number": max(key.map_index, 0), **(self.trial or {})}
 
-    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, *, named: bool) -> Outcome | None:
-        """Run the engine in this process and return the outcome, or None to defer to the triggerer.
-
-        :param named: the name of the mapped task instance shows what the trial does
-        """
+    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, context: Context) -> Outcome | None:
+        """Run the engine in this process and return the outcome, or None to defer to the triggerer."""
         try:
-            return asyncio.run(self._main(hook, trial_id, deadline, named=named))
+            return asyncio.run(self._main(hook, trial_id, deadline, context))
         except AirflowTaskTimeout:
             asyncio.run(self._kill(hook, trial_id))
             raise
 
-    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, *, named: bool) -> Outcome | None:
+    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, context: Context) -> Outcome | None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.session.runtime import take_over
@@ -209,7 +223,8 @@ class TrialOperator(BaseOperator):
         try:
             if self.deferrable:
                 loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
-            on_state = self._show_state if named and not self.deferrable else None
+            runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, dict(context))
+            on_state = self._show_state if _is_named(context) and not self.deferrable else None
             runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
             outcome = await runner.run(Recovery(hook))
         finally:
@@ -230,7 +245,8 @@ class TrialOperator(BaseOperator):
     def _defer(self, trial_id: int, deadline: float | None) -> None:
         from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
-        self.defer(trigger=TrialTrigger(trial_id=trial_id, deadline=deadline), method_name="execute_complete")
+        trigger = TrialTrigger(trial_id=trial_id, deadline=deadline, waiting=self._notifications.packed())
+        self.defer(trigger=trigger, method_name="execute_complete")
 
     def _show_state(self, state: str) -> None:
         """Show in the name of the task instance whether the trial waits or trains."""

@@ -34,6 +34,7 @@ from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.labels import LabelStore
 from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
 from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
+from airflow_provider_dtrain.store.notifications import Notifications
 from airflow_provider_dtrain.store.pages.cluster import ClusterPage
 from airflow_provider_dtrain.store.pages.experiment_table import ExperimentTable
 from airflow_provider_dtrain.store.pages.lookup import LookupPage
@@ -99,6 +100,8 @@ class Store:
         self.curves = Curves(db)
         self.lookup = LookupPage(db)
         self.labels = LabelStore(db)
+        #: Marks of the notifications that were sent.
+        self.notifications = Notifications(db)
         #: Upkeep.
         self.recovery = Recovery(db)
         self.maintenance = MaintenanceWindow(db)

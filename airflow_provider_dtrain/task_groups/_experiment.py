@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, TaskGroup, XComArg
 
+from airflow_provider_dtrain.notifications.events import Given
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
@@ -37,6 +38,7 @@ def experiment(
     name: str | None = None,
     group_id: str = "experiment",
     payload: str | None = None,
+    notify: Mapping[str, Given] | None = None,
     **options: Any,
 ) -> Experiment:
     """Return a task group that renders a configuration, runs its trials and returns the best one.
@@ -54,6 +56,8 @@ def experiment(
     :param group_id: ID of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
     :param payload: digest of code that was stored before; None = each trial packs ``model_dir`` when it starts
         (templated)
+    :param notify: event -> one of Airflow's notifiers, or several: ``finished`` and ``failed`` of the experiment,
+        ``trial_failed``, ``waited`` and ``best`` of its trials
     :param options: options of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and all other arguments
         of a :class:`TrialOperator`
     """
@@ -62,8 +66,9 @@ def experiment(
         plan = PlanTrialsOperator(
             task_id=PLAN, config=config, template=template, overrides=overrides, name=name, payload=payload
         )
-        trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)
-        trials >> SelectBestTrialOperator(task_id=BEST, plan=plan.output, name=_known_name(config, name))
+        told: dict[str, Any] = {} if notify is None else {"notify": notify}
+        trials = TrialOperator.partial(task_id=TRIAL, **told, **options).expand(trial=plan.output)
+        trials >> SelectBestTrialOperator(task_id=BEST, plan=plan.output, name=_known_name(config, name), **told)
     return group
 
 

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.triggers._airflow import (
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.notifications.waiting import WaitLimit
 
 
 class TrialTrigger(BaseTrigger):
@@ -36,19 +37,24 @@ class TrialTrigger(BaseTrigger):
 
     :param trial_id: the trial
     :param deadline: Unix time when Airflow's ``execution_timeout`` ends it; None = never
+    :param waiting: ``limit_s``, seconds after which a wait is notified, and the packed ``notifiers``; None = no
+        notification
     """
 
-    def __init__(self, trial_id: int, deadline: float | None = None) -> None:
+    def __init__(self, trial_id: int, deadline: float | None = None, waiting: dict[str, Any] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trial_id = trial_id
         self.deadline = deadline
+        self.waiting = waiting
         self._runtime: Runtime | None = None
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        return path, {"trial_id": self.trial_id, "deadline": self.deadline}
+        # A triggerer of an older version does not know the last argument.
+        waiting = {} if self.waiting is None else {"waiting": self.waiting}
+        return path, {"trial_id": self.trial_id, "deadline": self.deadline, **waiting}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event with the outcome."""
@@ -119,7 +125,26 @@ class TrialTrigger(BaseTrigger):
 
         hook = await in_thread(DtrainHook)
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s, file=self._log_file())
-        return await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
+        runtime = await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
+        runtime.on_waiting = await in_thread(self._wait_limit, hook)
+        return runtime
+
+    def _wait_limit(self, hook: DtrainHook) -> WaitLimit | None:
+        """Return the watch over the wait, None without notifiers for it. Blocks: it imports them."""
+        if self.waiting is None:
+            return None
+        from airflow_provider_dtrain.notifications.packing import PackingError, unpack
+        from airflow_provider_dtrain.notifications.waiting import WaitLimit
+
+        notifiers = []
+        for packed in self.waiting["notifiers"]:
+            try:
+                notifiers.append(unpack(packed))
+            except PackingError as error:
+                self.log.warning("No notification if the trial waits long: %s", error)
+        limit_s = float(self.waiting["limit_s"])
+        context = {"ti": self.task_instance, "task_instance": self.task_instance}
+        return WaitLimit(hook.store, self.trial_id, limit_s, notifiers, log=self.log, context=context)
 
     def _log_file(self) -> Hashable | None:
         """Return the key of this trigger's log file among those of this triggerer."""

@@ -19,6 +19,7 @@ from tests.support.store_world import Clock
 from tests.support.timelines import end, kinds, only, reasons, wait
 
 
+@pytest.mark.each_change
 def test_each_reason_of_a_wait_has_its_span(
     store: Store, clock: Clock, submit: Callable[..., Ticket], start: Callable[[Ticket], int]
 ) -> None:
@@ -83,6 +84,7 @@ def test_requests_of_users_are_in_the_timeline_with_their_names(
     assert [length for _, length in reasons(store, waiting)] == [20]
 
 
+@pytest.mark.each_change
 def test_a_request_to_an_experiment_is_in_the_timeline_of_each_of_its_trials(
     store: Store, submit: Callable[..., Ticket]
 ) -> None:

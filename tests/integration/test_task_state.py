@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.attempt.ending import shown_of
+from airflow_provider_dtrain.notifications.log import LogNotifier
+from airflow_provider_dtrain.notifications.packing import pack
 from testbed.log_scene import LogScene
 from testbed.worker import Workers
 
@@ -19,8 +22,10 @@ CODE = Path(__file__).parents[1] / "jobs" / "code"
 DAG = """
 from airflow.sdk import DAG
 
+from airflow_provider_dtrain.notifications.log import LogNotifier
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
+NOTIFY = {{event: LogNotifier(event + ": {{{{ dtrain.title }}}}") for event in ("finished", "failed")}}
 CONFIG = {config!r}
 WAYS = ("completes", "raise")
 TRIALS = [
@@ -29,7 +34,9 @@ TRIALS = [
 ]
 
 with DAG("numbers", schedule=None):
-    TrialOperator.partial(task_id="train", config=CONFIG, deferrable=False, retries=4).expand(trial=TRIALS)
+    TrialOperator.partial(task_id="train", config=CONFIG, deferrable=False, retries=4, notify=NOTIFY).expand(
+        trial=TRIALS
+    )
 """
 CONFIG = {
     "name": "f", "entrypoint": "python by_hparam.py", "model_dir": "code",
@@ -62,6 +69,10 @@ class Scene:
         self.scene.close()
 
 
+def notifications(records: list[dict[str, Any]]) -> list[str]:
+    return [record["event"] for record in records if record["event"].startswith("Notification: ")]
+
+
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     with pytest.MonkeyPatch.context() as patch:
@@ -73,7 +84,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 
 
 def test_the_name_follows_the_trial_and_ends_with_its_result(scene: Scene) -> None:
-    scene.run("good", 0)
+    records = scene.run("good", 0)
     names = scene.sent("good", "/rendered-map-index")
     assert names[0] == "0 | way=completes"
     assert "0 | way=completes -> waits for slots" in names
@@ -81,6 +92,7 @@ def test_the_name_follows_the_trial_and_ends_with_its_result(scene: Scene) -> No
     assert names[-1] == "0 | way=completes -> accuracy 0.5"
     links = {path.rpartition("/")[2]: body for path, body in scene.workers.requests("good") if "_link_" in path}
     [trial] = scene.scene.hook.store.trials.list(run_id="good")
+    assert notifications(records) == [f"Notification: finished: Trial {trial.trial_id} of f finished: accuracy 0.5"]
     assert links == {
         "_link_TrialLink": f"plugin/dtrain/trials/{trial.trial_id}",
         "_link_ExperimentLink": f"plugin/dtrain/experiments/{trial.experiment_id}",
@@ -92,6 +104,9 @@ def test_the_log_of_a_failed_task_ends_with_the_cause_in_one_line(scene: Scene) 
     assert scene.sent("bad", "/state")[-1]["rendered_map_index"].startswith(
         "1 | way=raise -> failed: ValueError: cannot go on"
     )
+    [trial] = scene.scene.hook.store.trials.list(run_id="bad")
+    words = "failed: ValueError: cannot go on (rank 0 on host 'local' failed first (exit code 1))"
+    assert notifications(records) == [f"Notification: failed: Trial {trial.trial_id} of f {words}"]
     while records[-1]["event"].startswith("::"):
         # Airflow folds its own steps after the task into groups.
         records.pop()
@@ -99,7 +114,7 @@ def test_the_log_of_a_failed_task_ends_with_the_cause_in_one_line(scene: Scene) 
     assert last["level"] == "error"
     [detail] = last["error_detail"]
     assert detail["exc_value"] == "ValueError: cannot go on (rank 0 on host 'local' failed first (exit code 1))"
-    assert "Traceback" in records[-2]["event"], "the traceback of the rank comes before it"
+    assert any("Traceback" in record["event"] for record in records[-3:-1]), "the rank's traceback comes before it"
 
 
 def test_a_task_that_was_deferred_resumes_with_name_and_links_from_the_event(scene: Scene) -> None:
@@ -109,6 +124,31 @@ def test_a_task_that_was_deferred_resumes_with_name_and_links_from_the_event(sce
         [trial] = scene.scene.hook.store.trials.list(run_id="good")
     outcome = {"state": "completed", "result": {"trial_id": trial.trial_id}, "failure": None}
     event = {"outcome": outcome, "log_marks": [], **vars(shown_of(scene.scene.hook.store, trial.trial_id))}
-    scene.run("resumed", 0, resumes=event)
+    assert notifications(scene.run("resumed", 0, resumes=event)) == [], "the event was notified before"
     assert scene.sent("resumed", "/rendered-map-index")[-1] == "0 | way=completes -> accuracy 0.5"
     assert f"plugin/dtrain/trials/{trial.trial_id}" in scene.sent("resumed", "/_link_TrialLink")
+
+
+@pytest.mark.nightly
+def test_a_deferred_trial_that_waits_too_long_is_notified_by_the_triggerer(scene: Scene) -> None:
+    scene, store = scene.scene, scene.scene.hook.store
+    store.hosts.set_state("local", "draining", "test")
+    [waiting] = scene.submit(1)
+    trigger = scene.triggers([waiting])[0]
+    notifier = pack(LogNotifier("{{ dtrain.event }}: {{ dtrain.title }}"))
+    trigger["kwargs"]["waiting"] = {"limit_s": 0.1, "notifiers": [notifier]}
+    scene.jobs += 1
+    process = scene.triggerers.start(scene.jobs, [trigger])
+
+    def said() -> list[str]:
+        return [text for text in scene.texts(waiting) if text.startswith("Notification: ")]
+
+    try:
+        scene.until(lambda: store.notifications.sent(waiting), "the notification")
+    finally:
+        process.signal(signal.SIGKILL)
+        store.hosts.set_state("local", "ready")
+    [line] = said()
+    assert line.startswith(f"Notification: waited: Trial {waiting} of numbers has waited ")
+    assert line.endswith("local.")
+    assert store.notifications.sent(waiting) == {"waited": ""}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import runpy
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from airflow_provider_dtrain.core.lifecycle.states import (
     TrialState,
 )
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
+from airflow_provider_dtrain.notifications.events import NotifyEvent
+from airflow_provider_dtrain.notifications.notice import Notice
 from airflow_provider_dtrain.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,6 +138,15 @@ def test_the_page_about_timelines_explains_every_kind_of_entry() -> None:
     table = page.partition("| kind | meaning |\n")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| ([a-z_]+) \| (.+) \|$", table, re.MULTILINE)
     assert rows == [(kind.value, kind.meaning) for kind in TimelineKind]
+
+
+def test_the_page_about_notifications_explains_every_event_and_fact() -> None:
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| the ", page, re.MULTILINE)
+    assert rows == [(event.value, event.meaning) for event in NotifyEvent]
+    facts = {field.name for field in dataclasses.fields(Notice)} | {"html"}
+    paragraph = page.partition("Templates find the facts as `dtrain`")[2].partition("\n\n")[0]
+    assert facts <= set(re.findall(r"`(\w+)`", paragraph))
 
 
 @pytest.mark.parametrize("kind", STATES)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_provider_dtrain.core.lifecycle.states import Explained
+from airflow_provider_dtrain.core.safe_repr import printable_line
 
 #: Entries that a timeline has at most. A trial that was preempted a thousand times has more.
 MOST_ENTRIES = 2000
@@ -99,9 +100,8 @@ def within(at: datetime, earliest: datetime | None, latest: datetime) -> datetim
 
 
 def one_line(text: object, most: int = MOST_CHARS) -> str:
-    """Return the first line of a text, shortened."""
-    line = str(text).strip().partition("\n")[0].strip()
-    return line if len(line) <= most else line[: most - 1] + "…"
+    """Return the first line of a text, printable and shortened."""
+    return printable_line(str(text).strip().partition("\n")[0], most)
 
 
 def duration(seconds: float) -> str:

@@ -48,6 +48,14 @@ UNTAKEN_AFTER = timedelta(seconds=30)
 #: Seconds between two polls of a trial that another process follows. It is done when its task resumes.
 LOOK_AGAIN_S = 10.0
 
+# -- notifications ------------------------------------------------------------------------------------
+#: Seconds after which a notifier counts as failed. The task goes on, and the notifier's thread is left alone.
+NOTIFIER_MOST_S = 30.0
+#: Seconds that all notifiers of an event together may delay the end of a task.
+NOTIFIERS_MOST_S = 60.0
+#: Time after which the claim of an event expires whose process has died while it sent the notification.
+NOTIFYING_FOR = timedelta(minutes=5)
+
 # -- the store --------------------------------------------------------------------------------------
 #: Seconds of retries while the store does not answer. Ranks keep running meanwhile.
 STORE_PATIENCE_S = 300.0

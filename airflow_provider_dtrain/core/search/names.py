@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.safe_repr import printable_line
 from airflow_provider_dtrain.core.search.space import Path, dotted, is_constant, is_leaf
 
 #: Airflow keeps 250 characters of the name of a mapped task.
@@ -42,19 +43,14 @@ def ended_name(name: str, ending: str) -> str:
     """
     if not ending:
         return name
-    end = f" -> {_line(ending, MAX_CHARS // 2)}"
+    end = f" -> {printable_line(ending, MAX_CHARS // 2)}"
     return _cut(name, MAX_CHARS - len(end)) + end
 
 
 def metric_words(name: str, value: float | None) -> str:
     """Return a metric such as ``accuracy 0.914``. Names come from user code."""
     shown = "without a finite value" if value is None or not math.isfinite(value) else _number(value)
-    return f"{_line(name, _MAX_METRIC_CHARS)} {shown}"
-
-
-def _line(text: str, most: int) -> str:
-    """Return a text as one printable line."""
-    return _cut(" ".join("".join(char if char.isprintable() else " " for char in text[:1000]).split()), most)
+    return f"{printable_line(name, _MAX_METRIC_CHARS)} {shown}"
 
 
 def _cut(text: str, most: int) -> str:

@@ -61,6 +61,8 @@ async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None
                     said = reason
         if not patient:
             rt.hand_over()
+        if rt.on_waiting is not None:
+            rt.on_waiting()
         # The follower of the attempt that holds the slots may have died.
         recovery.tick()
         await slots.changed()

@@ -92,6 +92,8 @@ class Runtime:
         self.proved_at = time.monotonic()
         #: Called on a kill, in the event loop's thread. It sends the messages that need no waiting.
         self.on_kill: Callable[[], None] | None = None
+        #: Called whenever the trial still waits for slots. It must return at once and raise nothing.
+        self.on_waiting: Callable[[], None] | None = None
         self._killed = asyncio.Event()
         self._handing_over = asyncio.Event()
         self._wishes_read_at = time.monotonic() - WISH_CHECK_S

@@ -1,0 +1,20 @@
+"""Paths of the provider's pages, relative to Airflow's UI."""
+
+from __future__ import annotations
+
+ROOT = "plugin/dtrain"
+
+
+def trial_page(trial_id: int) -> str:
+    """Return the path of a trial's page."""
+    return f"{ROOT}/trials/{trial_id}"
+
+
+def experiment_page(experiment_id: int) -> str:
+    """Return the path of an experiment's page."""
+    return f"{ROOT}/experiments/{experiment_id}"
+
+
+def queue_page(allocation_id: int) -> str:
+    """Return the path of the queue's page, with a gang to show."""
+    return f"{ROOT}/queue?gang={allocation_id}"

@@ -1,0 +1,109 @@
+"""Notifications of a task that runs a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+
+from airflow_provider_dtrain.errors import StoreError
+from airflow_provider_dtrain.hooks.tasks import trial_key
+from airflow_provider_dtrain.notifications.events import Given, NotifyEvent, notifiers_of, seconds_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.notifications.sending import WarningLog
+    from airflow_provider_dtrain.store.store import Store
+
+#: Default time after which a wait is an event.
+WAITING_AFTER = timedelta(hours=1)
+
+
+class TrialNotifications:
+    """Notifications of one task. They never affect the trial: a failure of one is a warning in the task log.
+
+    :param given: event -> notifiers
+    :param waiting_after: time after which a wait is an event
+    :param log: of the task
+    """
+
+    def __init__(self, given: Mapping[str, Given] | None, waiting_after: timedelta | float, log: WarningLog) -> None:
+        self.notifiers = notifiers_of(given)
+        self.waiting_after_s = seconds_of(waiting_after)
+        self.log = log
+        #: The trial, once it is known.
+        self.trial_id: int | None = None
+
+    @contextmanager
+    def about(self, context: Context) -> Iterator[None]:
+        """Send what follows from the end of the block. A block that defers sends nothing."""
+        try:
+            yield
+        except (Exception, AirflowTaskTimeout) as error:
+            if self.notifiers and is_final(context, error):
+                self._failed(context, error)
+            raise
+        if self.notifiers and self.trial_id is not None:
+            self._ended(context, self.trial_id)
+
+    def _ended(self, context: Context, trial_id: int) -> None:
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+        from airflow_provider_dtrain.notifications.trial_end import notify_end
+
+        try:
+            notify_end(DtrainHook().store, self.log, trial_id, self.notifiers, dict(context))
+        except Exception as error:  # whatever happens here must not fail the task
+            self.log.warning("The notifications about the end of trial %d failed: %s", trial_id, error)
+
+    def _failed(self, context: Context, error: BaseException) -> None:
+        from airflow_provider_dtrain.notifications.trial_end import notify_failure, notify_unsubmitted
+
+        try:
+            if self.trial_id is None or not self._failed_trial(context, self.trial_id, error, notify_failure):
+                notify_unsubmitted(self.log, trial_key(context), error, self.notifiers, dict(context))
+        except Exception as problem:  # whatever happens here must not hide the error of the task
+            self.log.warning("The notifications about the failure failed: %s", problem)
+
+    def _failed_trial(
+        self, context: Context, trial_id: int, error: BaseException, notify_failure: Callable[..., None]
+    ) -> bool:
+        """Send the notification about a trial, and return False when the store does not answer."""
+        from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+        try:
+            store = DtrainHook().store
+            notify_failure(store, self.log, trial_id, error, self.notifiers, dict(context))
+        except StoreError:
+            return False
+        return True
+
+    def wait_limit(self, store: Store, trial_id: int, context: Mapping[str, Any]) -> Callable[[], None] | None:
+        """Return the watch over a trial that waits in this process, None without notifiers for it."""
+        from airflow_provider_dtrain.notifications.waiting import WaitLimit
+
+        several = self.notifiers.get(NotifyEvent.WAITED)
+        if not several:
+            return None
+        return WaitLimit(store, trial_id, self.waiting_after_s, several, log=self.log, context=dict(context))
+
+    def packed(self) -> dict[str, Any] | None:
+        """Return limit and notifiers of a wait for the triggerer, None without notifiers for it."""
+        from airflow_provider_dtrain.notifications.packing import PackingError, pack
+
+        found = []
+        for notifier in self.notifiers.get(NotifyEvent.WAITED, ()):
+            try:
+                found.append(pack(notifier))
+            except PackingError as error:
+                self.log.warning("No notification if the trial waits long: %s", error)
+        return {"limit_s": self.waiting_after_s, "notifiers": found} if found else None
+
+
+def is_final(context: Context, error: BaseException) -> bool:
+    """Return whether Airflow does not run the task again after an error."""
+    ti = context["ti"]
+    return isinstance(error, AirflowFailException) or getattr(ti, "try_number", 1) > ti.max_tries
