@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,9 +24,17 @@ from airflow_provider_dtrain.store.records.queue import Wishes
 #: Seconds after which a test has failed: the requests must act within seconds.
 SOON_S = 10.0
 VIEW: Any = SimpleNamespace(
-    experiment_id=1, trial_id=1, attempt_id=1, number=1, run="t1.1.1", state="running", is_held_gang=False,
+    experiment_id=1,
+    trial_id=1,
+    attempt_id=1,
+    number=1,
+    run="t1.1.1",
+    state="running",
+    is_held_gang=False,
+    placement={},
+    created_at=datetime.now(UTC),
     granted_at=None,
-)  # fmt: skip
+)
 
 
 class FakeStore:
@@ -143,6 +152,7 @@ class FakeGang:
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.end = GangEnd(ended={"gpu-01": self.reason})
+        self.gang = SimpleNamespace(links={})
 
     async def run(self) -> GangEnd:
         return self.end
@@ -158,7 +168,10 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return []
 
     async def nothing(*_: Any, **__: Any) -> Any:
-        return SimpleNamespace(config=SimpleNamespace(preemption_timeout=1.0, hang_timeout=1.0, max_runtime=None))
+        profiling = SimpleNamespace(enabled=False)
+        return SimpleNamespace(
+            config=SimpleNamespace(preemption_timeout=1.0, hang_timeout=1.0, max_runtime=None, profiling=profiling)
+        )
 
     async def after(job: Any, gang: Any) -> None:
         world.steps.append("after")
