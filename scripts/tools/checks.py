@@ -59,7 +59,8 @@ SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test
 BESIDE = "pytest, under a scheduler"
 #: Checks that run while the other ones run.
 PAGES = "pages"
-TOGETHER = (BESIDE, PAGES)
+TYPES = "mypy"
+TOGETHER = (BESIDE, PAGES, TYPES)
 #: Pytest's options for each change, and for all tests with new random examples.
 CHANGE = ("-m", "change")
 ALL = ("--hypothesis-profile=nightly",)
@@ -147,7 +148,7 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
         "ruff check": [*module, "ruff", "check"],
         "ruff format": [*module, "ruff", "format", "--check"],
         "language": [str(python), "scripts/tools/prose.py"],
-        "mypy": [*module, "mypy"],
+        TYPES: [*module, "mypy"],
         "import-linter": [str(python.parent / "lint-imports")],
         PAGES: [str(python), "scripts/tools/pages.py"],
     } | tests

@@ -205,7 +205,6 @@ def test_a_wrong_host_key_is_named(cluster: Cluster) -> None:
         cluster.cli("hosts", "probe", name)
 
 
-@pytest.mark.each_change
 @pytest.mark.torch
 def test_two_trials_run_on_one_held_gang_that_a_teardown_frees(cluster: Cluster) -> None:
     conf = {"slots_per_trial": 4, "pool": "gpus", "epochs": 2}

@@ -165,7 +165,6 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
     assert set(replaced.values()) == {"its experiment was planned anew"}
 
 
-@pytest.mark.each_change
 def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
     state, run_id = world.run("job_searches", {"config": grid(0.3).replace("count: 3", "")})
     assert state == "failed"
@@ -232,7 +231,6 @@ def test_the_grid_example_trains_each_trial_on_two_hosts(world: World) -> None:
     assert names(world.tasks("dtrain_grid_search", run_id, "trial"))[3] == "3 | dropout=0.4 lr=0.01"
 
 
-@pytest.mark.each_change
 @pytest.mark.torch
 def test_the_asha_example_stops_bad_trials_and_starts_the_next_dag(world: World) -> None:
     state, run_id = world.run("dtrain_asha_search", {"pool": "gpus"}, timeout_s=2 * LONG_S)

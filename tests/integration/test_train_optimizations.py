@@ -99,7 +99,7 @@ LINEAR = """
 """
 
 
-@pytest.fixture(scope="module", params=[1, 2, 4])
+@pytest.fixture(scope="module", params=[1, 2, pytest.param(4, marks=pytest.mark.nightly)])
 def linear(request, tmp_path_factory):
     """Output of each rank for the linear model, whose configuration aggregates 4 batches."""
     folder = tmp_path_factory.mktemp("linear")

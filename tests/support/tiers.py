@@ -2,8 +2,8 @@
 
 A test runs for each change if a change in its code is likely to break it and no faster test would notice. All tests do,
 except those with the marker ``nightly`` and cases on PostgreSQL. The marker ``each_change`` is the exception from both.
-The nearest marker counts: that of the test, else that of its module. A marker with arguments is for the cases of these
-ids: ``@pytest.mark.nightly("fp16-2")``.
+The nearest marker counts: that of the parameters, else that of the test, else that of its module. A marker with
+arguments is for the cases of these ids: ``@pytest.mark.nightly("fp16-2")``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def mark_tiers(config: pytest.Config, items: list[pytest.Item]) -> None:
 def runs_for_each_change(item: pytest.Item) -> bool:
     """Return whether a test runs for each change."""
     case = _case(item)
-    for marker in item.iter_markers():
+    of_parameters = item.callspec.marks if hasattr(item, "callspec") else ()
+    for marker in (*of_parameters, *item.iter_markers()):
         if marker.name in _TIERS and (not marker.args or case in marker.args):
             return marker.name == "each_change"
     return "postgresql" not in _parameters(item).values()

@@ -45,6 +45,9 @@ def test_chosen(): pass
 @pytest.mark.each_change("a")
 @pytest.mark.parametrize("case", ["a", "b"])
 def test_cases(case): pass
+@pytest.mark.each_change
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.nightly)])
+def test_sizes(size): pass
 """
 DIALECT = """
 import pytest
@@ -80,6 +83,7 @@ def test_the_nearest_marker_decides_whether_a_test_runs_for_each_change(tmp_path
         "test_plain.py::test_dialect[postgresql]",
         "test_slow.py::test_chosen",
         "test_slow.py::test_cases[a]",
+        "test_slow.py::test_sizes[1]",
     ], done.stderr
 
 
