@@ -26,9 +26,9 @@ export const App = () => {
       </Frame>
     );
   }
-  const { component: Page, nav, path, title } = found.page;
+  const { component: Page, nav, path, title, within } = found.page;
   return (
-    <Frame current={nav ?? path} title={title}>
+    <Frame current={nav ?? within ?? path} title={title}>
       <Page {...found.values} />
     </Frame>
   );

@@ -18,15 +18,17 @@ export interface Page {
   component: ComponentType<Record<string, string>>;
   /** Entry in the navigation, or null for a page that other pages lead to. */
   nav: string | null;
+  /** Entry of the navigation to which the page belongs. */
+  within?: string;
 }
 
 export const PAGES: readonly Page[] = [
   { path: "cluster", title: "Cluster", component: ClusterPage, nav: "Cluster" },
   { path: "queue", title: "Queue", component: QueuePage, nav: "Queue" },
   { path: "experiments", title: "Experiments", component: ExperimentsPage, nav: "Experiments" },
-  { path: "experiments/new", title: "New experiment", component: EditorPage, nav: null },
-  { path: "experiments/:id", title: "Experiment", component: ExperimentPage, nav: null },
-  { path: "trials/:id", title: "Trial", component: TrialPage, nav: null },
+  { path: "experiments/new", title: "New experiment", component: EditorPage, nav: null, within: "Experiments" },
+  { path: "experiments/:id", title: "Experiment", component: ExperimentPage, nav: null, within: "Experiments" },
+  { path: "trials/:id", title: "Trial", component: TrialPage, nav: null, within: "Experiments" },
   { path: "compare", title: "Compare", component: ComparePage, nav: "Compare" },
 ];
 

@@ -1,4 +1,4 @@
-import { Button, HStack } from "@chakra-ui/react";
+import { Box, Button, HStack } from "@chakra-ui/react";
 import { type ReactNode } from "react";
 
 import { ChartFrame } from "./ChartFrame";
@@ -6,6 +6,7 @@ import { csv, download } from "./csv";
 import { notPositive } from "./curves";
 import { CurveTable } from "./CurveTable";
 import { LineChart, type LineChartProps } from "./LineChart";
+import { Swatch } from "./Swatch";
 import { useZoom } from "./useZoom";
 
 interface Props extends Omit<LineChartProps, "label"> {
@@ -13,6 +14,8 @@ interface Props extends Omit<LineChartProps, "label"> {
   /** Label of the x axis, as in a file. */
   xName: string;
   controls?: ReactNode;
+  /** Name the series above the chart. */
+  legend?: boolean;
   notes?: readonly (string | null | false)[];
 }
 
@@ -26,8 +29,11 @@ const ResetZoom = ({ axis }: { axis: string }) => {
   );
 };
 
+/** Series that are named above the chart. More are named at the pointer and in the table. */
+const MOST_NAMED = 8;
+
 /** Curves with title, controls, table and download. */
-export const CurvePanel = ({ title, xName, controls, notes = [], ...chart }: Props) => {
+export const CurvePanel = ({ title, xName, controls, legend = false, notes = [], ...chart }: Props) => {
   const { curves, yLog = false, xKind = "number", yKind = "number", axis } = chart;
   const hidden = yLog ? notPositive(curves) : 0;
   const save = () => {
@@ -47,7 +53,19 @@ export const CurvePanel = ({ title, xName, controls, notes = [], ...chart }: Pro
       table={() => <CurveTable curves={curves} label={`${title} as a table`} xKind={xKind} yKind={yKind} />}
       title={title}
     >
-      <LineChart {...chart} label={`Chart of ${title}, ${curves.length} series over ${xName}`} />
+      {legend && curves.length <= MOST_NAMED ? (
+        <HStack color="fg.muted" columnGap={4} fontSize="xs" mb={1} rowGap={0} wrap="wrap">
+          {curves.map(({ id, name, look }) => (
+            <HStack gap={1} key={id} minW={0}>
+              <Swatch look={look} />
+              <Box maxW="16rem" truncate>
+                {name}
+              </Box>
+            </HStack>
+          ))}
+        </HStack>
+      ) : null}
+      <LineChart {...chart} xName={xKind === "clock" ? "" : xName} label={`Chart of ${title}, ${curves.length} series over ${xName}`} />
     </ChartFrame>
   );
 };

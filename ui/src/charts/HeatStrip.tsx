@@ -19,6 +19,8 @@ import { useZoom } from "./useZoom";
 /** Step time of each rank over time, as the API sends it. */
 export interface Strip {
   readonly at_s: readonly number[];
+  /** Length of a cell in seconds. */
+  readonly bucket_s: number;
   readonly ranks: readonly { readonly rank: number; readonly host: string; readonly slot: number | null }[];
   readonly mean_s: readonly (readonly (number | null)[])[];
   readonly slow_ranks: readonly { readonly rank: number; readonly host: string; readonly ratio: number }[];
@@ -33,14 +35,8 @@ interface Props {
 
 const AXES_PX = 34;
 
-/** Return the width of a cell in seconds. Cells that are cut off by a pause keep the usual width. */
-const cellWidth = (at: readonly number[]): number => {
-  const steps = at.slice(1).map((value, index) => value - (at[index] ?? 0)).filter((step) => step > 0).sort((a, b) => a - b);
-  return steps[steps.length >> 1] ?? 1;
-};
-
 const paint = (ctx: CanvasRenderingContext2D, area: Area, strip: Strip, typical: readonly (number | null)[], colors: ChartColors): void => {
-  const wide = cellWidth(strip.at_s);
+  const wide = strip.bucket_s;
   const slow = new Set(strip.slow_ranks.map(({ rank }) => rank));
   strip.mean_s.forEach((row, index) => {
     const [top, bottom] = [area.toY(-index), area.toY(-index - 1)];
@@ -70,7 +66,7 @@ export const HeatStrip = memo(function HeatStrip({ id, axis, strip, range }: Pro
   const typical = useMemo(() => medians(strip.mean_s, strip.at_s.length), [strip]);
   const rows = strip.ranks.length;
   const height = rows * rowHeight(rows) + AXES_PX;
-  const whole: readonly [number, number] | null = range ?? (strip.at_s.length > 0 ? [strip.at_s[0] ?? 0, (strip.at_s[strip.at_s.length - 1] ?? 0) + cellWidth(strip.at_s)] : null);
+  const whole: readonly [number, number] | null = range ?? (strip.at_s.length > 0 ? [strip.at_s[0] ?? 0, (strip.at_s[strip.at_s.length - 1] ?? 0) + strip.bucket_s] : null);
   const x: AxisSpec = { scale: scaleOf(zoomed ?? whole), kind: "clock", zone };
   const y: AxisSpec = {
     scale: { min: -Math.max(1, rows), max: 0, log: false },

@@ -4,7 +4,7 @@ import { type KeyboardEvent, memo, useEffect, useMemo, useRef, useState } from "
 import { useTimezone } from "../hooks/useTimezone";
 import { type AxisKind } from "./axisText";
 import { useChartGroup } from "./ChartContext";
-import { type Curve, paintCurve, rangeOfX, readings, scaleOfY } from "./curves";
+import { type Curve, joinedRange, paintCurve, rangeOfX, readings, scaleOfY } from "./curves";
 import { HoverLayer } from "./HoverLayer";
 import { stepped } from "./keyboard";
 import { PlotBox } from "./PlotBox";
@@ -19,6 +19,8 @@ export interface LineChartProps {
   id: string;
   /** Label for screen readers. */
   label: string;
+  /** Name below the x axis. */
+  xName?: string;
   /** Charts with the same axis share pointer and zoom. */
   axis: string;
   curves: readonly Curve[];
@@ -30,7 +32,7 @@ export interface LineChartProps {
   robust?: boolean;
   fromZero?: boolean;
   height?: number;
-  /** Range of x that is shown without a zoom; null: that of the data. */
+  /** Range of x that is shown at least; null: that of the data. */
   range?: readonly [number, number] | null;
   /** Curve that a list beside the chart points at. */
   focus?: string | null;
@@ -53,7 +55,7 @@ const paintAll = (ctx: CanvasRenderingContext2D, area: Area, curves: readonly Cu
 /** Curves on common axes. Drag zooms into a range of x, a double click shows everything again. */
 export const LineChart = memo(function LineChart(props: LineChartProps) {
   const { id, label, axis, curves, xKind = "number", yKind = "number", xLog = false, yLog = false } = props;
-  const { robust = false, fromZero = false, height = 260, range = null, focus = null, onPick } = props;
+  const { robust = false, fromZero = false, height = 260, range = null, focus = null, onPick, xName = "" } = props;
   const colors = useChartColors();
   const zone = useTimezone();
   const { hover } = useChartGroup();
@@ -64,12 +66,12 @@ export const LineChart = memo(function LineChart(props: LineChartProps) {
   useEffect(() => () => hover.leave(id), [hover, id]);
 
   const [x, y] = useMemo((): [AxisSpec, AxisSpec] => {
-    const shown = zoomed ?? range ?? rangeOfX(curves, xLog);
+    const shown = zoomed ?? joinedRange(range, rangeOfX(curves, xLog));
     return [
-      { scale: scaleOf(shown, xLog), kind: xKind, zone },
+      { scale: scaleOf(shown, xLog), kind: xKind, zone, name: xName },
       { scale: scaleOfY(curves, zoomed, { log: yLog, robust, fromZero }), kind: yKind, zone },
     ];
-  }, [curves, range, zoomed, xLog, yLog, xKind, yKind, zone, robust, fromZero]);
+  }, [curves, range, zoomed, xLog, yLog, xKind, yKind, zone, robust, fromZero, xName]);
 
   const onPointer = (place: { left: number; top: number } | null) => {
     top.current = place?.top ?? null;

@@ -1,6 +1,7 @@
-import { Box, Button, chakra, Menu, Portal } from "@chakra-ui/react";
+import { Box, Button, chakra, Flex, Menu, Portal } from "@chakra-ui/react";
 import { type KeyboardEvent, type PointerEvent, useRef, useState } from "react";
 
+import { Icon } from "../components/icons";
 import { type Range } from "./brushes";
 import { type Dimension, labelsOf, textAt } from "./dimensions";
 
@@ -90,11 +91,15 @@ export const ParallelAxis = ({ dimension, left, top, height, first, last, range,
   const shown: Range | null = drag === null ? range : [Math.min(drag.from, drag.to), Math.max(drag.from, drag.to)];
   return (
     <Box position="absolute" style={{ left, top }} width={0}>
-      <Box left="-62px" position="absolute" textAlign="center" top="-60px" width="124px">
+      <Flex align="center" direction="column" justify="flex-end" left="-62px" minH="56px" position="absolute" bottom="6px" textAlign="center" width="124px">
         <Menu.Root lazyMount unmountOnExit>
           <Menu.Trigger asChild>
-            <Button fontSize="xs" height="auto" lineClamp={2} maxW="100%" overflowWrap="anywhere" px={1} py={1} size="xs" title={name} variant="ghost" whiteSpace="normal">
-              {name}
+            <Button aria-label={`Axis ${name}`} fontSize="xs" gap={1} height="auto" maxW="100%" px={1} py={1} size="xs" title={name} variant="ghost" whiteSpace="normal">
+              <Box as="span" lineClamp={2} overflowWrap="anywhere">
+                {name}
+                {scale?.log ? " (log)" : ""}
+              </Box>
+              <Icon boxSize={3} color="fg.muted" name="chevronDown" />
             </Button>
           </Menu.Trigger>
           <Portal>
@@ -127,10 +132,7 @@ export const ParallelAxis = ({ dimension, left, top, height, first, last, range,
             </Menu.Positioner>
           </Portal>
         </Menu.Root>
-        <Box color="fg.muted" fontSize="2xs">
-          {scale?.log ? "log" : ""}
-        </Box>
-      </Box>
+      </Flex>
       <chakra.div bg="border.emphasized" height={`${height}px`} left="-0.5px" pointerEvents="none" position="absolute" width="1px" />
       {labelsOf(dimension, Math.max(2, Math.floor(height / 40))).map(({ place, text }) => (
         <Box

@@ -13,6 +13,8 @@ interface Props extends Partial<Omit<PlotCalls, "paint">> {
   height: number;
   colors: ChartColors;
   paint: PlotCalls["paint"];
+  /** A vertical line at the pointer. */
+  crosshair?: boolean;
   /** Paint again when one of these values changes. */
   when: readonly unknown[];
   onHost?: (host: PlotHost | null) => void;
@@ -21,13 +23,14 @@ interface Props extends Partial<Omit<PlotCalls, "paint">> {
 const nothing = () => undefined;
 
 /** Axes with an area that the caller paints. */
-export const PlotBox = ({ x, y, height, colors, paint, when, onPointer = nothing, onZoom = nothing, onClick = nothing, onHost = nothing }: Props) => {
+export const PlotBox = ({ x, y, height, colors, paint, when, crosshair = true, onPointer = nothing, onZoom, onClick = nothing, onHost = nothing }: Props) => {
+  const hasZoom = onZoom !== undefined;
   const container = useRef<HTMLDivElement>(null);
   const [host, setHost] = useState<PlotHost | null>(null);
-  const calls = { paint: useStable(paint), onPointer: useStable(onPointer), onZoom: useStable(onZoom), onClick: useStable(onClick) };
+  const calls = { paint: useStable(paint), onPointer: useStable(onPointer), onZoom: useStable(onZoom ?? nothing), onClick: useStable(onClick) };
   const newest = useRef({ x, y, colors, calls });
   const report = useStable(onHost);
-  const [xLog, yLog, rows] = [x.scale.log, y.scale.log, Boolean(y.labels)];
+  const [xLog, yLog, rows, name] = [x.scale.log, y.scale.log, Boolean(y.labels), x.name];
   useEffect(() => {
     newest.current = { x, y, colors, calls };
   });
@@ -35,7 +38,7 @@ export const PlotBox = ({ x, y, height, colors, paint, when, onPointer = nothing
     const element = container.current;
     if (element === null) return undefined;
     const now = newest.current;
-    const made = new PlotHost(element, height, now.x, now.y, now.colors, now.calls);
+    const made = new PlotHost(element, height, now.x, now.y, now.colors, now.calls, { crosshair, zoom: hasZoom });
     setHost(made);
     report(made);
     return () => {
@@ -43,7 +46,7 @@ export const PlotBox = ({ x, y, height, colors, paint, when, onPointer = nothing
       setHost(null);
       report(null);
     };
-  }, [height, xLog, yLog, rows, report]);
+  }, [height, xLog, yLog, rows, name, report, crosshair, hasZoom]);
   useEffect(() => {
     host?.update(x, y, colors);
     // The caller names the values on which its paint depends.

@@ -83,6 +83,7 @@ export const PointChart = memo(function PointChart({ label, x, y, points, line =
     <Box aria-label={label} cursor={shown >= 0 && onPick !== undefined ? "pointer" : undefined} data-chart-body="" data-points={points.xs.length} height={`${height}px`} position="relative" role="img">
       <PlotBox
         colors={colors}
+        crosshair={false}
         height={height}
         onClick={(place) => {
           const index = find(place);

@@ -1,6 +1,6 @@
 import { Box } from "@chakra-ui/react";
 
-import { type Numeric, number, plural } from "../format/numbers";
+import { number, plural } from "../format/numbers";
 import { bestFirst, type Fate, fateOf, type Report } from "./rungLayout";
 
 /** A fate in words. */
@@ -8,7 +8,7 @@ export const FATE_TEXTS: Record<Fate, string> = {
   continued: "continued",
   failed: "failed",
   left: "cleared, and no longer counted",
-  open: "not decided",
+  finished: "finished at the last rung",
   stopped: "stopped",
 };
 
@@ -16,23 +16,23 @@ export const FATE_TEXTS: Record<Fate, string> = {
 export const distanceText = (report: Report): string | null => {
   const { distance } = report;
   if (distance === null || distance === undefined) return null;
-  if (typeof distance === "string") return `${number(distance)} from the cut-off`;
-  if (distance === 0) return "exactly at the cut-off";
-  return distance > 0 ? `passed the cut-off by ${number(distance)}` : `missed the cut-off by ${number(-distance)}`;
+  const line = report.cut_off === null ? "the cut-off" : `the cut-off ${number(report.cut_off)}`;
+  if (typeof distance === "string") return `${number(distance)} from ${line}`;
+  if (distance === 0) return `exactly at ${line}`;
+  return distance > 0 ? `passed ${line} by ${number(distance)}` : `missed ${line} by ${number(-distance)}`;
 };
 
 interface Props {
   report: Report;
   against: readonly Report[];
   metric: string;
-  cutOff: Numeric;
   smallerIsBetter: boolean;
 }
 
 const NAMED = 4;
 
 /** One report in words, with the reports that it was compared with. */
-export const RungNote = ({ report, against, metric, cutOff, smallerIsBetter }: Props) => {
+export const RungNote = ({ report, against, metric, smallerIsBetter }: Props) => {
   const best = bestFirst(against, smallerIsBetter).slice(0, NAMED);
   return (
     <>
@@ -41,9 +41,9 @@ export const RungNote = ({ report, against, metric, cutOff, smallerIsBetter }: P
       </Box>
       <Box>
         {metric} {number(report.metric)}
-        {report.rank === null ? "" : `, place ${report.rank} of ${report.of}`}
+        , place {report.rank} of {report.of} at that time
       </Box>
-      <Box>{distanceText(report) ?? (cutOff === null ? "There was no cut-off." : "")}</Box>
+      <Box>{distanceText(report) ?? (fateOf(report) === "continued" ? "There was no cut-off yet." : "")}</Box>
       {best.length === 0 ? (
         <Box color="fg.muted">First report at this rung.</Box>
       ) : (

@@ -1,7 +1,7 @@
 // @vitest-environment node
 import { expect, test } from "vitest";
 
-import { type Curve, notPositive, rangeOfX, readings, scaleOfY } from "./curves";
+import { type Curve, joinedRange, notPositive, rangeOfX, readings, scaleOfY } from "./curves";
 import { type Area } from "./plotHost";
 
 const curve = (id: string, xs: number[], ys: (number | null)[]): Curve => ({ id, name: id, look: { color: 0, dash: 0 }, points: { xs, ys } });
@@ -32,6 +32,13 @@ test("charts without curves and with one point have axes", () => {
   expect(rangeOfX([], false)).toBeNull();
   expect(scaleOfY([], null, usual).max).toBeGreaterThan(scaleOfY([], null, usual).min);
   expect(scaleOfY([curve("a", [1], [3])], null, usual)).toMatchObject({ min: 1.5, max: 4.5 });
+});
+
+test("data extend a given range, but a clock that is wrong by years does not", () => {
+  expect(joinedRange([0, 10], [-2, 8])).toEqual([-2, 10]);
+  expect(joinedRange([100, 110], [-1e9, 1e9])).toEqual([90, 120]);
+  expect(joinedRange(null, [1, 2])).toEqual([1, 2]);
+  expect(joinedRange([1, 2], null)).toEqual([1, 2]);
 });
 
 test("values that a log axis cannot show are counted", () => {

@@ -26,6 +26,16 @@ export const colorOf = (look: Look, mode: Mode): string => COLORS[mode][look.col
 /** Return the range of x of all curves. */
 export const rangeOfX = (curves: readonly Curve[], log: boolean): [number, number] | null => extent(curves.map(({ points }) => points.xs), log);
 
+/**
+ * Return the range that contains both. The data extend a given range by its own length at most: a clock that was wrong by
+ * years does not squeeze the rest of the chart.
+ */
+export const joinedRange = (given: readonly [number, number] | null, data: readonly [number, number] | null): readonly [number, number] | null => {
+  if (given === null || data === null) return given ?? data;
+  const length = given[1] - given[0];
+  return [Math.max(given[0] - length, Math.min(given[0], data[0])), Math.min(given[1] + length, Math.max(given[1], data[1]))];
+};
+
 const within = (points: Points, range: readonly [number, number] | null): readonly (number | null)[] => {
   if (range === null) return points.ys;
   const from = lowerBound(points.xs, range[0]);

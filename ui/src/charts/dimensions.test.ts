@@ -22,6 +22,12 @@ test("texts, booleans and mixed values have an axis of categories, numbers among
   expect(dimension.places[3]).toBeCloseTo(ABSENT);
 });
 
+test("a categorical of numbers has its choices in their order, also those that no trial has", () => {
+  const dimension = dimensionOf("batch", [64, 32], false, [32, 64, 128]);
+  expect(dimension.categories).toEqual(["32", "64", "128"]);
+  expect(Array.from(dimension.places)).toEqual([0.5, expect.closeTo(1 / 6)]);
+});
+
 test("one value and no value have an axis", () => {
   expect(dimensionOf("x", [3, 3], false).places[0]).toBeCloseTo(0.5);
   expect(dimensionOf("x", [], false).places).toHaveLength(0);

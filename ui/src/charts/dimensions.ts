@@ -35,9 +35,11 @@ const byText = (a: string, b: string): number => {
   return Number.isNaN(left) || Number.isNaN(right) ? a.localeCompare(b, "en") : left - right;
 };
 
-const categorical = (name: string, values: readonly unknown[]): Dimension => {
+const categorical = (name: string, values: readonly unknown[], order: readonly unknown[]): Dimension => {
   const texts = values.map((value) => (value === null || value === undefined ? null : textOf(value)));
-  const categories = [...new Set(texts.filter((text): text is string => text !== null))].sort(byText);
+  const found = [...new Set(texts.filter((text): text is string => text !== null))].sort(byText);
+  const known = order.map(textOf);
+  const categories = [...new Set([...known, ...found])];
   const index = new Map(categories.map((text, at) => [text, (at + 0.5) / categories.length]));
   const places = Float32Array.from(texts, (text) => (text === null ? ABSENT : (index.get(text) ?? ABSENT)));
   return { name, scale: null, categories, places, absent: texts.filter((text) => text === null).length };
@@ -56,9 +58,13 @@ const numeric = (name: string, values: readonly unknown[], log: boolean): Dimens
   return { name, scale, categories: [], places, absent };
 };
 
-/** Return the axis of values. Values with texts or booleans among them get an axis of categories. */
-export const dimensionOf = (name: string, values: readonly unknown[], log: boolean): Dimension =>
-  isCategorical(values) ? categorical(name, values) : numeric(name, values, log);
+/**
+ * Return the axis of values. Values with texts or booleans among them get an axis of categories.
+ *
+ * @param choices the values of a categorical, in the order of its axis; null for a range of numbers
+ */
+export const dimensionOf = (name: string, values: readonly unknown[], log: boolean, choices: readonly unknown[] | null = null): Dimension =>
+  choices !== null || isCategorical(values) ? categorical(name, values, choices ?? []) : numeric(name, values, log);
 
 /** Return whether a log axis suits: all values are positive, and the largest is at least 50 times the smallest. */
 export const suitsLog = (values: readonly unknown[]): boolean => {

@@ -6,7 +6,7 @@ import { placeOf, type Scale, valueAt } from "./scales";
 import { type ChartColors } from "./theme";
 
 /** Pixels between two labels of an axis. */
-const LABEL_PX = { x: 90, y: 40 };
+const LABEL_PX = { x: 90, y: 32 };
 
 /** Pixels between two labels of rows. */
 const ROW_PX = 14;
@@ -15,6 +15,8 @@ export interface AxisSpec {
   readonly scale: Scale;
   readonly kind: AxisKind;
   readonly zone: string;
+  /** Name below the axis. */
+  readonly name?: string;
   /** Labels of rows or categories, instead of numbers. */
   readonly labels?: readonly { readonly value: number; readonly text: string }[] | null;
 }
@@ -42,6 +44,12 @@ export interface PlotCalls {
   onClick: (place: { left: number; top: number }) => void;
 }
 
+/** Least width of the y axis in pixels, so that the areas of charts below each other are aligned. */
+const LEAST_Y_PX = 58;
+
+/** Room beside the area for dots at its edges, in pixels. */
+const EDGE_PX = 5;
+
 /** Longest label beside the y axis, in characters. */
 const LONGEST = 24;
 
@@ -60,6 +68,14 @@ const textWidth = (u: uPlot, texts: readonly string[] | null, font: string): num
   return widest / uPlot.pxRatio;
 };
 
+/** Parts of a chart that not every chart has. */
+export interface PlotParts {
+  /** A vertical line at the pointer. */
+  readonly crosshair: boolean;
+  /** Drags choose a range of x. */
+  readonly zoom: boolean;
+}
+
 /** One chart in a container. Its size follows the container. */
 export class PlotHost {
   readonly #plot: uPlot;
@@ -71,9 +87,9 @@ export class PlotHost {
   #dragged = false;
   readonly #calls: PlotCalls;
 
-  constructor(container: HTMLElement, height: number, x: AxisSpec, y: AxisSpec, colors: ChartColors, calls: PlotCalls) {
+  constructor(container: HTMLElement, height: number, x: AxisSpec, y: AxisSpec, colors: ChartColors, calls: PlotCalls, parts: PlotParts) {
     [this.#x, this.#y, this.#colors, this.#calls] = [x, y, colors, calls];
-    this.#plot = new uPlot(this.#options(container.clientWidth || 600, height), this.#corners(), container);
+    this.#plot = new uPlot(this.#options(container.clientWidth || 600, height, parts), this.#corners(), container);
     const { over } = this.#plot;
     over.addEventListener("dblclick", () => this.#calls.onZoom(null));
     over.addEventListener("click", ({ clientX, clientY }) => {
@@ -148,7 +164,8 @@ export class PlotHost {
     const { ctx, bbox } = u;
     ctx.save();
     ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top - 2, bbox.width, bbox.height + 4);
+    const edge = EDGE_PX * uPlot.pxRatio;
+    ctx.rect(bbox.left - edge, bbox.top - edge, bbox.width + 2 * edge, bbox.height + 2 * edge);
     ctx.clip();
     this.#calls.paint(ctx, this.#area(bbox, uPlot.pxRatio));
     ctx.restore();
@@ -157,12 +174,13 @@ export class PlotHost {
   #axis(name: "x" | "y"): uPlot.Axis {
     const spec = () => (name === "x" ? this.#x : this.#y);
     const font = `12px ${this.#colors.font}`;
-    const size = (u: uPlot, texts: string[] | null) => (name === "x" ? 26 : Math.max(34, Math.ceil(textWidth(u, texts, `${12 * uPlot.pxRatio}px ${this.#colors.font}`)) + 14));
+    const size = (u: uPlot, texts: string[] | null) => (name === "x" ? 26 : Math.max(LEAST_Y_PX, Math.ceil(textWidth(u, texts, `${12 * uPlot.pxRatio}px ${this.#colors.font}`)) + 14));
     return {
       scale: name,
       font,
       size,
       gap: 4,
+      ...(spec().name ? { label: spec().name, labelFont: font, labelSize: 16, labelGap: 0 } : {}),
       stroke: () => this.#colors.muted,
       grid: { show: !spec().labels || name === "x", stroke: () => this.#colors.grid, width: 1 },
       ticks: { stroke: () => this.#colors.border, width: 1, size: 4 },
@@ -184,7 +202,7 @@ export class PlotHost {
     };
   }
 
-  #options(width: number, height: number): uPlot.Options {
+  #options(width: number, height: number, parts: PlotParts): uPlot.Options {
     const distr = (scale: Scale) => (scale.log ? 3 : 1);
     return {
       width,
@@ -197,7 +215,7 @@ export class PlotHost {
       },
       axes: [this.#axis("x"), this.#axis("y")],
       series: [{}, { paths: () => null, points: { show: false } }],
-      cursor: { y: false, points: { show: false }, drag: { x: true, y: false, setScale: false } },
+      cursor: { x: parts.crosshair, y: false, points: { show: false }, drag: { x: parts.zoom, y: false, setScale: false } },
       hooks: {
         draw: [(u) => this.#paint(u)],
         setCursor: [

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { bestFirst, fateOf, leftIsBetter, levels, metricScale, type Report, rivals } from "./rungLayout";
 
 const report = (trial_id: number, metric: Report["metric"], changes: Partial<Report> = {}): Report => ({
-  trial_id, number: trial_id, metric, decision: "continue", rank: 1, of: 1, distance: null, is_error: false, has_left: false,
+  trial_id, number: trial_id, metric, decision: "continue", rank: 1, of: 1, cut_off: null, distance: null, is_error: false, has_left: false,
   at: `2026-01-01T00:00:${String(trial_id).padStart(2, "0")}Z`, ...changes,
 });
 
@@ -22,7 +22,8 @@ test("the fate of a report names failures and cleared trials before the decision
   expect(fateOf(report(1, 1, { decision: "stop" }))).toBe("stopped");
   expect(fateOf(report(1, null, { is_error: true, decision: "stop" }))).toBe("failed");
   expect(fateOf(report(1, 1, { has_left: true }))).toBe("left");
-  expect(fateOf(report(1, 1, { decision: null }))).toBe("open");
+  expect(fateOf(report(1, 1, { decision: "complete" }))).toBe("finished");
+  expect(fateOf(report(1, null, { decision: null }))).toBe("failed");
 });
 
 test("a diverged trial does not squeeze the scale", () => {

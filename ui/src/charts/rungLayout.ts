@@ -8,8 +8,11 @@ export interface Report {
   readonly number: number;
   readonly metric: Numeric;
   readonly decision: string | null;
-  readonly rank: number | null;
+  /** Place among `of` reports when the searcher decided. */
+  readonly rank: number;
   readonly of: number;
+  /** The metric that it had to beat then; null where each report continued, and at the last rung. */
+  readonly cut_off: Numeric;
   readonly distance: Numeric;
   readonly is_error: boolean;
   readonly has_left: boolean;
@@ -17,14 +20,14 @@ export interface Report {
 }
 
 /** Fate of a report. */
-export type Fate = "continued" | "failed" | "left" | "open" | "stopped";
+export type Fate = "continued" | "failed" | "finished" | "left" | "stopped";
 
 /** Return what became of the trial after its report. */
 export const fateOf = (report: Report): Fate => {
   if (report.has_left) return "left";
-  if (report.is_error) return "failed";
+  if (report.is_error || report.decision === null) return "failed";
   if (report.decision === "continue") return "continued";
-  return report.decision === "stop" ? "stopped" : "open";
+  return report.decision === "stop" ? "stopped" : "finished";
 };
 
 const finite = (value: Numeric): number | null => (typeof value === "number" && Number.isFinite(value) ? value : null);

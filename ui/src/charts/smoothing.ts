@@ -1,5 +1,5 @@
-/** Points per range of x at which the weight counts fully, so that the look does not depend on the number of points. */
-const RESOLUTION = 1_000;
+/** Steps of a curve with many points. Fewer points count one step each, so that the look does not depend on the server's reduction. */
+const MOST_STEPS = 500;
 
 /**
  * Return exponentially smoothed values. Gaps stay gaps, and the average continues after them.
@@ -13,6 +13,7 @@ export const smoothed = (xs: ArrayLike<number>, ys: ArrayLike<number | null>, we
   if (!(weight > 0) || xs.length < 3) return Array.from(ys);
   const kept = Math.min(Math.sqrt(Math.min(weight, 1)), 0.999);
   const range = Math.abs((xs[xs.length - 1] ?? 0) - (xs[0] ?? 0));
+  const resolution = Math.min(MOST_STEPS, xs.length - 1);
   let [sum, weights, before] = [0, 0, xs[0] ?? 0];
   const result: (number | null)[] = [];
   for (let index = 0; index < ys.length; index += 1) {
@@ -22,7 +23,7 @@ export const smoothed = (xs: ArrayLike<number>, ys: ArrayLike<number | null>, we
       continue;
     }
     const x = xs[index] ?? before;
-    const steps = range > 0 ? Math.max(0, ((x - before) / range) * RESOLUTION) : 1;
+    const steps = range > 0 ? Math.max(0, ((x - before) / range) * resolution) : 1;
     const decay = kept ** steps;
     sum = sum * decay + y;
     weights = weights * decay + 1;

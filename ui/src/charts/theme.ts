@@ -32,7 +32,7 @@ const TOKENS = {
   bg: ["bg", "#ffffff", "#000000"],
   fg: ["fg", "#000000", "#fafafa"],
   muted: ["fg-muted", "#52525b", "#a1a1aa"],
-  grid: ["border-muted", "#f4f4f5", "#27272a"],
+  grid: ["border", "#e4e4e7", "#27272a"],
   border: ["border-emphasized", "#d4d4d8", "#3f3f46"],
   brand: ["brand-solid", "#0072b2", "#56b4e9"],
   failed: ["failed-solid", "#b91c1c", "#ef4444"],

@@ -21,5 +21,9 @@ const subscribe = (changed: () => void) => {
   };
 };
 
-/** Return the time in milliseconds, and render again each second while the tab is visible. All callers share one timer. */
-export const useNow = (): number => useSyncExternalStore(subscribe, () => now);
+/**
+ * Return the time in milliseconds, and render again each second while the tab is visible. All callers share one timer.
+ *
+ * @param stepMs steps in which the time is returned, for components whose rendering takes longer
+ */
+export const useNow = (stepMs = EVERY_MS): number => useSyncExternalStore(subscribe, () => (stepMs === EVERY_MS ? now : Math.floor(now / stepMs) * stepMs));

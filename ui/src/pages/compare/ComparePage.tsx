@@ -1,4 +1,4 @@
-import { Box, Button, Flex, Grid, Heading, HStack, Stack, Table, Tag, Text } from "@chakra-ui/react";
+import { Box, Button, CloseButton, Flex, Grid, Heading, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
 import { type Comparison, type Curves, type MetricName } from "../../api/charts";
@@ -105,9 +105,7 @@ const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks:
                     {display_name ?? `Trial ${place}`}
                   </PageLink>
                   {data.trials.length > 2 ? (
-                    <Tag.Root size="sm" variant="outline">
-                      <Tag.CloseTrigger aria-label={`Remove trial ${place}`} onClick={() => onRemove(trial_id)} />
-                    </Tag.Root>
+                    <CloseButton aria-label={`Remove trial ${place}`} onClick={() => onRemove(trial_id)} size="2xs" />
                   ) : null}
                 </HStack>
                 <StateBadge small state={state} />

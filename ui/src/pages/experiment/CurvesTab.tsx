@@ -98,6 +98,7 @@ const MetricChart = ({ metric, loaded, view, focus, onMark, onRemove }: ChartPro
         notes={[
           hidden > 0 && `${count(data.series.length)} of ${count(data.total_trials)} trials are shown.`,
           made.gaps > 0 && `${count(made.gaps)} values are NaN or infinite: the curves have gaps there.`,
+          data.series.some(({ sampled }) => sampled) && "Some trials have more reports than were read: extreme values between the points may be missing.",
           made.sorted > 0 && `The clock of a host ran backwards in ${count(made.sorted)} trials: their points are in the order of time.`,
         ]}
         onPick={onMark}

@@ -84,8 +84,17 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
         ended_at === null
           ? { label: "Expected end", value: expected_end === null ? "unknown: too few trials have ended" : <Since at={expected_end} /> }
           : { label: "Ended", value: <Time at={ended_at} /> },
-        { label: "Created", value: <Time at={created_at} /> },
-        { label: "Duration", value: <Elapsed from={created_at} until={ended_at} /> },
+        {
+          label: "Created",
+          value: (
+            <>
+              <Time at={created_at} />
+              <Text color="fg.muted" fontSize="xs">
+                {ended_at === null ? "running for" : "took"} <Elapsed from={created_at} until={ended_at} />
+              </Text>
+            </>
+          ),
+        },
         { label: "Searcher", value: searcher(experiment) },
         { label: "DAG run", value: <DagLinks experiment={experiment} /> },
         (weight !== 1 || max_slots !== null) && { label: "Share of the queue", value: `weight ${number(weight)}${max_slots === null ? "" : `, at most ${plural(max_slots, "slot")}`}` },

@@ -11,6 +11,7 @@ import { ChartFrame } from "../../charts/ChartFrame";
 import { ImportanceBars } from "../../charts/ImportanceBars";
 import { ParallelCoordinates } from "../../charts/ParallelCoordinates";
 import { goodness } from "../../charts/ranks";
+import { ShadeLegend } from "../../charts/ShadeLegend";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { Loading } from "../../components/Loading";
@@ -76,7 +77,8 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
     <Stack gap={3}>
       <ChartFrame
         controls={
-          <HStack gap={2} wrap="wrap">
+          <HStack gap={3} wrap="wrap">
+            <ShadeLegend />
             {hasBrush ? (
               <Button onClick={() => setBrushes({})} size="xs" variant="outline">
                 Remove the ranges
@@ -89,7 +91,7 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
             />
           </HStack>
         }
-        notes={["Drag on an axis to select a range, click on it to remove the range. The menu of an axis moves it, and selects a range by the keyboard. Colors: bright lines are better."]}
+        notes={["Drag on an axis to select a range, click on it to remove the range. The menu of an axis moves it, and selects a range with the keyboard."]}
         table={() => <SelectedTrials data={data} marks={marks} metric={metric} names={names} smallerIsBetter={better} />}
         title={`${count(data.trial_id.length)} trials by ${metric}`}
       >

@@ -7,6 +7,7 @@ import { type Experiment } from "../../api/experiment";
 import { paths } from "../../app/paths";
 import { ChartFrame } from "../../charts/ChartFrame";
 import { RungChart } from "../../charts/RungChart";
+import { RungLegend } from "../../charts/RungLegend";
 import { bestFirst, fateOf } from "../../charts/rungLayout";
 import { distanceText, FATE_TEXTS } from "../../charts/RungNote";
 import { EmptyState } from "../../components/EmptyState";
@@ -15,7 +16,7 @@ import { PageLink } from "../../components/Links";
 import { Loading } from "../../components/Loading";
 import { Segments } from "../../components/Segments";
 import { Stale } from "../../components/Stale";
-import { count, NONE, number } from "../../format/numbers";
+import { count, NONE, number, plural } from "../../format/numbers";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { useUrlState } from "../../hooks/useUrlState";
 
@@ -52,9 +53,9 @@ const BracketTable = ({ bracket, data }: { bracket: Bracket; data: Rungs }) => (
                   <PageLink to={paths.trial(entry.trial_id)}>Trial {entry.number}</PageLink>
                 </Table.Cell>
                 <Table.Cell>{number(entry.metric)}</Table.Cell>
-                <Table.Cell>{entry.rank === null ? NONE : `${entry.rank} of ${entry.of}`}</Table.Cell>
+                <Table.Cell>{`${entry.rank} of ${entry.of}`}</Table.Cell>
                 <Table.Cell>{FATE_TEXTS[fateOf(entry)]}</Table.Cell>
-                <Table.Cell>{distanceText({ ...entry }) ?? NONE}</Table.Cell>
+                <Table.Cell>{distanceText(entry) ?? NONE}</Table.Cell>
               </Table.Row>
             )),
         )}
@@ -70,7 +71,7 @@ const Counts = ({ bracket, units }: { bracket: Bracket; units: string }) => (
         <Box as="span" fontWeight="bold">
           Rung {rung.rung}
         </Box>{" "}
-        ({count(rung.units)} {units}): {count(rung.reported)} reported, {count(rung.continued)} continued, {count(rung.stopped)} stopped
+        ({plural(rung.units, units.replace(/s$/, ""))}): {count(rung.reported)} reported, {count(rung.continued)} continued, {count(rung.stopped)} stopped
         {rung.cut_off === null ? "" : `, cut-off ${number(rung.cut_off)}`}
       </Text>
     ))}
@@ -98,7 +99,7 @@ export const RungsTab = ({ experiment }: { experiment: Experiment }) => {
           <Text>
             At each rung about 1 of {data.divisor} reports continues: {data.metric ?? "the metric"}, {data.smaller_is_better ? "smaller" : "larger"} is better.
           </Text>
-          <Text color="fg.muted">Filled: continued. Hollow: stopped. Cross: failed or cleared.</Text>
+          <RungLegend />
         </HStack>
         {brackets.map((bracket) => (
           <ChartFrame key={bracket.bracket} table={() => <BracketTable bracket={bracket} data={data} />} title={brackets.length > 1 ? `Bracket ${bracket.bracket}` : "Rungs"}>

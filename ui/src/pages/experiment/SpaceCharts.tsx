@@ -8,8 +8,7 @@ import { PointChart } from "../../charts/PointChart";
 import { jitter, type PointSet } from "../../charts/points";
 import { placeOf } from "../../charts/scales";
 import { NamePicker } from "../../components/NamePicker";
-import { own } from "../../lib/own";
-import { bestLine, bestSoFar, isLog } from "./space";
+import { axisOf, bestLine, bestSoFar } from "./space";
 
 interface Common {
   data: Hyperparameters;
@@ -38,7 +37,7 @@ interface ScatterProps extends Common {
 
 /** The metric over one hyperparameter. */
 export const ScatterChart = ({ data, metric, shades, marks, describe, onPick, name, flip, onChoose, onFlip }: ScatterProps) => {
-  const x = useMemo(() => dimensionOf(name, own(data.columns, name) ?? [], isLog(data, name, flip)), [data, name, flip]);
+  const x = useMemo(() => axisOf(data, name, flip), [data, name, flip]);
   const y = useMemo(() => dimensionOf(metric, data.metric, false), [data, metric]);
   const points = useMemo<PointSet>(() => ({ xs: spread(x, data.number), ys: y.places, shades, marks }), [x, y, data, shades, marks]);
   const names = data.names.filter(({ kind }) => kind !== "const").map((item) => item.name);

@@ -27,9 +27,16 @@ export const isLog = (data: Hyperparameters, name: string, flipped: readonly str
 /** Return the axis of the metric. */
 export const metricAxis = (data: Hyperparameters, metric: string, isMetricLog: boolean): Dimension => dimensionOf(metric, data.metric, isMetricLog);
 
+/** Return the axis of a hyperparameter. */
+export const axisOf = (data: Hyperparameters, name: string, flipped: readonly string[]): Dimension => {
+  const described = data.names.find((item) => item.name === name);
+  const choices = described?.kind === "categorical" ? (described.values ?? []) : null;
+  return dimensionOf(name, own(data.columns, name) ?? [], isLog(data, name, flipped), choices);
+};
+
 /** Return the axes in the order of the page. Names that the data lacks are left out. */
 export const axesOf = (data: Hyperparameters, names: readonly string[], flipped: readonly string[]): Dimension[] =>
-  names.filter((name) => Object.hasOwn(data.columns, name)).map((name) => dimensionOf(name, own(data.columns, name) ?? [], isLog(data, name, flipped)));
+  names.filter((name) => Object.hasOwn(data.columns, name)).map((name) => axisOf(data, name, flipped));
 
 /** Return the values of a trial in words: lr 3e-4, depth 4. */
 export const valuesOf = (data: Hyperparameters, index: number, names: readonly string[]): { name: string; text: string }[] =>

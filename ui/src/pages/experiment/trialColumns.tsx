@@ -47,7 +47,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
     ...varied.map(({ name }, index): Column<TrialRow> => ({
       id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: 120, align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
-    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: ({ units: done }) => count(done) },
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: ({ units: done, rung }) => (rung === null && done !== null && units !== undefined ? `step ${count(done)}` : count(done)) },
     { id: "rung", header: "Rung", sort: "rung", width: 80, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
     { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },

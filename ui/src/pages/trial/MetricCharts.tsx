@@ -2,7 +2,7 @@ import { Grid } from "@chakra-ui/react";
 import { useMemo } from "react";
 
 import { withQuery } from "../../api/client";
-import { type MetricSeries } from "../../api/trial";
+import { type MetricSeries, type TrialCurves } from "../../api/trial";
 import { type CurveView } from "../../charts/CurveOptions";
 import { CurvePanel } from "../../charts/CurvePanel";
 import { ErrorNotice } from "../../components/ErrorNotice";
@@ -35,9 +35,11 @@ const One = ({ name, series, x, view, life }: OneProps) => {
       axis={x}
       curves={curves}
       height={220}
+      legend
       id={`metric ${name}`}
       notes={[
         gaps > 0 && `${plural(gaps, "value")} NaN or infinite: the curve has gaps there.`,
+        series.some((item) => item.name === name && item.sampled) && "The trial has more reports than were read: extreme values between the points may be missing.",
         isBackwards && "The clock of the host ran backwards: the points are in the order of time.",
         x === "epochs" && curves.every(({ points }) => points.xs.length === 0) && "The reports have no epoch.",
       ]}
@@ -45,7 +47,7 @@ const One = ({ name, series, x, view, life }: OneProps) => {
       robust={view.robust}
       title={name}
       xKind={x === "clock" ? "clock" : "number"}
-      xName={x}
+      xName={x === "clock" ? "time" : x}
       yLog={view.logy}
     />
   );
@@ -54,7 +56,7 @@ const One = ({ name, series, x, view, life }: OneProps) => {
 /** One chart per metric, with training and validation in it. */
 export const MetricCharts = ({ trialId, names, isLive, ...rest }: Props) => {
   const path = withQuery(`trials/${trialId}/curves`, { metric: names, max_points: 2_000 });
-  const { data, error, loading, stale, refresh } = useData<{ series: MetricSeries[] }>(path, { everyMs: isLive ? LIVE_MS : null, keepPrevious: true });
+  const { data, error, loading, stale, refresh } = useData<TrialCurves>(path, { everyMs: isLive ? LIVE_MS : null, keepPrevious: true });
   if (loading) return <Loading lines={6} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Curves" />;
   return (

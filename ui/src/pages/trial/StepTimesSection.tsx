@@ -5,12 +5,12 @@ import { withQuery } from "../../api/client";
 import { type StepTimes } from "../../api/trial";
 import { ChartFrame } from "../../charts/ChartFrame";
 import { HeatStrip } from "../../charts/HeatStrip";
-import { median } from "../../charts/strip";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
 import { Loading } from "../../components/Loading";
 import { Notice } from "../../components/Notice";
 import { Stale } from "../../components/Stale";
+import { NONE } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { AttemptPicker } from "./AttemptPicker";
@@ -27,21 +27,21 @@ const RankTable = ({ data }: { data: StepTimes }) => (
     <Table.Root size="sm" stickyHeader>
       <Table.Header>
         <Table.Row>
-          {["Rank", "Host", "Slot", "Median step time", "Slow"].map((name) => (
+          {["Rank", "Host", "Slot", "Relative to the median rank", ""].map((name) => (
             <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
           ))}
         </Table.Row>
       </Table.Header>
       <Table.Body>
-        {data.ranks.map(({ rank, host, slot }, index) => {
+        {data.ranks.map(({ rank, host, slot, ratio }) => {
           const slow = data.slow_ranks.find((item) => item.rank === rank);
           return (
             <Table.Row key={rank}>
               <Table.Cell>{rank}</Table.Cell>
               <Table.Cell>{host}</Table.Cell>
               <Table.Cell>{slot ?? ""}</Table.Cell>
-              <Table.Cell>{duration(median(data.mean_s[index] ?? []))}</Table.Cell>
-              <Table.Cell>{slow === undefined ? "" : `${slow.ratio.toFixed(2)} times the median`}</Table.Cell>
+              <Table.Cell>{ratio === null ? NONE : `${ratio.toFixed(2)} times`}</Table.Cell>
+              <Table.Cell color="fg.error">{slow === undefined ? "" : "slow"}</Table.Cell>
             </Table.Row>
           );
         })}
@@ -66,11 +66,12 @@ export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => 
       <ChartFrame
         controls={<AttemptPicker attempts={attempts} onChange={setAttempt} value={attempt ?? data.attempt} />}
         table={data.ranks.length === 0 ? undefined : () => <RankTable data={data} />}
+        notes={["The time that a rank needs for a step, without its wait for other ranks."]}
         title={`Step time by rank${data.median_s === null ? "" : `, median ${duration(data.median_s)}`}`}
       >
         {slow.length === 0 ? null : <Notice status="warning" title={`Slow: ${slow.slice(0, 4).join(", ")}${slow.length > 4 ? ` and ${slow.length - 4} more` : ""}.`} />}
         {data.at_s.length === 0 || data.ranks.length === 0 ? (
-          <EmptyState text="The library's training loop measures each step of each rank." title="The attempt has no step times." />
+          <EmptyState text="The library measures the steps of each rank while a training program uses its steps." title="The attempt has no step times." />
         ) : (
           <HeatStrip axis="clock" id="step times" range={range} strip={data} />
         )}

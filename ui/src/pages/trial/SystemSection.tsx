@@ -45,12 +45,13 @@ export const SystemSection = ({ trialId, slots, isLive, life }: Props) => {
                 curves={curves}
                 fromZero
                 height={170}
+                legend={curves.length > 1}
                 id={`system ${metric}`}
                 key={metric}
                 range={life}
                 title={title}
                 xKind="clock"
-                xName="clock"
+                xName="time"
                 yKind={kind}
               />
             ))}

@@ -14,6 +14,8 @@ import { duration, instant } from "../../format/times";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { useNow } from "../../hooks/useNow";
 
+const STEP_MS = 5_000;
+
 /** Rows of the list. */
 const MOST = 300;
 
@@ -79,8 +81,8 @@ const List = ({ entries }: { entries: readonly TimelineEntry[] }) => {
 /** Events of a trial by attempt and host. */
 export const TimelineSection = ({ trialId, isLive }: { trialId: number; isLive: boolean }) => {
   const { data, error, loading, stale, refresh } = useData<{ entries: TimelineEntry[] }>(`trials/${trialId}/timeline`, { everyMs: isLive ? LIVE_MS : null });
-  // The end of a living trial moves in steps of some seconds: each step lays out all rows again.
-  const nowS = Math.floor(useNow() / 5_000) * 5;
+  // The end of a living trial moves in steps of some seconds, because each step lays out all rows again.
+  const nowS = useNow(STEP_MS) / 1000;
   if (loading) return <Loading />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timeline" />;
   if (data.entries.length === 0) return <EmptyState title="Nothing has happened to this trial yet." />;

@@ -9,6 +9,7 @@ import { SearchBar } from "../../components/SearchBar";
 import { Segments } from "../../components/Segments";
 import { plural } from "../../format/numbers";
 import { instant } from "../../format/times";
+import { useNow } from "../../hooks/useNow";
 import { useUrlState } from "../../hooks/useUrlState";
 import { matching } from "../../lib/matching";
 import { byName, inOrder } from "../../lib/metrics";
@@ -31,11 +32,15 @@ const USUAL = { ...USUAL_CURVE_VIEW, x: "clock", q: "", shown: 6 };
 /** Charts that one more click shows. */
 const MORE = 12;
 
-/** Return the range of time from the first start of the trial to its end, or to now. */
-const lifeOf = (trial: Trial): readonly [number, number] | null => {
-  const starts = trial.attempts_list.map(({ started_at, granted_at }) => instant(started_at ?? granted_at)).filter((at) => at !== null);
-  const end = instant(trial.ended_at);
-  return starts.length === 0 || end === null ? null : [Math.min(...starts) / 1000, end / 1000];
+/** Steps in which the time axes of a living trial move on, in milliseconds. */
+const STEP_MS = 2_000;
+
+/** Return the range of time from the first start of the trial to its end, or to now, in seconds. */
+const lifeOf = (attempts: Trial["attempts_list"], end: string | null, nowMs: number): readonly [number, number] | null => {
+  const starts = attempts.map(({ started_at, granted_at }) => instant(started_at ?? granted_at)).filter((at) => at !== null);
+  const from = Math.min(...starts);
+  const to = instant(end) ?? nowMs;
+  return starts.length === 0 || to <= from ? null : [from / 1000, to / 1000];
 };
 
 /** Curves, system metrics, timings, step times and events of a trial on a common time axis. */
@@ -46,8 +51,16 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
   const names = useMemo(() => byName(inOrder(trial.metrics, metric)).map(({ name }) => name), [trial.metrics, metric]);
   const found = useMemo(() => matching(names, view.q, Math.max(1, view.shown)), [names, view.q, view.shown]);
   const { attempts_list, ended_at } = trial;
-  // A living trial has no end: its charts end at their newest point.
-  const life = useMemo(() => lifeOf({ attempts_list, ended_at } as Trial), [attempts_list, ended_at]);
+  const nowMs = useNow(STEP_MS);
+  const life = useMemo(() => lifeOf(attempts_list, ended_at, isLive ? nowMs : 0), [attempts_list, ended_at, isLive, nowMs]);
+  if (trial.metrics.length === 0 && attempts_list.every(({ started_at }) => started_at === null)) {
+    return (
+      <ChartGroup>
+        <EmptyState text="Curves, system metrics and timings appear when its ranks are started." title="The trial has not started yet." />
+        <TimelineSection isLive={isLive} trialId={trial.trial_id} />
+      </ChartGroup>
+    );
+  }
   return (
     <ChartGroup>
       <Stack gap={4}>
@@ -76,7 +89,7 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
         <SystemSection isLive={isLive} life={life} slots={trial.slots} trialId={trial.trial_id} />
         <Heading size="md">Where the time goes</Heading>
         <Grid gap={3} gridTemplateColumns="minmax(0, 1fr)">
-          <TimingsSection isLive={isLive} life={life} trialId={trial.trial_id} />
+          <TimingsSection attempts={trial.attempts_list.length} isLive={isLive} life={life} trialId={trial.trial_id} />
           <StepTimesSection attempts={trial.attempts_list.length} isLive={isLive} life={life} trialId={trial.trial_id} />
         </Grid>
         <TimelineSection isLive={isLive} trialId={trial.trial_id} />

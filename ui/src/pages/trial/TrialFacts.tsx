@@ -15,6 +15,9 @@ import { currentAttempt, ENDED, failureWords, placementWords } from "./words";
 /** Hyperparameters that are shown in the header; the configuration has all of them. */
 const MOST_HPARAMS = 24;
 
+/** Gaps that are named. */
+const MOST_GAPS = 5;
+
 const Waits = ({ trial }: { trial: Trial }) => (
   <>
     <Text>{trial.reason ?? trial.state_words}</Text>
@@ -48,9 +51,13 @@ export const TrialNotices = ({ trial }: { trial: Trial }) => {
       {failure === null || trial.state === "completed" ? null : (
         <Notice hint={failure.more} status={trial.state === "errored" ? "error" : "warning"} title={failure.title} />
       )}
-      {trial.limits === null ? null : <Notice status="warning" title={trial.limits} />}
+      {trial.limits.length === 0 ? null : <Notice hint={trial.limits.slice(1).join(" ")} status="warning" title={trial.limits[0] ?? ""} />}
       {trial.gaps.length === 0 ? null : (
-        <Notice hint={trial.gaps.map(({ text }) => text).slice(0, 5).join(" ")} status="warning" title={`${plural(trial.gaps.length, "gap")} in the data of the hosts.`} />
+        <Notice
+          hint={trial.gaps.slice(0, MOST_GAPS).map(({ host, stream, reason }) => `${host}, ${stream}: ${reason}`).join(" ")}
+          status="warning"
+          title={`${plural(trial.gaps.length, "gap")} in the data of the hosts.`}
+        />
       )}
       {trial.is_current ? null : <Notice status="info" title="A newer trial of its task has replaced this trial." />}
     </>
@@ -67,8 +74,8 @@ export const TrialFacts = ({ trial }: { trial: Trial }) => {
       <Facts
         facts={[
           isWaiting
-            ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} /> }
-            : { label: ENDED.has(trial.state) ? "State" : "Trains", value: ENDED.has(trial.state) ? <Text>{trial.reason ?? trial.state_words}</Text> : <Trains trial={trial} /> },
+            ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} />, wide: true }
+            : { label: ENDED.has(trial.state) ? "State" : "Trains", value: ENDED.has(trial.state) ? <Text>{failureWords(trial.failure) === null ? (trial.reason ?? trial.state_words) : trial.state_words}</Text> : <Trains trial={trial} />, wide: !ENDED.has(trial.state) },
           {
             label: "Best metric",
             value: (

@@ -1,3 +1,5 @@
+import { HStack } from "@chakra-ui/react";
+
 import { ActionButtons } from "../../actions/ActionButtons";
 import { trialActions } from "../../actions/trials";
 import { cached } from "../../api/cache";
@@ -50,6 +52,9 @@ export const TrialView = ({ id }: { id: string }) => {
     <>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />}
       <Stale stale={stale}>
+        <HStack color="fg.muted" fontSize="sm" gap={2} mb={1}>
+          <PageLink to={paths.experiment(data.experiment_id)}>{data.experiment}</PageLink> / trial {data.number}
+        </HStack>
         <PageTitle labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
           <PageLink to={paths.task(data.task)}>Task log</PageLink>

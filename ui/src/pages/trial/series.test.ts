@@ -5,7 +5,7 @@ import { type MetricSeries, type TelemetrySeries } from "../../api/trial";
 import { clockRange, metricCurves, systemCharts, timingCurves, withGaps } from "./series";
 
 const reported = (changes: Partial<MetricSeries> = {}): MetricSeries => ({
-  group: "validation", name: "loss", batches: [10, 20, 30], epochs: [1, null, 3], at_s: [100, 200, 900], y: [3, 2, 1], attempt: [1, 1, 2], ...changes,
+  group: "validation", name: "loss", batches: [10, 20, 30], epochs: [1, null, 3], at_s: [100, 200, 900], y: [3, 2, 1], attempt: [1, 1, 2], sampled: false, ...changes,
 });
 
 const sampled = (changes: Partial<TelemetrySeries>): TelemetrySeries => ({
@@ -43,7 +43,7 @@ test("system metrics have a chart each, GPUs are numbered within their host, and
 });
 
 test("shares of timings are stacked, the whole is drawn before its parts", () => {
-  const curves = timingCurves({ at_s: [1, 2], names: ["load", "train"], share: { load: [0.2, null], train: [0.7, 0.9] }, totals: [] });
+  const curves = timingCurves({ at_s: [1, 2], names: ["load", "train"], share: { load: [0.2, null], train: [0.7, 0.9] } });
   expect(curves.map(({ id }) => id)).toEqual(["train", "load"]);
   expect(curves[0]?.points.ys.map((value) => Number(value?.toFixed(2)))).toEqual([0.9, 0.9]);
 });

@@ -79,6 +79,9 @@ const nameOf = ({ host, device, rank }: TelemetrySeries, slots: ReadonlyMap<stri
   return slot === undefined ? `${host}, ${device}` : `${host}, GPU ${slot}`;
 };
 
+/** Series with dashes of their own. Noise hides the dashes of many. */
+const MOST_DASHED = 8;
+
 /** Curves with a band from the smallest to the largest value. More bands hide each other. */
 const BANDS = 2;
 
@@ -126,14 +129,14 @@ export const systemCharts = (series: readonly TelemetrySeries[]): SystemChart[] 
         const { at_s, mean, minimum, maximum } = joined((groups.get(name) ?? []).sort((a, b) => a.attempt - b.attempt));
         const points = ordered(at_s, mean);
         const hasBand = names.length <= BANDS && !points.sorted && points.xs.length === at_s.length;
-        return { id: name, name, look: lookAt(index), points, band: hasBand ? { low: minimum, high: maximum } : null };
+        return { id: name, name, look: names.length > MOST_DASHED ? { ...lookAt(index), dash: 0 } : lookAt(index), points, band: hasBand ? { low: minimum, high: maximum } : null };
       });
       return { metric, title: known.get(metric) ?? metric, kind: UNITS.get(mine[0]?.unit ?? "") ?? "number", curves };
     });
 };
 
 /** Return the shares of timed sections on top of each other, the first at the bottom. The largest sum is drawn first. */
-export const timingCurves = ({ at_s, names, share }: Timings): Curve[] => {
+export const timingCurves = ({ at_s, names, share }: Pick<Timings, "at_s" | "names" | "share">): Curve[] => {
   const columns = names.map((name) => own(share, name) ?? []);
   const sums = stacked(columns, at_s.length);
   return names

@@ -23,6 +23,7 @@ test("the attempt of the page is the latest one", () => {
 
 test("a failure is its first line, with rank and host", () => {
   expect(failureWords({ message: "CUDA out of memory\nat train.py", rank: 3, host: "gpu-1" })).toEqual({ title: "CUDA out of memory", more: "It happened in rank 3 on gpu-1." });
+  expect(failureWords({ message: "Rank 3 on host 'gpu-1' failed", rank: 3, host: "gpu-1" })?.more).toBeNull();
   expect(failureWords({ reason: "host lost" })).toEqual({ title: "host lost", more: null });
   expect(failureWords({ message: 5 })).toBeNull();
   expect(failureWords(null)).toBeNull();

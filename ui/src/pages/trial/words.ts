@@ -41,7 +41,8 @@ export const failureWords = (failure: Readonly<Record<string, unknown>> | null):
   const title = text(failure.message) ?? text(failure.error) ?? text(failure.reason) ?? text(failure.cause) ?? text(failure.kind);
   if (title === null) return null;
   const where = [failure.rank === null || failure.rank === undefined ? null : `rank ${String(failure.rank)}`, text(failure.host)].filter(Boolean).join(" on ");
-  const more = [where === "" ? null : `It happened in ${where}.`, text(failure.traceback), text(failure.log_tail)].filter(Boolean).join("\n");
+  const isNamed = where === "" || title.includes(text(failure.host) ?? where);
+  const more = [isNamed ? null : `It happened in ${where}.`, text(failure.traceback), text(failure.log_tail)].filter(Boolean).join("\n");
   return { title: title.split("\n")[0] ?? title, more: more === "" ? null : more };
 };
 
