@@ -80,3 +80,12 @@ def logging_as_before() -> Iterator[None]:
     """Re-enable logging after each test: a CLI command disables it in the whole process."""
     yield
     logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="session")
+def airflow_home() -> Path:
+    """The AIRFLOW_HOME of this test run, with its metadata database migrated."""
+    from airflow.utils.db import initdb
+
+    initdb()
+    return AIRFLOW_HOME

@@ -328,7 +328,7 @@ def test_experiments_are_listed_newest_first_and_narrowed(search, submit):
     store = search.store
     plain, planned = store.experiments.list()
     assert (plain.name, plain.method, plain.search_id, plain.max_trials, plain.trials) == (
-        "plain", None, None, 1, {"queued": 1},
+        "plain", "single", None, 1, {"queued": 1},
     )  # fmt: skip
     assert (planned.name, planned.method, planned.generation, planned.max_trials, planned.best) == (
         "e", "grid", 1, 7, None,

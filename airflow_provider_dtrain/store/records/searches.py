@@ -143,7 +143,9 @@ class ExperimentView:
     wished_by: str | None
     #: None without a search.
     search_id: int | None
+    #: Name of the searcher; ``single`` if no search planned the trials.
     method: str | None
+    #: None without a search.
     generation: int | None
     metric: str | None
     smaller_is_better: bool

@@ -99,7 +99,9 @@ export const ParallelAxis = ({ dimension, left, top, height, first, last, range,
                 {name}
                 {scale?.log ? " (log)" : ""}
               </Box>
-              <Icon boxSize={3} color="fg.muted" name="chevronDown" />
+              <Box as="span" color="fg.muted" flexShrink={0}>
+                <Icon name="chevronDown" />
+              </Box>
             </Button>
           </Menu.Trigger>
           <Portal>
