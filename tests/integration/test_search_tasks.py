@@ -322,7 +322,8 @@ def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: Dt
     assert result is not None
     drawn = hook.store.trials.get(result["trial_id"])
     assert drawn.is_drawn
-    assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g}"
+    score = result["metrics"]["score"]
+    assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g} -> score {score:.3g}, best so far"
 
 
 @pytest.mark.nightly
