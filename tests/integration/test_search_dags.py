@@ -114,7 +114,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 def names(tasks: list[dict[str, Any]]) -> list[str]:
-    return [one["rendered_map_index"] for one in tasks]
+    """Return the names of mapped tasks without their results."""
+    return [one["rendered_map_index"].partition(" -> ")[0] for one in tasks]
 
 
 def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(world: World) -> None:
