@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 #: Seconds until the next look after a failure of the store.
-LOOK_AGAIN_S = 60.0
+NEXT_CHECK_S = 60.0
 
 
 class WaitLimit:
@@ -52,7 +52,7 @@ class WaitLimit:
         """Look at the wait in the background, if that is due. Returns at once."""
         if time.monotonic() < self._next_at or (self._looking is not None and self._looking.is_alive()):
             return
-        self._next_at = time.monotonic() + LOOK_AGAIN_S
+        self._next_at = time.monotonic() + NEXT_CHECK_S
         # With the caller's context variables, by which Airflow finds the file of the task log.
         look = (contextvars.copy_context().run, (self.look,))
         self._looking = threading.Thread(target=look[0], args=look[1], name="dtrain-wait-limit", daemon=True)

@@ -14,8 +14,8 @@ ROOT = Path(airflow_provider_dtrain.__file__).parent
 TIMING = Path(timing.__file__)
 #: Runs on the hosts, so it imports nothing of the package.
 SUPERVISOR = set((ROOT / "supervisor").glob("*.py"))
-#: Periods of Airflow's triggerer, and of records in the task log.
-INNER = {"EARLIEST_EVENT_S", "RECORD_EVERY_S"}
+#: Periods of Airflow's triggerer, of records in the task log, and of the store's time series.
+INNER = {"EARLIEST_EVENT_S", "LATE_S", "RECORD_EVERY_S"}
 NAMES = {name for name in vars(timing) if name.isupper()}
 
 
