@@ -43,5 +43,5 @@ def test_gaps_are_rows_with_place_and_reason_free_of_escapes() -> None:
 def test_a_file_that_began_anew_is_a_gap_without_bytes() -> None:
     store: Any = Store({"kind": "gap", "epoch": 1, "read_bytes": 300, "reason": "the file has 40 bytes"})
     (row,) = gaps_of(store, 1)
-    assert (row["code"], row["bytes"]) == ("anew", 0)
+    assert (row.code, row.bytes) == ("anew", 0)
     assert limits_hit([row]) == []
