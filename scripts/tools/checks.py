@@ -54,8 +54,8 @@ TOOLS = (
 )
 
 
-#: The tests under a real scheduler, and the name of their check.
-# Tests of pages come last: Playwright leaves an event loop running in its process, in which no asynchronous test can run.
+#: The tests under a real scheduler, and the name of their check. Tests of pages come last: Playwright leaves an event
+#: loop running in its process, in which no asynchronous test can run.
 SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test_search_dags.py", "tests/ui")
 BESIDE = "pytest, under a scheduler"
 #: Checks that run while the other ones run.

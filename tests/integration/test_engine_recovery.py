@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,17 +28,21 @@ from tests.support.engines import Engine, held
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("quick_looks")]
 
 DEADLINE_S = 120.0
+RECOVERED_WITHIN_S = 20.0
 
 
 async def recovered_after_a_minute(engine: Engine) -> list[str]:
     """Return the hosts where recovery freed slots.
 
-    Retries, because a renewal in progress may be committed after the minute.
+    Retries, because a renewal in progress may be committed after the minute, and because a supervisor records the end
+    of its ranks a moment after they are gone.
     """
-    for _ in range(5):
+    give_up = time.monotonic() + RECOVERED_WITHIN_S
+    while time.monotonic() < give_up:
         a_minute_passes(engine)
         if found := await recover(engine.hook):
             return found
+        await asyncio.sleep(0.1)
     return []
 
 
@@ -56,10 +61,9 @@ async def test_a_run_goes_on_without_its_follower_and_is_completed_by_whoever_lo
     assert await recover(engine.hook) == [], "it lives: only its host may end it"
     assert engine.hook.store.attempts.get(view.attempt_id).watch == view.watch
     await eventually(lambda: ranks_of(engine) == [])
-    a_minute_passes(engine)
-    await eventually(lambda: len(held(engine)) == 2)
+    assert len(held(engine)) == 2
     caplog.clear()
-    assert await recover(engine.hook) == ["local"]
+    assert await recovered_after_a_minute(engine) == ["local"]
     assert held(engine) == []
     named = [record for record in caplog.records if record.name.endswith("engine.upkeep.recovery")]
     assert {record.getMessage().partition(": ")[0] for record in named} == {f"Trial {ticket.trial_id}"}
