@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from testbed.netns import NamespaceHosts, remove_stale
+from testbed.netns.host import NamespaceHost
 from testbed.netns.hosts import BASE
+from testbed.standalone import wait_until
 
 pytestmark = pytest.mark.netns
 
@@ -22,6 +25,16 @@ def traces(tag: str) -> list[str]:
     links = [one["ifname"] for one in json.loads(subprocess.check_output(["ip", "-json", "link", "show"]))]
     places = [*Path("/run/netns").glob("*"), *Path("/etc/netns").glob("*"), *BASE.glob("*")]
     return [name for name in [*links, *map(str, places)] if tag in name]
+
+
+def with_argument(host: NamespaceHost, argument: bytes) -> list[int]:
+    """Return the processes of a host that have an argument, by their pid out here."""
+    found = []
+    for pid in host.pids():
+        with contextlib.suppress(OSError):
+            if argument in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+                found.append(pid)
+    return found
 
 
 @pytest.mark.parametrize("shared_home", [False, True])
@@ -51,7 +64,8 @@ def test_a_crash_ends_processes_that_have_detached_themselves() -> None:
     with NamespaceHosts(count=1) as hosts:
         host = hosts.host(0)
         host.exec(["sh", "-c", "setsid sleep 4567 >/dev/null 2>&1 </dev/null &"])
-        (sleeper,) = [pid for pid in host.pids() if b"4567" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        # The shell may end before its child is the sleeper.
+        (sleeper,) = wait_until(lambda: with_argument(host, b"4567"), timeout_s=30, what="the detached process")
         host.crash()
         assert not Path(f"/proc/{sleeper}").exists()
         assert host.pids() == []
