@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
+from starlette.datastructures import State
 from starlette.middleware import Middleware
 
 if TYPE_CHECKING:
@@ -49,15 +50,9 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     from fastapi import Depends
 
     from airflow_provider_dtrain import __version__
-    from airflow_provider_dtrain.api.audit import log_action
     from airflow_provider_dtrain.api.errors import handle_errors
-    from airflow_provider_dtrain.api.execution import Workers
-    from airflow_provider_dtrain.api.importances import Importances
-    from airflow_provider_dtrain.api.names import Names
     from airflow_provider_dtrain.api.routes import ROUTERS
     from airflow_provider_dtrain.api.security import EVERY_ROUTE
-    from airflow_provider_dtrain.api.streams import DOWNLOADS
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     app = FastAPI(
         title="airflow-provider-dtrain",
@@ -69,17 +64,30 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
         dependencies=[Depends(check) for check in EVERY_ROUTE],
         middleware=[Middleware(SecurityHeaders)],
     )
-    app.state.make_hook = make_hook or DtrainHook
-    app.state.workers = Workers()
-    app.state.downloads = Workers(DOWNLOADS)
-    app.state.log_action = log_action
-    app.state.names = Names()
-    app.state.importances = Importances()
+    app.state = new_state(make_hook)
     handle_errors(app)
     for router in ROUTERS:
         app.include_router(router, prefix=VERSION)
     _serve_pages(app)
     return app
+
+
+def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
+    """Return what the requests of an application share: threads, caches, and the way to the store.
+
+    :param make_hook: returns options and store; None = those of Airflow's configuration
+    """
+    from airflow_provider_dtrain.api.audit import log_action
+    from airflow_provider_dtrain.api.execution import Workers
+    from airflow_provider_dtrain.api.importances import Importances
+    from airflow_provider_dtrain.api.names import Names
+    from airflow_provider_dtrain.api.streams import DOWNLOADS
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    return State({
+        "make_hook": make_hook or DtrainHook, "workers": Workers(), "downloads": Workers(DOWNLOADS),
+        "log_action": log_action, "names": Names(), "importances": Importances(),
+    })  # fmt: skip
 
 
 def closed_app(reason: str) -> FastAPI:

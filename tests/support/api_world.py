@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from airflow_provider_dtrain.api.app import VERSION, create_app
+from airflow_provider_dtrain.api.app import VERSION, create_app, new_state
 from airflow_provider_dtrain.api.security import EVERY_ROUTE, Access, access_of
 from airflow_provider_dtrain.api.starting import DagState, starting
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -49,21 +51,32 @@ class GivenAccess(Access):
         return self.trigger
 
 
+@cache
+def _application() -> FastAPI:
+    return create_app()
+
+
 class Api:
-    """Client of the API on a store."""
+    """Client of the API on a store. All clients of a process share one application, which takes half a second."""
 
     def __init__(self, store: Store, **rights: Any) -> None:
         self.store = store
-        self.app = create_app(self._hook)
-        user, view, _ = EVERY_ROUTE
         self.access = GivenAccess(**rights)
         #: Entries of Airflow's audit log: event, user, DAG, and further values.
         self.logged: list[tuple[str, str, str | None, dict[str, Any]]] = []
-        self.app.state.log_action = self._log
-        overrides = self.app.dependency_overrides
-        overrides[user] = overrides[view] = lambda: self.access.user
-        overrides[access_of] = lambda: self.access
-        self.client = TestClient(self.app, raise_server_exceptions=False, headers={"X-Dtrain": "1"})
+        self.state = new_state(self._hook)
+        self.state.log_action = self._log
+        self._client = TestClient(_application(), raise_server_exceptions=False, headers={"X-Dtrain": "1"})
+
+    @property
+    def client(self) -> TestClient:
+        """Client with the rights of this user, until another one is used."""
+        app, (user, view, _) = _application(), EVERY_ROUTE
+        app.state = self.state
+        app.dependency_overrides = {
+            user: lambda: self.access.user, view: lambda: self.access.user, access_of: lambda: self.access,
+        }  # fmt: skip
+        return self._client
 
     def _log(self, event: str, user: str, key: TrialKey | None = None, **extra: Any) -> None:
         self.logged.append((event, user, None if key is None else key.dag_id, extra))

@@ -28,7 +28,7 @@ def api(tmp_path):
 
 def test_a_store_that_does_not_answer_costs_no_thread_of_the_server(api, monkeypatch):
     monkeypatch.setattr(execution, "READ_DEADLINE_S", 0.2)
-    api.app.state.workers = workers = Workers(threads=2)
+    api.state.workers = workers = Workers(threads=2)
     back = threading.Event()
     monkeypatch.setattr(api.store.cluster_page, "state", lambda *_: back.wait(60))
     for _ in range(2):
