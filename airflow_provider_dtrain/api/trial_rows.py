@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.models.trials import TrialRow
-from airflow_provider_dtrain.api.rows import number, task_ref
+from airflow_provider_dtrain.api.rows import number, point, task_ref
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
 from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, rung_words
 from airflow_provider_dtrain.store.records.pages import TrialEntry
@@ -38,7 +38,7 @@ def trial_fields(call: Call, entry: TrialEntry, units: str) -> dict[str, Any]:
         "ended_at",
     )
     reason, position = _reason(call, entry, units)
-    best = view.best_metric if view.search_id is not None else _result_metric(view.result)
+    best = _result_metric(view.result) if view.best_metric is None else view.best_metric
     return {
         **{name: getattr(view, name) for name in names},
         "name": name_of(call, entry),
@@ -46,6 +46,7 @@ def trial_fields(call: Call, entry: TrialEntry, units: str) -> dict[str, Any]:
         "hparams": dict(view.hparams) if view.is_drawn else {},
         "best_metric": number(best),
         "units": entry.units,
+        "epochs": point(entry.epochs),
         "duration_s": _duration_s(entry, call.store.db.now()),
         "reason": reason,
         "position": position,

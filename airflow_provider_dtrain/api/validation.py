@@ -9,10 +9,12 @@ from typing import Any
 from airflow.configuration import conf
 
 from airflow_provider_dtrain.api.call import Call
+from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.forking import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
 from airflow_provider_dtrain.core.config import Effective, assemble, unsupported
 from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
+from airflow_provider_dtrain.core.config.secrets import masked_paths
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.core.search_lint import slips
 from airflow_provider_dtrain.core.search_plan import Outline, outline, plan
@@ -48,9 +50,9 @@ def check(call: Call, document: Mapping[str, Any], template: str | None) -> Chec
     :raises ConfigError: all problems at once
     """
     base = _template(call, template if template is not None else document.get("template"))
-    pool = choose_pool(call.store, pool_wanted(document, base))
-    defaults, missing = None, None
+    pool, defaults, missing = "", None, None
     try:
+        pool = choose_pool(call.store, pool_wanted(document, base))
         defaults = dict(call.store.pools.get(pool).defaults) or None
     except NotFoundError as error:
         missing = str(error)
@@ -93,11 +95,23 @@ def validation(call: Call, body: Document) -> Validation:
     try:
         document = load_yaml(body.config)
         known = positions(body.config)
-        checked = check(call, forked(call, body.config, body.fork_of) if document else document, body.template)
+        checked = check(call, _whole(call, body) if document else document, body.template)
     except ConfigError as error:
         return Validation(problems=[_placed(one, known, "error") for one in error.problems], summary=None)
     warnings = [_placed(Problem(path="", message=words), known, "warning") for words in checked.warnings]
     return Validation(problems=warnings, summary=_summary(checked))
+
+
+def _whole(call: Call, body: Document) -> dict[str, Any]:
+    """Return the document of a text with its secrets. A user who may not use them gets a problem at each place."""
+    try:
+        return forked(call, body.config, body.fork_of)
+    except ApiError as error:
+        if error.code != "forbidden":
+            raise
+        message = "the value is masked, and you may not use the secret of the forked experiment. Write the value"
+        places = masked_paths(load_yaml(body.config))
+        raise ConfigError([Problem(path=path, message=message) for path in places]) from error
 
 
 def _placed(problem: Problem, known: Mapping[str, Position], severity: Any) -> PlacedProblem:

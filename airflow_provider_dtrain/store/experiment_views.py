@@ -76,7 +76,14 @@ def _with_own_metrics(conn: Connection, views: list[ExperimentView]) -> list[Exp
     if not unplanned:
         return views
     query = (
-        sa.select(trials.c.id, trials.c.experiment_id, trials.c.result["metric"].label("metric"), _SEARCHER)
+        sa.select(
+            trials.c.id,
+            trials.c.experiment_id,
+            trials.c.state,
+            trials.c.best_metric,
+            trials.c.result["metric"].label("metric"),
+            _SEARCHER,
+        )
         .join(configs, configs.c.config_id == trials.c.config_id)
         .where(trials.c.experiment_id.in_(unplanned))
         .order_by(trials.c.id)
@@ -90,9 +97,10 @@ def _with_own_metrics(conn: Connection, views: list[ExperimentView]) -> list[Exp
 
 def _compared(view: ExperimentView, rows: Sequence[Any]) -> ExperimentView:
     """Return an experiment without a search with the metric of its first trial, and its best trial."""
+    usable = [row for row in rows if row.state not in ("errored", "killed")]
     searcher = (rows[0].searcher if rows else None) or {}
     smaller = bool(searcher.get("smaller_is_better", True))
-    values = [(value, row.id) for row in rows if (value := _number(row.metric)) is not None]
+    values = [(value, row.id) for row in usable if (value := _best_of(row)) is not None]
     best, trial_id = min(values, key=lambda one: one[0] if smaller else -one[0], default=(None, None))
     return replace(
         view,
@@ -102,6 +110,10 @@ def _compared(view: ExperimentView, rows: Sequence[Any]) -> ExperimentView:
         best=best,
         best_trial=trial_id,
     )
+
+
+def _best_of(row: Any) -> float | None:
+    return _number(row.metric) if row.best_metric is None else float(row.best_metric)
 
 
 def _number(value: Any) -> float | None:

@@ -19,7 +19,7 @@ from airflow_provider_dtrain.core.search.asha import LAST, advance, continuing, 
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AttemptRow
 from airflow_provider_dtrain.store.database.statements import ByDialect
-from airflow_provider_dtrain.store.database.tables import attempts, rung_entries, searches, trials
+from airflow_provider_dtrain.store.database.tables import attempts, configs, rung_entries, searches, trials
 
 _MINE = rung_entries.alias("mine")
 _OF_SEARCH = searches.join(trials, trials.c.search_id == searches.c.id)
@@ -94,9 +94,22 @@ def _insert(dialect: Any, *, replaces: bool) -> Any:
 
 _ENTER = ByDialect(_insert(sqlite, replaces=True), _insert(postgresql, replaces=True))
 _FAIL = ByDialect(_insert(sqlite, replaces=False), _insert(postgresql, replaces=False))
+_SEARCHER = configs.c.document["searcher"]
+#: A trial without a search has the metric of its configuration.
 _BEST = (
-    sa.select(searches.c.metric, searches.c.smaller_is_better, trials.c.best_metric, trials.c.draw)
-    .select_from(_OF_SEARCH)
+    sa.select(
+        sa.func.coalesce(searches.c.metric, _SEARCHER["metric"].as_string()).label("metric"),
+        sa.func.coalesce(searches.c.smaller_is_better, _SEARCHER["smaller_is_better"].as_boolean(), sa.true()).label(
+            "smaller_is_better"
+        ),
+        trials.c.best_metric,
+        trials.c.draw,
+    )
+    .select_from(
+        trials.join(configs, configs.c.config_id == trials.c.config_id).outerjoin(
+            searches, searches.c.id == trials.c.search_id
+        )
+    )
     .where(_IS_TRIAL)
 )
 
@@ -226,7 +239,7 @@ def enter_anew(conn: Connection, trial_id: int, search_id: int | None) -> None:
 
 
 def note_best(conn: Connection, attempt: AttemptRow, validations: Sequence[Mapping[str, Any]]) -> None:
-    """Store the best value of the searcher's metric with its trial.
+    """Store the best value of the metric in the configuration with its trial.
 
     :param attempt: locked
     :param validations: events of kind ``validation`` of rank 0

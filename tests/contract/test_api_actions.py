@@ -194,6 +194,13 @@ def test_a_template_is_a_stored_one_and_never_a_file(api, named):
     assert problems(api, CONFIG + f"template: {named}\n")[0][0] == "template"
 
 
+def test_a_missing_choice_among_pools_is_a_problem_of_the_configuration(api, search):
+    search.store.hosts.add(host("b", slots=8, pool="other"))
+    text = "name: mine\nentrypoint: python train.py\nresources: {slots_per_trial: many}\n"
+    assert [at for at, *_ in problems(api, text)] == ["resources.slots_per_trial"]
+    assert problems(api, text.replace("many", "2")) == [("resources.pool", 3, 1)]
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "[" * 5000, "a: &a [*a]", "x" * 2_000_000, "\x00", "- " * 10_000])
 def test_hostile_texts_are_answered(api, text):
     answer = api.answer("POST", "/configs/validate", json={"config": text})
@@ -241,3 +248,5 @@ def test_a_fork_keeps_secrets_that_it_never_shows(api, search, monkeypatch):
     stranger = Api(search.store, editable=())
     refused = stranger.refusal("POST", "/experiments", json={"config": text, "fork_of": search.view.experiment_id})
     assert refused[:2] == (403, "forbidden")
+    places = problems(stranger, text, fork_of=search.view.experiment_id)
+    assert places == [("environment.environment_variables.API_TOKEN", 13, 5)]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
+import threading
 from itertools import pairwise
 
 import pytest
 
+from airflow_provider_dtrain.search.importance import importance
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from testbed.standalone import wait_until
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.search_world import Search
@@ -27,7 +31,7 @@ DOCUMENT = {
     "searcher": {"name": "async_halving", "metric": "loss", "max_length": {"batches": 16}},
     "environment": {"environment_variables": {"API_TOKEN": "hidden-7f3a"}},
 }  # fmt: skip
-ORIGINS = {"name": "config", "entrypoint": "template"}
+ORIGINS = {"name": "config", "entrypoint": "template", "hyperparameters.lr": "config", "hyperparameters.opt": "config"}
 
 
 def hparams(number):
@@ -158,7 +162,7 @@ def test_curves_show_the_branch_that_counts_after_a_restart(api, search):
     search.follow(again.attempt_id)
     search.commit(again, *(validation(step, loss=10 + step) for step in (3, 4, 5)))
     (curve,) = api.get(path(search, "/curves"), metric="loss")["series"]
-    assert (curve["x"], curve["y"]) == ([1, 2, 3, 4, 5], [1.0, 0.5, 13, 14, 15])
+    assert (curve["number"], curve["x"], curve["y"]) == (0, [1, 2, 3, 4, 5], [1.0, 0.5, 13, 14, 15])
     (series,) = api.get(f"/trials/{ticket.trial_id}/curves", metric="loss")["series"]
     assert series["attempt"] == [1, 1, 2, 2, 2]
     assert series["y"] == curve["y"]
@@ -264,10 +268,50 @@ def test_hyperparameters_are_columns_over_all_trials(api, search, ended):
 
 
 @SQLITE
+def test_the_importance_is_pending_until_a_later_request_has_it(api, search, ended, monkeypatch):
+    address, gate = path(search, "/hyperparameters"), threading.Event()
+
+    def slow(*args, **options):
+        assert gate.wait(timeout=60)
+        return importance(*args, **options)
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.importances.importance", slow)
+    assert api.get(address)["is_importance_pending"]
+    gate.set()
+    wait_until(lambda: not api.get(address)["is_importance_pending"], timeout_s=30, what="the importance")
+    assert api.get(address)["importance_note"] != "It is being computed."
+
+
+def test_a_trial_that_reached_no_rung_has_the_epoch_of_its_latest_validation(api, search, ended):
+    ticket = search.start(3, slots=1)
+    search.commit(ticket, validation(2, loss=1.0), validation(6, loss=0.9))
+    rows = api.get(path(search, "/trials"))["rows"]
+    assert [(row["number"], row["epochs"]) for row in rows] == [(0, None), (1, None), (2, None), (3, 1.5)]
+
+
+def test_a_trial_without_a_search_shows_its_best_metric_while_it_runs(store):
+    store.hosts.add(host("a", slots=8))
+    lone = Search(store, name="lone")
+    lone.config = store.configs.put(
+        {**DOCUMENT, "searcher": {"name": "single", "metric": "loss"}}, origins={}
+    ).config_id
+    key = TrialKey(dag_id="d", run_id="r", task_id="train")
+    submission = TrialSubmission(key=key, experiment_name="lone", config_id=lone.config, pool="gpus", slots=1)
+    ticket = store.trials.submit(submission)
+    lone.follow(ticket.attempt_id)
+    lone.commit(ticket, *(validation(step, loss=loss) for step, loss in ((1, 0.5), (2, 0.25), (3, 0.75))))
+    api = Api(store)
+    found = api.get(f"/trials/{ticket.trial_id}")
+    assert (found["best_metric"], found["best_step"], found["is_best"]) == (0.25, 2, True)
+    assert api.get("/experiments")["rows"][0]["best"] == 0.25
+
+
+@SQLITE
 def test_the_configuration_names_the_origin_of_each_value_and_hides_secrets(api, search, ended):
     page = api.get(path(search, "/config"))
     origins = {line["path"]: line["origin"] for line in page["lines"] if line["origin"]}
     assert (origins["name"], origins["entrypoint"], origins["searcher.metric"]) == ("config", "template", "default")
+    assert (origins["hyperparameters.lr.type"], origins["hyperparameters.opt.vals.0"]) == ("config", "config")
     assert "hidden-7f3a" not in page["yaml"]
     assert api.get(f"/trials/{ended[0].trial_id}/config")["yaml"] == page["yaml"]
 

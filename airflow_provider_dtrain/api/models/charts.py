@@ -18,6 +18,8 @@ class Curve(Model):
     """One metric of one trial."""
 
     trial_id: int
+    #: From 0 in its experiment; decides the colour of the curve.
+    number: int
     trial_name: str
     state: TrialState
     is_best: bool
@@ -69,6 +71,8 @@ class Hyperparameters(Model):
     importance: list[Importance]
     #: How the importance was computed, or why there is none.
     importance_note: str
+    #: It is being computed for the latest results, and a later request has it.
+    is_importance_pending: bool
 
 
 class RungEntry(Model):

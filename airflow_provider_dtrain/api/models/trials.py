@@ -28,6 +28,8 @@ class TrialRow(Model):
     best_step: int | None
     #: Units of training at its highest rung; without rungs the highest reported step.
     units: int | None
+    #: Epoch of its latest validation; None: it has reported at a rung, or its reports have no epoch.
+    epochs: float | None
     bracket: int
     #: Highest rung at which it has reported; None: before the first.
     rung: int | None

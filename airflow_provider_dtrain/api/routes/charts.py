@@ -106,6 +106,7 @@ def _curve(call: Call, entry: TrialEntry, of: CurveOf, x: Axis, *, is_best: bool
     kept = [(at, value) for at, value in zip(axis, of.values, strict=True) if at is not None]
     return Curve(
         trial_id=of.trial_id,
+        number=entry.view.number,
         trial_name=entry.labels.display_name or name_of(call, entry),
         state=entry.view.state,
         is_best=is_best,

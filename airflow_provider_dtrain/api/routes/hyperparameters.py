@@ -11,6 +11,7 @@ from fastapi import APIRouter, Query
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute, tagged
 from airflow_provider_dtrain.api.found import config_of, experiment_entry
+from airflow_provider_dtrain.api.importances import PENDING
 from airflow_provider_dtrain.api.models.charts import HyperparameterColumn, Hyperparameters, Importance
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
@@ -38,12 +39,14 @@ def hyperparameters(
     space = dimensions(None if config is None else config.document.get("hyperparameters"))
     key = (call.store.store_id, experiment_id, metric)
     if (known := call.importances.known(key, version)) is not None:
-        call.unless_known(version, known.note)
+        call.unless_known(version, known.note, False)
     trials = table.history(experiment_id)[-TRIALS_MOST:]
     if not own:
         trials = _judged_by(trials, table.last_metrics(experiment_id, str(metric)))
     smaller = entry.view.smaller_is_better
     found = call.importances.of(key, version, space, trials, smaller_is_better=smaller)
+    # Another metric than the searcher's changes with each report of any trial, so an older result is good enough.
+    is_pending = found is PENDING or (own and call.importances.known(key, version) is None)
     answer = Hyperparameters(
         names=[_column(one) for one in space],
         trial_id=[one.trial_id for one in trials],
@@ -53,8 +56,9 @@ def hyperparameters(
         columns={one.name: [value_at(trial.hparams, one.path) for trial in trials] for one in space if _varies(one)},
         importance=[Importance(name=name, value=value) for name, value in found.shares.items()],
         importance_note=found.note,
+        is_importance_pending=is_pending,
     )
-    return tagged(answer, call.tag(version, found.note))  # type: ignore[return-value]
+    return tagged(answer, call.tag(version, found.note, is_pending))  # type: ignore[return-value]
 
 
 def _varies(of: Dimension) -> bool:

@@ -117,5 +117,14 @@ def rendered(document: Mapping[str, Any], origins: Mapping[str, str]) -> list[Li
     path, is_leaf = "", False
     for number, line in enumerate(text.splitlines(), 1):
         path, is_leaf = at.get(number, (path, is_leaf))
-        lines.append(Line(line, path, origins.get(path, "default") if is_leaf else ""))
+        lines.append(Line(line, path, _origin_of(path, origins) if is_leaf else ""))
     return lines
+
+
+def _origin_of(path: str, origins: Mapping[str, str]) -> str:
+    """Return the origin of a value, which is that of the hyperparameter, map or list that contains it."""
+    while path:
+        if path in origins:
+            return origins[path]
+        path = _above(path)
+    return "default"

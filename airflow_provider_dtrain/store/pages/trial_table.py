@@ -128,7 +128,7 @@ class TrialTable:
 def _entries(conn: Connection, ids: Sequence[int]) -> list[TrialEntry]:
     views = {view.trial_id: view for view in trial_views(conn, trials.c.id.in_(ids))}
     own = labels_of(conn, "trial", ids)
-    reached = conn.execute(sa.select(trials.c.id, _UNITS, _STARTED).where(trials.c.id.in_(ids)))
+    reached = conn.execute(sa.select(trials.c.id, _UNITS, _EPOCHS, _STARTED).where(trials.c.id.in_(ids)))
     figures = {row.id: row for row in reached}
     live = [view.trial_id for view in views.values() if view.state in _WAITING]
     tasks = _tasks(conn, live)
@@ -138,6 +138,7 @@ def _entries(conn: Connection, ids: Sequence[int]) -> list[TrialEntry]:
             view=views[trial_id],
             labels=own.get(trial_id, Labels()),
             units=figures[trial_id].units,
+            epochs=figures[trial_id].epochs,
             started_at=figures[trial_id].started_at,
             task=tasks.get(trial_id),
             lengths=tuple(lengths.get(views[trial_id].search_id or 0, {}).get(str(views[trial_id].bracket), ())),
@@ -183,6 +184,15 @@ _UNITS_OF = sa.func.coalesce(
     .scalar_subquery(),
 )
 _UNITS = _UNITS_OF.label("units")
+_LATEST_EPOCH = (
+    sa.select(metrics.c.epoch)
+    .where(metrics.c.trial_id == trials.c.id, metrics.c.metric_group == "validation")
+    .order_by(metrics.c.step.desc())
+    .limit(1)
+    .correlate(trials)
+    .scalar_subquery()
+)
+_EPOCHS = sa.case((_RUNG_UNITS.is_(None), _LATEST_EPOCH)).label("epochs")
 #: Of a trial without a search: the metric of its result.
 _RESULT_METRIC = sa.case((trials.c.search_id.is_(None), trials.c.result["metric"].as_float()))
 _FIGURE_NAMES = ("number", "state", "best_step", "restarts", "created_at", "ended_at")

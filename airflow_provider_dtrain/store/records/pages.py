@@ -200,6 +200,8 @@ class TrialEntry:
     labels: Labels
     #: Units of training at its highest rung; without rungs its highest reported step.
     units: int | None
+    #: Epoch of the latest validation of a trial without rungs; None: it reported none.
+    epochs: float | None
     #: Time at which its ranks ran first.
     started_at: datetime | None
     #: Its gang while it waits or holds slots.

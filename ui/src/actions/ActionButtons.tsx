@@ -15,7 +15,7 @@ export const ActionButtons = ({ label, actions, onDone }: Props) =>
   actions.length === 0 ? null : (
     <HStack aria-label={label} gap={2} role="group" wrap="wrap">
       {actions.map((action) => (
-        <Button color={action.dangerous === true ? "fg.error" : undefined} key={action.id} onClick={() => ask(action, onDone)} size="sm" variant="outline">
+        <Button color={action.dangerous === true ? "red.fg" : undefined} key={action.id} onClick={() => ask(action, onDone)} size="sm" variant="outline">
           <Icon name={action.icon} /> {action.label}
         </Button>
       ))}

@@ -2,12 +2,12 @@ import { Menu, Portal } from "@chakra-ui/react";
 import { useState } from "react";
 
 import { Icon } from "../components/icons";
-import { type Action, ask } from "./ask";
+import { type Action, ask, type Shortcut } from "./ask";
 
 interface Props {
   /** Name for screen readers: "Actions of host gpu-01". */
   label: string;
-  actions: readonly Action[];
+  actions: readonly (Action | Shortcut)[];
   onDone?: () => void;
 }
 
@@ -16,6 +16,12 @@ export const ActionsMenu = ({ label, actions, onDone }: Props) => {
   const [used, setUsed] = useState(false);
   if (actions.length === 0) return null;
   const more = <Icon name="more" />;
+  const act = (chosen: string) => {
+    for (const action of actions.filter(({ id }) => id === chosen)) {
+      if ("open" in action) action.open();
+      else ask(action, onDone);
+    }
+  };
   if (!used) {
     return (
       <button aria-haspopup="menu" aria-label={label} className="dtrain-button" onClick={() => setUsed(true)} title={label} type="button">
@@ -24,7 +30,7 @@ export const ActionsMenu = ({ label, actions, onDone }: Props) => {
     );
   }
   return (
-    <Menu.Root defaultOpen lazyMount onSelect={({ value }) => actions.filter(({ id }) => id === value).forEach((action) => ask(action, onDone))} unmountOnExit>
+    <Menu.Root defaultOpen lazyMount onSelect={({ value }) => act(value)} unmountOnExit>
       <Menu.Trigger asChild>
         <button aria-label={label} className="dtrain-button" title={label} type="button">
           {more}
@@ -34,7 +40,7 @@ export const ActionsMenu = ({ label, actions, onDone }: Props) => {
         <Menu.Positioner>
           <Menu.Content>
             {actions.map(({ id, label: text, icon, dangerous }) => (
-              <Menu.Item color={dangerous === true ? "fg.error" : undefined} key={id} value={id}>
+              <Menu.Item color={dangerous === true ? "red.fg" : undefined} key={id} value={id}>
                 <Icon name={icon} /> {text}
               </Menu.Item>
             ))}

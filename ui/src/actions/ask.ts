@@ -22,6 +22,15 @@ export interface Action {
   run: (value: string) => Promise<{ message: string }>;
 }
 
+/** Something that a user can do without a confirmation: it opens a page or a dialog of its own. */
+export interface Shortcut {
+  id: string;
+  label: string;
+  icon: IconName;
+  dangerous?: false;
+  open: () => void;
+}
+
 interface Asked {
   action: Action;
   onDone: () => void;

@@ -6,8 +6,7 @@ type Schemas = components["schemas"];
 export type MetricName = Schemas["MetricName"];
 export type Group = MetricName["group"];
 export type Curves = Schemas["Curves"];
-/** `number` of the trial in its experiment decides about its colour. */
-export type CurveSeries = Schemas["Curve"] & { number?: number };
+export type CurveSeries = Schemas["Curve"];
 export type Hyperparameters = Schemas["Hyperparameters"];
 export type Rungs = Schemas["Rungs"];
 export type TrialRow = Schemas["TrialRow"];

@@ -1123,6 +1123,8 @@ export interface components {
             best_step: number | null;
             /** Units */
             units: number | null;
+            /** Epochs */
+            epochs: number | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -1209,6 +1211,8 @@ export interface components {
         Curve: {
             /** Trial Id */
             trial_id: number;
+            /** Number */
+            number: number;
             /** Trial Name */
             trial_name: string;
             /**
@@ -1703,6 +1707,8 @@ export interface components {
             importance: components["schemas"]["Importance"][];
             /** Importance Note */
             importance_note: string;
+            /** Is Importance Pending */
+            is_importance_pending: boolean;
         };
         /**
          * Importance
@@ -2450,6 +2456,8 @@ export interface components {
             best_step: number | null;
             /** Units */
             units: number | null;
+            /** Epochs */
+            epochs: number | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -2575,6 +2583,8 @@ export interface components {
             best_step: number | null;
             /** Units */
             units: number | null;
+            /** Epochs */
+            epochs: number | null;
             /** Bracket */
             bracket: number;
             /** Rung */

@@ -1,7 +1,8 @@
 import { Center, Flex } from "@chakra-ui/react";
-import { type PropsWithChildren, useEffect } from "react";
+import { type PropsWithChildren, useLayoutEffect } from "react";
 import { Link } from "react-router-dom";
 
+import { TitleContext } from "../hooks/useTitle";
 import { PAGES } from "./pages";
 import { ROOT } from "./paths";
 import { Shell } from "./Shell";
@@ -31,14 +32,23 @@ const Navigation = ({ current }: { current: string | null }) => (
   </Flex>
 );
 
+const setTitle = (title: string) => {
+  document.title = `${title} - DTrain - Airflow`;
+};
+
 /** Frame of a page: navigation and title. */
 export const Frame = ({ current, title, children }: PropsWithChildren<{ current: string | null; title: string }>) => {
-  useEffect(() => {
+  // Before the effects of the page, which knows the name of its object.
+  useLayoutEffect(() => {
     const before = document.title;
-    document.title = `${title} - DTrain - Airflow`;
+    setTitle(title);
     return () => {
       document.title = before;
     };
   }, [title]);
-  return <Shell navigation={<Navigation current={current} />}>{children}</Shell>;
+  return (
+    <TitleContext value={setTitle}>
+      <Shell navigation={<Navigation current={current} />}>{children}</Shell>
+    </TitleContext>
+  );
 };

@@ -2,6 +2,8 @@ import { Box, Button, ButtonGroup, Flex, Heading, HStack, IconButton } from "@ch
 import { type ReactNode, useId, useRef, useState } from "react";
 
 import { Icon } from "../components/icons";
+import { type Named, saveImage } from "./image";
+import { chartColors } from "./theme";
 
 interface Props {
   title: string;
@@ -10,13 +12,15 @@ interface Props {
   /** The same data as a table, for screen readers and for exact values. */
   table?: (() => ReactNode) | undefined;
   onDownload?: (() => void) | undefined;
+  /** Series in the legend of the chart as a PNG file. Without it the chart has none: it is not painted on canvases. */
+  image?: readonly Named[] | undefined;
   /** Facts about the data that the chart cannot show. */
   notes?: readonly (string | null | false)[];
   children: ReactNode;
 }
 
 /** Title, controls and table of a chart. */
-export const ChartFrame = ({ title, controls, table, onDownload, notes = [], children }: Props) => {
+export const ChartFrame = ({ title, controls, table, onDownload, image, notes = [], children }: Props) => {
   const [asTable, setAsTable] = useState(false);
   const id = useId();
   const root = useRef<HTMLElement>(null);
@@ -55,6 +59,20 @@ export const ChartFrame = ({ title, controls, table, onDownload, notes = [], chi
           {onDownload === undefined ? null : (
             <IconButton aria-label={`Download ${title} as CSV`} onClick={onDownload} size="xs" title="Download as CSV" variant="ghost">
               <Icon name="download" />
+            </IconButton>
+          )}
+          {image === undefined || asTable ? null : (
+            <IconButton
+              aria-label={`Download ${title} as PNG`}
+              onClick={() => {
+                const body = root.current?.querySelector("[data-chart-body], [data-picture]");
+                if (body) saveImage(body, title, image, chartColors());
+              }}
+              size="xs"
+              title="Download as PNG"
+              variant="ghost"
+            >
+              <Icon name="image" />
             </IconButton>
           )}
           {canGrow ? (

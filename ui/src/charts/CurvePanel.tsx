@@ -49,6 +49,7 @@ export const CurvePanel = ({ title, xName, controls, legend = false, notes = [],
         </HStack>
       }
       notes={[...notes, hidden > 0 && `${hidden} values are not above 0, so the log axis does not show them.`]}
+      image={curves}
       onDownload={save}
       table={() => <CurveTable curves={curves} label={`${title} as a table`} xKind={xKind} yKind={yKind} />}
       title={title}

@@ -101,6 +101,7 @@ export const HeatStrip = memo(function HeatStrip({ id, axis, strip, range }: Pro
     <Box>
       <Box
         aria-label={`Step time of ${rows} ranks over time. Slow ranks: ${strip.slow_ranks.length === 0 ? "none" : strip.slow_ranks.map(({ rank }) => rank).join(", ")}.`}
+        data-picture=""
         height={`${height}px`}
         position="relative"
         role="img"

@@ -41,6 +41,7 @@ export const RungChart = memo(function RungChart({ bracket, rungs, metric, unit,
       <Box
         aria-label={`Bracket ${bracket}: ${rungs.length} rungs. The table has the same reports.`}
         cursor={dot === null ? undefined : "pointer"}
+        data-picture=""
         height={`${height}px`}
         position="relative"
         role="img"

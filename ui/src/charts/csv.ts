@@ -15,8 +15,11 @@ export const csv = (rows: readonly (readonly (number | string | null | undefined
   `${rows.map((row) => row.map(cell).join(",")).join("\r\n")}\r\n`;
 
 /** Offer a text as a download. */
-export const download = (name: string, text: string, type = "text/csv"): void => {
-  const url = URL.createObjectURL(new Blob([text], { type: `${type};charset=utf-8` }));
+export const download = (name: string, text: string, type = "text/csv"): void => save(name, new Blob([text], { type: `${type};charset=utf-8` }));
+
+/** Offer data as a download. */
+export const save = (name: string, data: Blob): void => {
+  const url = URL.createObjectURL(data);
   const link = document.createElement("a");
   link.href = url;
   link.download = name.replace(/[^\w.-]+/g, "_");

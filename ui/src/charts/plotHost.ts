@@ -47,6 +47,9 @@ export interface PlotCalls {
 /** Least width of the y axis in pixels, so that the areas of charts below each other are aligned. */
 const LEAST_Y_PX = 58;
 
+/** Room at the right edge for half of the last label of a clock, in pixels. */
+const RIGHT_PX = 28;
+
 /** Room beside the area for dots at its edges, in pixels. */
 const EDGE_PX = 5;
 
@@ -207,7 +210,7 @@ export class PlotHost {
     return {
       width,
       height,
-      padding: [8, 14, 0, 0],
+      padding: [8, RIGHT_PX, 0, 0],
       legend: { show: false },
       scales: {
         x: { time: false, distr: distr(this.#x.scale), range: () => [this.#x.scale.min, this.#x.scale.max] },

@@ -9,6 +9,8 @@ import { Tags } from "./Tags";
 interface Props {
   state: string;
   labels: Labelled;
+  /** Heading of an object without a display name; its name stands below. Without it the name is the heading. */
+  heading?: string;
   /** Route of the object: "trials/7". */
   path: string;
   words: string;
@@ -20,15 +22,16 @@ interface Props {
 }
 
 /** State, name, tags and description of the object that a page shows, with a dialog to edit them. */
-export const PageTitle = ({ state, labels, path, words, mayEdit, onEdited, onTag, children }: Props) => {
+export const PageTitle = ({ state, labels, heading, path, words, mayEdit, onEdited, onTag, children }: Props) => {
   const [isEdited, setEdited] = useState(false);
   const { name, display_name, description, tags } = labels;
+  const shown = display_name ?? heading ?? name;
   return (
     <Box mb={2}>
       <Flex align="center" gap={3} wrap="wrap">
         <StateBadge state={state} />
         <Heading minW={0} overflowWrap="anywhere" size="lg">
-          {display_name ?? name}
+          {shown}
         </Heading>
         {mayEdit ? (
           <IconButton aria-label={`Edit name, description and tags of ${words}`} onClick={() => setEdited(true)} size="xs" title="Edit name, description and tags" variant="ghost">
@@ -40,7 +43,7 @@ export const PageTitle = ({ state, labels, path, words, mayEdit, onEdited, onTag
           {children}
         </HStack>
       </Flex>
-      {display_name === null || display_name === name ? null : (
+      {shown === name || shown.endsWith(`, ${name}`) ? null : (
         <Text color="fg.muted" fontSize="sm" overflowWrap="anywhere">
           {name}
         </Text>

@@ -15,6 +15,7 @@ const SHAPES = {
   external: "M14 4h6v6M20 4l-9 9M18 14v6H4V6h6",
   flag: "M5 21V4h11l-2 4 2 4H5",
   gauge: "M4 18a9 9 0 1 1 16 0M12 15l4-5",
+  image: "M3 5h18v14H3zM3 16l5-5 4 4 3-3 6 6M15.5 9h.01",
   more: "M5 12h.01M12 12h.01M19 12h.01",
   pause: "M8 5v14M16 5v14",
   pencil: "M4 20l1-5L16 4l4 4L9 19z",

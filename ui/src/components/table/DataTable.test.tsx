@@ -30,7 +30,7 @@ const Probe = ({ onOpen }: { onOpen?: (row: Row) => void }) => {
   const [selected, setSelected] = useState<ReadonlySet<string | number>>(new Set());
   const select = ({ id }: Row, on: boolean) => setSelected((old) => new Set(on ? [...old, id] : [...old].filter((item) => item !== id)));
   return (
-    <DataTable columns={columns} empty="nothing" label="Rows" maxHeightPx={400} onSelect={select} rowKey={({ id }) => id} rows={rows} selected={selected} what="Rows" {...(onOpen === undefined ? {} : { onOpen })} />
+    <DataTable columns={columns} empty="nothing" label="Rows" onSelect={select} rowKey={({ id }) => id} rows={rows} selected={selected} what="Rows" {...(onOpen === undefined ? {} : { onOpen })} />
   );
 };
 

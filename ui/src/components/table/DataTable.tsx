@@ -46,8 +46,8 @@ interface Props<R> {
   empty: ReactNode;
   /** What the table shows, for messages: "Experiments". */
   what: string;
-  /** Height in pixels, where the table does not take the rest of the window. */
-  maxHeightPx?: number;
+  /** Least height in pixels, where the rest of the window may be too small for a table. */
+  leastPx?: number;
 }
 
 interface RowProps<R> {
@@ -98,9 +98,9 @@ const Table = chakra("table", { base: TABLE_CSS });
 
 /** A table of any length. The server sorts, filters and sends the visible rows; the document contains only these. */
 export const DataTable = <R,>(props: Props<R>) => {
-  const { label, columns, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, maxHeightPx } = props;
+  const { label, columns, rows, rowKey, sort, onSort, onOpen, selected, onSelect, isMarked, empty, what, leastPx } = props;
   const frame = useRef<HTMLDivElement>(null);
-  const room = useRoom(frame, maxHeightPx);
+  const room = useRoom(frame, leastPx);
   const [top, setTop] = useState(0);
   const [active, setActive] = useState(0);
   const { total, show } = rows;

@@ -6,13 +6,12 @@ const LEAST = 240;
 const BELOW = 24;
 
 /** Return the height from the upper edge of an element to the lower edge of the window, in pixels. */
-export const useRoom = (element: RefObject<HTMLElement | null>, fixed: number | undefined): number => {
+export const useRoom = (element: RefObject<HTMLElement | null>, least = LEAST): number => {
   const [room, setRoom] = useState(600);
   useLayoutEffect(() => {
-    if (fixed !== undefined) return undefined;
     const measure = () => {
       const top = element.current?.getBoundingClientRect().top;
-      if (top !== undefined) setRoom(Math.max(LEAST, Math.round(window.innerHeight - Math.max(0, top) - BELOW)));
+      if (top !== undefined) setRoom(Math.max(least, Math.round(window.innerHeight - Math.max(0, top) - BELOW)));
     };
     measure();
     window.addEventListener("resize", measure);
@@ -23,6 +22,6 @@ export const useRoom = (element: RefObject<HTMLElement | null>, fixed: number | 
       window.removeEventListener("resize", measure);
       observer.disconnect();
     };
-  }, [element, fixed]);
-  return fixed ?? room;
+  }, [element, least]);
+  return room;
 };

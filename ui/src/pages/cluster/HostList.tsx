@@ -37,7 +37,7 @@ const light = (frame: HTMLElement | null, gang: string | undefined) => {
 /** Hosts with their squares. Only visible hosts are in the document. */
 export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => {
   const frame = useRef<HTMLDivElement>(null);
-  const room = useRoom(frame, undefined);
+  const room = useRoom(frame);
   const width = useWidth(frame);
   const [active, setActive] = useState<At | null>(null);
   const [pointed, setPointed] = useState<{ at: At; rect: DOMRect } | null>(null);

@@ -63,7 +63,7 @@ export const CodeArea = ({ label, text, onChange, problems, changed, area, helpI
           {Array.from({ length: total }, (_, index) => {
             const problem = worst.get(index + 1);
             return (
-              <Box color={problem === undefined ? undefined : problem.severity === "error" ? "fg.error" : "fg.warning"} fontWeight={problem === undefined ? undefined : "bold"} height={`${LINE_PX}px`} key={index} title={problem?.message}>
+              <Box color={problem === undefined ? undefined : problem.severity === "error" ? "red.fg" : "orange.fg"} fontWeight={problem === undefined ? undefined : "bold"} height={`${LINE_PX}px`} key={index} title={problem?.message}>
                 {problem === undefined ? "" : "! "}
                 {index + 1}
               </Box>

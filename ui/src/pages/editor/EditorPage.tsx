@@ -102,7 +102,7 @@ const Editor = ({ source, template: usual, forkOf, me }: EditorProps) => {
       <Flex align="center" gap={3} mb={2} wrap="wrap">
         <HStack gap={2}>
           <Text fontSize="sm">Template</Text>
-          <NativeSelect.Root size="sm" width="220px">
+          <NativeSelect.Root size="sm" width="280px">
             <NativeSelect.Field aria-label="Template" onChange={(event) => setTemplate(event.target.value === "" ? null : event.target.value)} value={template ?? ""}>
               <option value="">as the configuration names it</option>
               {[...new Set([...names, ...(template === null ? [] : [template])])].map((name) => (

@@ -26,7 +26,7 @@ const Problem = ({ problem, onGo }: { problem: PlacedProblem; onGo: () => void }
     type="button"
     width="100%"
   >
-    <Box color={problem.severity === "error" ? "fg.error" : "fg.warning"} fontSize="xs">
+    <Box color={problem.severity === "error" ? "red.fg" : "orange.fg"} fontSize="xs">
       {problem.severity === "error" ? "Error" : "Warning"} in line {problem.line}
       {problem.path === "" ? "" : `, ${problem.path}`}
     </Box>
@@ -63,7 +63,7 @@ export const Outcome = ({ outcome, pending, onGo }: Props) => {
               { label: "Pool", value: summary.pool },
             ]}
           />
-          <Text color={summary.fits ? "fg.success" : "fg.warning"} fontSize="sm">
+          <Text color={summary.fits ? "green.fg" : "orange.fg"} fontSize="sm">
             <Icon name={summary.fits ? "check" : "warning"} /> {summary.fits ? summary.fits_reason || "The hosts of the pool can run a trial." : summary.fits_reason}
           </Text>
         </Box>

@@ -15,6 +15,7 @@ import { PageTitle } from "../../components/PageTitle";
 import { Stale } from "../../components/Stale";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
+import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "./ConfigView";
 import { CurvesTab } from "./CurvesTab";
@@ -55,6 +56,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
   const mayChangePriority = useMe()?.may_change_hosts ?? false;
   const isLive = cached<Experiment>(path)?.data.state === "running";
   const { data, error, loading, stale, refresh } = useData<Experiment>(path, { everyMs: isLive ? LIVE_MS : ENDED_MS });
+  useTitle(data === undefined ? null : `${data.display_name ?? data.name} (experiment ${id})`);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Experiment ${id}`} />;
   const tabs = [

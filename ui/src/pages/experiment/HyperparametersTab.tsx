@@ -3,6 +3,7 @@ import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
 import { type Hyperparameters } from "../../api/charts";
+import { cached } from "../../api/cache";
 import { withQuery } from "../../api/client";
 import { type Experiment } from "../../api/experiment";
 import { paths } from "../../app/paths";
@@ -19,7 +20,7 @@ import { NamePicker } from "../../components/NamePicker";
 import { Stale } from "../../components/Stale";
 import { ColumnsMenu } from "../../components/table/ColumnsMenu";
 import { count, number } from "../../format/numbers";
-import { useData } from "../../hooks/useData";
+import { LIVE_MS, useData } from "../../hooks/useData";
 import { useUrlState } from "../../hooks/useUrlState";
 import { SelectedTrials } from "./SelectedTrials";
 import { HistoryChart, ScatterChart } from "./SpaceCharts";
@@ -136,7 +137,9 @@ export const HyperparametersTab = ({ experiment }: { experiment: Experiment }) =
   const names = useMemo(() => [...new Set(experiment.metrics.filter(({ group }) => group === "validation").map(({ name }) => name))], [experiment.metrics]);
   const metric = view.by !== "" ? view.by : (experiment.metric ?? names[0] ?? "");
   const path = withQuery(`experiments/${experiment.experiment_id}/hyperparameters`, { metric: view.by });
-  const { data, error, loading, stale, refresh } = useData<Hyperparameters>(path, { everyMs: experiment.state === "running" ? EVERY_MS : null, keepPrevious: true });
+  const isPending = cached<Hyperparameters>(path)?.data.is_importance_pending ?? true;
+  const everyMs = isPending ? LIVE_MS : experiment.state === "running" ? EVERY_MS : null;
+  const { data, error, loading, stale, refresh } = useData<Hyperparameters>(path, { everyMs, keepPrevious: true });
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Hyperparameters" />;
   if (data.trial_id.length === 0 || data.names.every(({ kind }) => kind === "const")) {

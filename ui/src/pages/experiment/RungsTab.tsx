@@ -102,7 +102,7 @@ export const RungsTab = ({ experiment }: { experiment: Experiment }) => {
           <RungLegend />
         </HStack>
         {brackets.map((bracket) => (
-          <ChartFrame key={bracket.bracket} table={() => <BracketTable bracket={bracket} data={data} />} title={brackets.length > 1 ? `Bracket ${bracket.bracket}` : "Rungs"}>
+          <ChartFrame image={[]} key={bracket.bracket} table={() => <BracketTable bracket={bracket} data={data} />} title={brackets.length > 1 ? `Bracket ${bracket.bracket}` : "Rungs"}>
             <Counts bracket={bracket} units={data.units} />
             <RungChart
               bracket={bracket.bracket}

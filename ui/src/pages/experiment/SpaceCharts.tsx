@@ -19,6 +19,8 @@ interface Common {
   onPick: (index: number) => void;
 }
 
+const NO_LEGEND: readonly [] = [];
+
 /** Width of the cloud of points of one category, as a share of its place on the axis. */
 const CLOUD = 0.6;
 
@@ -54,6 +56,7 @@ export const ScatterChart = ({ data, metric, shades, marks, describe, onPick, na
         </HStack>
       }
       notes={[x.absent > 0 && `${x.absent} trials have no value.`, y.absent > 0 && `${y.absent} trials have no metric.`]}
+      image={NO_LEGEND}
       title={`${metric} over ${name}`}
     >
       <PointChart describe={describe} label={`${metric} over ${name}`} onPick={onPick} points={points} x={x} y={y} />
@@ -72,7 +75,7 @@ export const HistoryChart = ({ data, metric, shades, marks, describe, onPick, sm
     return bestLine(bestSoFar(data.number, data.metric, smallerIsBetter), (value) => placeOf(scaleX, value), (value) => placeOf(scaleY, value));
   }, [data, x, y, smallerIsBetter]);
   return (
-    <ChartFrame notes={["The line is the best value so far, in the order of the trials."]} title={`${metric} by trial`}>
+    <ChartFrame image={NO_LEGEND} notes={["The line is the best value so far, in the order of the trials."]} title={`${metric} by trial`}>
       <PointChart describe={describe} label={`${metric} of each trial, in the order of the trials`} line={line} onPick={onPick} points={points} x={x} y={y} />
     </ChartFrame>
   );

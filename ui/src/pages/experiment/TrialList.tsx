@@ -28,7 +28,7 @@ interface Props {
 const OpenLink = ({ trial_id, trial_name, is_best }: CurveSeries) => (
   <HStack flexShrink={0} gap={1}>
     {is_best ? (
-      <Box color="fg.success" fontSize="xs" fontWeight="bold">
+      <Box color="green.fg" fontSize="xs" fontWeight="bold">
         best
       </Box>
     ) : null}

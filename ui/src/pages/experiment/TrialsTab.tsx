@@ -24,6 +24,9 @@ const STATES = ["queued", "running", "paused", "completed", "stopped", "errored"
 
 const USUAL = { q: "", state: "", sort: "number", columns: [] as readonly string[], pick: [] as readonly string[] };
 
+/** Least height of the table, in pixels: below the facts of the experiment the rest of a small window shows few rows. */
+const LEAST_PX = 480;
+
 const keyOf = ({ trial_id }: TrialRow) => trial_id;
 
 /** Table of the experiment's trials, with a column per hyperparameter. */
@@ -84,7 +87,7 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
         }
         isMarked={({ trial_id }) => trial_id === best_trial}
         label="Trials"
-        maxHeightPx={640}
+        leastPx={LEAST_PX}
         onOpen={({ trial_id }) => void navigate(paths.trial(trial_id))}
         onSelect={({ trial_id }) => setView({ pick: toggled(view.pick, String(trial_id)) })}
         onSort={(sort) => setView({ sort })}

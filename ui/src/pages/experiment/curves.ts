@@ -6,7 +6,7 @@ import { type Look, lookOfTrial } from "../../charts/palette";
 import { smoothed } from "../../charts/smoothing";
 
 /** Return the look of a trial's curve. */
-export const lookOf = ({ number, trial_id }: Pick<CurveSeries, "number" | "trial_id">): Look => lookOfTrial(number ?? trial_id);
+export const lookOf = ({ number }: Pick<CurveSeries, "number">): Look => lookOfTrial(number);
 
 /** A curve, and whether its x had to be sorted. */
 export interface Made {

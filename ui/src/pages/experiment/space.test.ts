@@ -9,7 +9,7 @@ const data: Hyperparameters = {
     { name: "lr", kind: "float", log: true, values: null }, { name: "depth", kind: "int", log: false, values: null }, { name: "seed", kind: "const", log: false, values: [1] },
   ],
   trial_id: [10, 11, 12], number: [2, 0, 1], state: ["completed", "completed", "errored"], metric: [0.3, 0.5, null],
-  columns: { lr: [1e-4, 1e-2, 1], depth: [1, 2, null] }, importance: [{ name: "depth", value: 0.9 }, { name: "lr", value: 0.1 }], importance_note: "",
+  columns: { lr: [1e-4, 1e-2, 1], depth: [1, 2, null] }, importance: [{ name: "depth", value: 0.9 }, { name: "lr", value: 0.1 }], importance_note: "", is_importance_pending: false,
 };
 
 test("axes are in the order of importance, without constants", () => {

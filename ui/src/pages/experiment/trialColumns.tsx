@@ -17,6 +17,12 @@ export const hparamText = (value: unknown): string => (typeof value === "number"
 /** Hyperparameters with columns of their own, until the user chooses others. */
 const SHOWN = 5;
 
+/** Return how long a trial has trained, in the unit of the search if it reported it. */
+export const trainedText = ({ units: done, epochs, rung }: Pick<TrialRow, "epochs" | "rung" | "units">, units: string | undefined): string => {
+  if (rung !== null || done === null || units === undefined || units === "batches") return count(done);
+  return units === "epochs" && epochs !== null ? number(epochs) : `step ${count(done)}`;
+};
+
 /** Columns of the table of trials: one per hyperparameter of the experiment. */
 export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search">): Column<TrialRow>[] => {
   const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
@@ -27,7 +33,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
       id: "number",
       header: "Trial",
       sort: "number",
-      width: 150,
+      width: 115,
       cell: ({ trial_id, number: place, name, display_name }) => (
         <PageLink title={name} to={paths.trial(trial_id)}>
           {display_name ?? `Trial ${place}`}
@@ -35,25 +41,25 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
         </PageLink>
       ),
     },
-    { id: "state", header: "State", sort: "state", width: 130, cell: ({ state }) => <StateBadge state={state} /> },
+    { id: "state", header: "State", sort: "state", width: 125, cell: ({ state }) => <StateBadge state={state} /> },
     {
       id: "best_metric",
       header: experiment.metric === null ? "Best" : `Best ${experiment.metric}`,
       sort: "best_metric",
-      width: 130,
+      width: 125,
       align: "end",
       cell: ({ best_metric }) => number(best_metric),
     },
     ...varied.map(({ name }, index): Column<TrialRow> => ({
-      id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: 120, align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
+      id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: 105, align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
-    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: ({ units: done, rung }) => (rung === null && done !== null && units !== undefined ? `step ${count(done)}` : count(done)) },
-    { id: "rung", header: "Rung", sort: "rung", width: 80, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => trainedText(row, units) },
+    { id: "rung", header: "Rung", sort: "rung", width: 70, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
     { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },
-    { id: "duration_s", header: "Duration", sort: "duration_s", width: 110, align: "end", cell: ({ duration_s }) => duration(duration_s) },
+    { id: "duration_s", header: "Duration", sort: "duration_s", width: 105, align: "end", cell: ({ duration_s }) => duration(duration_s) },
     { id: "restarts", header: "Restarts", width: 90, align: "end", optional: true, cell: ({ restarts }) => String(restarts) },
-    { id: "reason", header: "Reason", width: 240, cell: ({ reason }) => reason ?? "" },
+    { id: "reason", header: "Reason", width: 200, cell: ({ reason }) => reason ?? "" },
     { id: "tags", header: "Tags", width: 140, optional: true, cell: ({ tags }) => <Tags tags={tags} /> },
     { id: "description", header: "Description", width: 220, optional: true, cell: ({ description }) => description },
     {

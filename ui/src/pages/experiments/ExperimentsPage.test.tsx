@@ -51,6 +51,28 @@ describe("the page of experiments", () => {
     expect(router.state.location.search).toBe("");
   });
 
+  it("offers the actions of a row that the user may carry out, and forks in the editor", async () => {
+    const me = { user: "ann", may_change_hosts: false, version: "", starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" } };
+    serve({ me: { body: me }, experiments: page([row(1), row(2, { may_edit: false, state: "completed" })]) });
+    const { router } = show(<App />, "/plugin/dtrain/experiments");
+    await userEvent.click(await screen.findByRole("button", { name: "Actions of experiment 1" }));
+    await waitFor(() => expect(screen.getAllByRole("menuitem").map((item) => item.textContent.trim())).toEqual(["Edit name and tags", "Fork", "Pause", "Finish", "Cancel"]));
+    await userEvent.keyboard("{Escape}");
+    await userEvent.click(screen.getByRole("button", { name: "Actions of experiment 2" }));
+    await userEvent.click(await screen.findByRole("menuitem", { name: "Fork" }));
+    expect(router.state.location).toMatchObject({ pathname: "/plugin/dtrain/experiments/new", search: "?fork=2" });
+  });
+
+  it("edits name and tags of a row", async () => {
+    const arrived = serve({ experiments: page([row(1)]), "PATCH experiments/1": { body: {} } });
+    show(<App />, "/plugin/dtrain/experiments");
+    await userEvent.click(await screen.findByRole("button", { name: "Actions of experiment 1" }));
+    await userEvent.click(await screen.findByRole("menuitem", { name: "Edit name and tags" }));
+    await userEvent.type(await screen.findByRole("textbox", { name: "Name" }), "final");
+    await userEvent.click(screen.getByRole("button", { name: "Save" }));
+    await waitFor(() => expect(arrived.find(({ method }) => method === "PATCH")?.body).toEqual({ display_name: "final", description: "", tags: ["vision"] }));
+  });
+
   it("shows text from the store as text", async () => {
     const hostile = "<img src=x onerror=alert(1)>".padEnd(500, "x");
     serve({ experiments: page([row(1, { name: hostile, tags: [hostile], metric: hostile })]) });

@@ -1,5 +1,5 @@
 import { Button, Flex, Heading, HStack, Spacer, Text } from "@chakra-ui/react";
-import { useMemo } from "react";
+import { useMemo, useState } from "react";
 import { Link, useNavigate } from "react-router-dom";
 
 import { apiUrl, withQuery } from "../../api/client";
@@ -8,11 +8,13 @@ import { paths } from "../../app/paths";
 import { EmptyState } from "../../components/EmptyState";
 import { FilterSelect } from "../../components/FilterSelect";
 import { Icon } from "../../components/icons";
+import { LabelsDialog } from "../../components/LabelsDialog";
 import { SearchBar } from "../../components/SearchBar";
 import { StateBadge } from "../../components/StateBadge";
 import { chosenColumns, ColumnsMenu, usualColumns } from "../../components/table/ColumnsMenu";
 import { DataTable } from "../../components/table/DataTable";
 import { plural } from "../../format/numbers";
+import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
 import { experimentColumns } from "./columns";
@@ -25,7 +27,7 @@ const USUAL = {
   tag: [] as readonly string[],
   dag_id: "",
   sort: "-created_at",
-  columns: usualColumns(experimentColumns(() => undefined)) as readonly string[],
+  columns: usualColumns(experimentColumns({ onTag: () => undefined, onEdit: () => undefined, onFork: null, onDone: () => undefined, mayChangePriority: false })) as readonly string[],
 };
 
 const keyOf = ({ experiment_id }: ExperimentRow) => experiment_id;
@@ -37,7 +39,22 @@ export const ExperimentsPage = () => {
   const filters = { q: view.q, state: view.state, tag: view.tag, dag_id: view.dag_id };
   const sorting = { sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
   const rows = useRows<ExperimentRow, Experiments>("experiments", { ...filters, ...sorting });
-  const columns = useMemo(() => experimentColumns((tag) => setView({ tag: [tag] })), [setView]);
+  const [edited, setEdited] = useState<ExperimentRow | null>(null);
+  const me = useMe();
+  const mayChangePriority = me?.may_change_hosts ?? false;
+  const mayStart = me?.starting.may_trigger ?? false;
+  const { refresh } = rows;
+  const columns = useMemo(
+    () =>
+      experimentColumns({
+        onTag: (tag) => setView({ tag: [tag] }),
+        onEdit: setEdited,
+        onFork: mayStart ? ({ experiment_id }) => void navigate(paths.start(experiment_id)) : null,
+        onDone: refresh,
+        mayChangePriority,
+      }),
+    [setView, setEdited, refresh, mayStart, mayChangePriority, navigate],
+  );
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
   const isFiltered = view.q !== "" || view.state !== "" || view.tag.length > 0 || view.dag_id !== "";
   const clear = () => setView({ q: "", state: "", tag: [], dag_id: "" });
@@ -89,6 +106,9 @@ export const ExperimentsPage = () => {
         sort={view.sort}
         what="Experiments"
       />
+      {edited === null ? null : (
+        <LabelsDialog labels={edited} onClose={() => setEdited(null)} onDone={refresh} path={`experiments/${edited.experiment_id}`} words={`experiment ${edited.experiment_id}`} />
+      )}
       <Text srOnly>Arrow keys move between rows, Enter opens a row.</Text>
     </>
   );

@@ -1,4 +1,6 @@
-import { shownState } from "../../actions/experiments";
+import { ActionsMenu } from "../../actions/ActionsMenu";
+import { type Shortcut } from "../../actions/ask";
+import { experimentActions, shownState } from "../../actions/experiments";
 import { type ExperimentRow } from "../../api/types";
 import { paths } from "../../app/paths";
 import { PageLink } from "../../components/Links";
@@ -33,8 +35,24 @@ const Best = ({ row: { best, best_trial, metric, smaller_is_better } }: { row: E
   );
 };
 
+/** What the rows of the table lead to. */
+export interface RowUses {
+  onTag: (tag: string) => void;
+  /** Edit name, description and tags. */
+  onEdit: (row: ExperimentRow) => void;
+  /** Open the editor with the configuration; null: the user may not start experiments. */
+  onFork: ((row: ExperimentRow) => void) | null;
+  onDone: () => void;
+  mayChangePriority: boolean;
+}
+
+const shortcuts = (row: ExperimentRow, { onEdit, onFork }: RowUses): Shortcut[] => [
+  ...(row.may_edit ? [{ id: "labels", label: "Edit name and tags", icon: "pencil", open: () => onEdit(row) } as const] : []),
+  ...(onFork === null ? [] : [{ id: "fork", label: "Fork", icon: "copy", open: () => onFork(row) } as const]),
+];
+
 /** Columns of the table of experiments. */
-export const experimentColumns = (onTag: (tag: string) => void): Column<ExperimentRow>[] => [
+export const experimentColumns = (uses: RowUses): Column<ExperimentRow>[] => [
   { id: "experiment_id", header: "Id", width: 70, align: "end", cell: ({ experiment_id }) => String(experiment_id), optional: true },
   {
     id: "name",
@@ -52,7 +70,7 @@ export const experimentColumns = (onTag: (tag: string) => void): Column<Experime
   { id: "trials", header: "Trials", width: 190, cell: ({ trials }) => trialsInWords(trials) },
   { id: "best", header: "Best", sort: "best", width: 170, cell: (row) => <Best row={row} /> },
   { id: "method", header: "Searcher", sort: "method", width: 120, cell: ({ method }) => method ?? NONE, optional: true },
-  { id: "tags", header: "Tags", width: 130, cell: ({ tags }) => <Tags onPick={onTag} tags={tags} /> },
+  { id: "tags", header: "Tags", width: 130, cell: ({ tags }) => <Tags onPick={uses.onTag} tags={tags} /> },
   { id: "expected_end", header: "Expected end", width: 110, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE) },
   {
     id: "dag_id",
@@ -65,4 +83,13 @@ export const experimentColumns = (onTag: (tag: string) => void): Column<Experime
   { id: "duration", header: "Duration", width: 110, cell: ({ created_at, ended_at }) => <Elapsed from={created_at} until={ended_at} />, optional: true },
   { id: "ended_at", header: "Ended", sort: "ended_at", width: 175, cell: ({ ended_at }) => <Time at={ended_at} />, optional: true },
   { id: "description", header: "Description", width: 240, cell: ({ description }) => description, optional: true },
+  {
+    id: "actions",
+    header: "Actions",
+    width: 70,
+    pinned: true,
+    cell: (row) => (
+      <ActionsMenu actions={[...shortcuts(row, uses), ...experimentActions(row, uses.mayChangePriority)]} label={`Actions of experiment ${row.experiment_id}`} onDone={uses.onDone} />
+    ),
+  },
 ];

@@ -55,7 +55,7 @@ const Row = ({ row }: { row: RankRow }) => {
         <Table.Cell overflowWrap="anywhere">{row.host}</Table.Cell>
         <Table.Cell>{row.slot ?? ""}</Table.Cell>
         <Table.Cell>{row.pid ?? ""}</Table.Cell>
-        <Table.Cell color={isFailed ? "fg.error" : undefined} fontWeight={isFailed ? "bold" : undefined}>
+        <Table.Cell color={isFailed ? "red.fg" : undefined} fontWeight={isFailed ? "bold" : undefined}>
           {exitWords(row.exit_code, row.sent_signal)}
         </Table.Cell>
         <Table.Cell>

@@ -41,7 +41,7 @@ const RankTable = ({ data }: { data: StepTimes }) => (
               <Table.Cell>{host}</Table.Cell>
               <Table.Cell>{slot ?? ""}</Table.Cell>
               <Table.Cell>{ratio === null ? NONE : `${ratio.toFixed(2)} times`}</Table.Cell>
-              <Table.Cell color="fg.error">{slow === undefined ? "" : "slow"}</Table.Cell>
+              <Table.Cell color="red.fg">{slow === undefined ? "" : "slow"}</Table.Cell>
             </Table.Row>
           );
         })}
@@ -66,6 +66,7 @@ export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => 
       <ChartFrame
         controls={<AttemptPicker attempts={attempts} onChange={setAttempt} value={attempt ?? data.attempt} />}
         table={data.ranks.length === 0 ? undefined : () => <RankTable data={data} />}
+        image={data.ranks.length === 0 ? undefined : []}
         notes={["The time that a rank needs for a step, without its wait for other ranks."]}
         title={`Step time by rank${data.median_s === null ? "" : `, median ${duration(data.median_s)}`}`}
       >

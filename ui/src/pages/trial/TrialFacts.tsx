@@ -43,6 +43,17 @@ const Trains = ({ trial }: { trial: Trial }) => {
   );
 };
 
+const Ended = ({ trial }: { trial: Trial }) => (
+  <>
+    <Time at={trial.ended_at} />
+    {trial.reason === null || failureWords(trial.failure) !== null ? null : (
+      <Text color="fg.muted" fontSize="xs">
+        {trial.reason}
+      </Text>
+    )}
+  </>
+);
+
 /** Reasons of a trial that has ended or needs attention. */
 export const TrialNotices = ({ trial }: { trial: Trial }) => {
   const failure = failureWords(trial.failure);
@@ -75,15 +86,17 @@ export const TrialFacts = ({ trial }: { trial: Trial }) => {
         facts={[
           isWaiting
             ? { label: trial.state === "paused" ? "Paused" : "Waits", value: <Waits trial={trial} />, wide: true }
-            : { label: ENDED.has(trial.state) ? "State" : "Trains", value: ENDED.has(trial.state) ? <Text>{failureWords(trial.failure) === null ? (trial.reason ?? trial.state_words) : trial.state_words}</Text> : <Trains trial={trial} />, wide: !ENDED.has(trial.state) },
+            : ENDED.has(trial.state)
+              ? { label: "Ended", value: <Ended trial={trial} /> }
+              : { label: "Trains", value: <Trains trial={trial} />, wide: true },
           {
             label: "Best metric",
             value: (
               <>
                 {number(trial.best_metric)}
                 {trial.best_step === null ? "" : ` at step ${count(trial.best_step)}`}
-                {trial.is_best ? (
-                  <Box as="span" color="fg.success" fontWeight="bold">
+                {trial.is_best && trial.search_id !== null ? (
+                  <Box as="span" color="green.fg" fontWeight="bold">
                     {" "}
                     best of the experiment
                   </Box>

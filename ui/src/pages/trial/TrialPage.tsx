@@ -1,5 +1,3 @@
-import { HStack } from "@chakra-ui/react";
-
 import { ActionButtons } from "../../actions/ActionButtons";
 import { trialActions } from "../../actions/trials";
 import { cached } from "../../api/cache";
@@ -15,6 +13,7 @@ import { PageTitle } from "../../components/PageTitle";
 import { Stale } from "../../components/Stale";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { useMe } from "../../hooks/useMe";
+import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "../experiment/ConfigView";
 import { FilesTab } from "./FilesTab";
@@ -35,6 +34,8 @@ export const TrialView = ({ id }: { id: string }) => {
   const isLive = known === undefined || !ENDED.has(known.state);
   const { data, error, loading, stale, refresh } = useData<Trial>(path, { everyMs: isLive ? LIVE_MS : null });
   const experiment = useData<Experiment>(data === undefined ? null : `experiments/${data.experiment_id}`, { everyMs: null }).data;
+  const title = data === undefined ? "" : `${data.experiment}, trial ${data.number}`;
+  useTitle(title === "" ? null : title);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />;
   const actions = trialActions({
@@ -52,10 +53,7 @@ export const TrialView = ({ id }: { id: string }) => {
     <>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />}
       <Stale stale={stale}>
-        <HStack color="fg.muted" fontSize="sm" gap={2} mb={1}>
-          <PageLink to={paths.experiment(data.experiment_id)}>{data.experiment}</PageLink> / trial {data.number}
-        </HStack>
-        <PageTitle labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
+        <PageTitle heading={title} labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
           <PageLink to={paths.task(data.task)}>Task log</PageLink>
         </PageTitle>
