@@ -1,9 +1,10 @@
-"""Fixtures of the engine's tests: an engine on this machine, and shorter periods."""
+"""Fixtures: an Airflow with hosts, an engine on this machine, and shorter periods."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,10 +16,31 @@ from airflow_provider_dtrain.engine.session import runtime
 from airflow_provider_dtrain.engine.upkeep import recovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
+from testbed.netns import NamespaceHosts
 from testbed.stores import new_sqlite
+from tests.support.cluster import Cluster
 from tests.support.engines import Engine, register
 
+ROOT = Path(__file__).parents[2]
 _SEARCH = ("hyperparameters", "searcher.name", "decision_timeout")
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An Airflow with our DAGs, three hosts with separate homes, and two hosts with a shared home.
+
+    To start it takes 40 s of CPU: all modules that need a scheduler use the same one.
+    """
+    home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
+    for folder in (ROOT / "dags", ROOT / "tests" / "jobs"):
+        shutil.copytree(folder, dags, dirs_exist_ok=True)
+    with NamespaceHosts(count=3, slots=2) as own, NamespaceHosts(count=2, slots=2, shared_home=True) as nfs:
+        cluster = Cluster(home, dags, {"gpus": own, "nfs": nfs})
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.close()
 
 
 @pytest.fixture

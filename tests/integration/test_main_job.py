@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from testbed.netns import NamespaceHosts, missing
+from testbed.netns import missing
 from testbed.standalone import wait_until
 from tests.support.cluster import Cluster, ranks
 
@@ -26,21 +24,6 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 #: Home folders are often one NFS share: the run folders must not meet there.
 ANY_HOMES = pytest.mark.parametrize("pool", ["gpus", "nfs"])
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster of three hosts with separate homes, and two hosts with a shared home."""
-    home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
-    for folder in (ROOT / "dags", ROOT / "tests" / "jobs"):
-        shutil.copytree(folder, dags, dirs_exist_ok=True)
-    with NamespaceHosts(count=3, slots=2) as own, NamespaceHosts(count=2, slots=2, shared_home=True) as nfs:
-        cluster = Cluster(home, dags, {"gpus": own, "nfs": nfs})
-        try:
-            cluster.start()
-            yield cluster
-        finally:
-            cluster.close()
 
 
 @pytest.mark.each_change("gpus-4-2")

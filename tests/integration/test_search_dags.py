@@ -1,25 +1,19 @@
-"""Searches under a real scheduler, on two real hosts (network namespaces) with two CPU slots each."""
+"""Searches under a real scheduler, on three real hosts (network namespaces) with two CPU slots each."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.store import Store
-from testbed.netns import NamespaceHosts, missing
-from testbed.standalone import Standalone, wait_until
-from tests.support.forking_cli import Done, ForkingCli
-from tests.support.registered_hosts import register
+from testbed.netns import missing
+from tests.support.cluster import RUN_TIMEOUT_S, Cluster
 
 pytestmark = [
     pytest.mark.nightly,
@@ -30,7 +24,6 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-LONG_S = 1500.0
 #: Three trials without torch, one at a time, that take some seconds each.
 GRID = """
 entrypoint: python searched.py score {more}
@@ -52,225 +45,164 @@ def grid(most: float, more: str = "") -> str:
     return GRID.format(most=most, more=more)
 
 
-class World:
-    """Airflow, two hosts, and the store that they share."""
-
-    def __init__(self, airflow: Standalone, hosts: NamespaceHosts) -> None:
-        self.airflow, self.hosts = airflow, hosts
-        url = f"sqlite:///{airflow.home / 'dtrain.db'}"
-        self.commands = ForkingCli(airflow.home, airflow.environment)
-        self.hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=url))
-
-    @property
-    def store(self) -> Store:
-        return self.hook.store
-
-    def cli(self, *arguments: str) -> Done:
-        """Run ``airflow dtrain ...``, which must succeed."""
-        done = self.commands.run("dtrain", *arguments)
-        assert done.code == 0, done.err
-        return done
-
-    def run(self, dag_id: str, conf: dict[str, Any], *, timeout_s: float = LONG_S) -> tuple[str, str]:
-        """Return state and id of a finished DAG run."""
-        run_id = self.airflow.trigger(dag_id, conf)
-        return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s), run_id
-
-    def runs(self, dag_id: str) -> list[dict[str, Any]]:
-        return list(self.airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"])
-
-    def tasks(self, dag_id: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
-        """Return the mapped instances of a task, in order."""
-        found = self.airflow.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=500")["task_instances"]
-        mapped = [one for one in found if one["task_id"] == task_id and one["map_index"] >= 0]
-        return sorted(mapped, key=lambda one: one["map_index"])
-
-    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = LONG_S) -> Any:
-        return wait_until(condition, timeout_s=timeout_s, what=what, poll_s=2.0)
-
-    def clear(self, dag_id: str, run_id: str, *task_ids: Any) -> None:
-        """Do what the UI's clear button does, tasks downstream included."""
-        body = {"dag_run_id": run_id, "task_ids": list(task_ids), "dry_run": False, "only_failed": False}
-        self.airflow.api("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "include_downstream": True})
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
-    for folder in (ROOT / "dags", ROOT / "tests" / "jobs"):
-        shutil.copytree(folder, dags, dirs_exist_ok=True)
-    with NamespaceHosts(count=2, slots=2) as hosts:
-        variables = {f"AIRFLOW_CONN_{host.name.upper().replace('-', '_')}": host.airflow_conn() for host in hosts}
-        airflow = Standalone(home, dags, variables)
-        try:
-            airflow.start()
-            world = World(airflow, hosts)
-            register(world)
-            yield world
-            world.commands.close()
-            world.store.close()
-        finally:
-            airflow.stop()
-
-
 def names(tasks: list[dict[str, Any]]) -> list[str]:
     """Return the names of mapped tasks without their results."""
     return [one["rendered_map_index"].partition(" -> ")[0] for one in tasks]
 
 
-def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(world: World) -> None:
-    run_id = world.airflow.trigger("job_searches", {"config": grid(0.3)})
+def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(cluster: Cluster) -> None:
+    run_id = cluster.airflow.trigger("job_searches", {"config": grid(0.3)})
     wanted = ["0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"]
-    waiting = world.until(lambda: _named_while_it_waits(world, run_id), "a trial that waits under its name")
+    waiting = cluster.until(lambda: _named_while_it_waits(cluster, run_id), "a trial that waits under its name")
     assert waiting["rendered_map_index"] in wanted
-    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
+    assert cluster.airflow.wait("job_searches", run_id, timeout_s=RUN_TIMEOUT_S) == "success", _logs(cluster, run_id)
     for group in ("first", "second"):
-        assert names(world.tasks("job_searches", run_id, f"{group}.trial")) == wanted
-        best = world.airflow.xcom("job_searches", run_id, f"{group}.best")
+        assert names(cluster.tasks("job_searches", run_id, f"{group}.trial")) == wanted
+        best = cluster.airflow.xcom("job_searches", run_id, f"{group}.best")
         assert (best["metric"], best["hparams"], best["trials"]) == (0.3, {"lr": 0.3}, {"completed": 3})
-        assert _most_at_once(world.store, best["experiment_id"]) == 1, "max_concurrent_trials"
-    ran = world.until(lambda: world.runs("job_new_best"), "a run on a new best", 120)
-    assert world.airflow.wait("job_new_best", ran[0]["dag_run_id"]) == "success"
-    assert world.airflow.xcom("job_new_best", ran[0]["dag_run_id"], "best") == [0.3]
-    worse, better = (world.airflow.trigger("job_searches", {"config": grid(most)}) for most in (0.2, 0.4))
+        assert _most_at_once(cluster.store, best["experiment_id"]) == 1, "max_concurrent_trials"
+    ran = cluster.until(lambda: cluster.runs("job_new_best"), "a run on a new best", 120)
+    assert cluster.airflow.wait("job_new_best", ran[0]["dag_run_id"]) == "success"
+    assert cluster.airflow.xcom("job_new_best", ran[0]["dag_run_id"], "best") == [0.3]
+    worse, better = (cluster.airflow.trigger("job_searches", {"config": grid(most)}) for most in (0.2, 0.4))
     for run in (worse, better):
-        assert world.airflow.wait("job_searches", run, timeout_s=LONG_S) == "success", _logs(world, run)
-    ran = world.until(lambda: [*world.runs("job_new_best")][1:], "a run on a better one", 120)
-    log = world.airflow.log("job_searches", worse, "first.best")
-    told = [world.airflow.xcom("job_searches", run, "first.best")["metric"] for run in (worse, better)]
+        assert cluster.airflow.wait("job_searches", run, timeout_s=RUN_TIMEOUT_S) == "success", _logs(cluster, run)
+    ran = cluster.until(lambda: [*cluster.runs("job_new_best")][1:], "a run on a better one", 120)
+    log = cluster.airflow.log("job_searches", worse, "first.best")
+    told = [cluster.airflow.xcom("job_searches", run, "first.best")["metric"] for run in (worse, better)]
     assert told == [0.2, 0.4]
     assert "no new best" in log
-    assert len(world.runs("job_new_best")) == 2
+    assert len(cluster.runs("job_new_best")) == 2
 
 
-def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation(world: World) -> None:
-    state, run_id = world.run("job_searches", {"config": grid(0.3)})
-    assert state == "success", _logs(world, run_id)
-    experiment_id = world.airflow.xcom("job_searches", run_id, "first.best")["experiment_id"]
-    old = {one.number: one for one in world.store.trials.list(experiment_id=experiment_id, limit=None)}
-    world.clear("job_searches", run_id, ["first.trial", 1])
-    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
-    trials = world.store.trials.list(experiment_id=experiment_id, limit=None)
+def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation(cluster: Cluster) -> None:
+    state, run_id = cluster.run("job_searches", {"config": grid(0.3)})
+    assert state == "success", _logs(cluster, run_id)
+    experiment_id = cluster.airflow.xcom("job_searches", run_id, "first.best")["experiment_id"]
+    old = {one.number: one for one in cluster.store.trials.list(experiment_id=experiment_id, limit=None)}
+    cluster.clear("job_searches", run_id, ["first.trial", 1])
+    assert cluster.airflow.wait("job_searches", run_id, timeout_s=RUN_TIMEOUT_S) == "success", _logs(cluster, run_id)
+    trials = cluster.store.trials.list(experiment_id=experiment_id, limit=None)
     (new,) = [one for one in trials if one.trial_id not in {found.trial_id for found in old.values()}]
     assert (new.number, new.hparams, new.seed) == (1, old[1].hparams, old[1].seed)
-    assert world.airflow.xcom("job_searches", run_id, "first.best")["trials"] == {"completed": 3}
-    world.clear("job_searches", run_id, "first.plan")
-    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "success", _logs(world, run_id)
-    best = world.airflow.xcom("job_searches", run_id, "first.best")
+    assert cluster.airflow.xcom("job_searches", run_id, "first.best")["trials"] == {"completed": 3}
+    cluster.clear("job_searches", run_id, "first.plan")
+    assert cluster.airflow.wait("job_searches", run_id, timeout_s=RUN_TIMEOUT_S) == "success", _logs(cluster, run_id)
+    best = cluster.airflow.xcom("job_searches", run_id, "first.best")
     assert best["experiment_id"] == experiment_id
-    assert world.store.searches.get(best["search_id"]).generation == 2
-    assert len(world.store.searches.history(best["search_id"])) == 3
-    listed = world.cli("trials", "list", "--experiment", str(experiment_id), "-o", "json").json
+    assert cluster.store.searches.get(best["search_id"]).generation == 2
+    assert len(cluster.store.searches.history(best["search_id"])) == 3
+    listed = cluster.cli("trials", "list", "--experiment", str(experiment_id), "-o", "json").json
     replaced = {one["trial"]: one["replaced"] for one in listed}
-    assert [replaced.pop(one.trial_id) for one in world.store.searches.history(best["search_id"])] == [None] * 3
+    assert [replaced.pop(one.trial_id) for one in cluster.store.searches.history(best["search_id"])] == [None] * 3
     assert set(replaced.values()) == {"its experiment was planned anew"}
 
 
-def test_a_plan_that_is_wrong_starts_nothing(world: World) -> None:
-    state, run_id = world.run("job_searches", {"config": grid(0.3).replace("count: 3", "")})
+def test_a_plan_that_is_wrong_starts_nothing(cluster: Cluster) -> None:
+    state, run_id = cluster.run("job_searches", {"config": grid(0.3).replace("count: 3", "")})
     assert state == "failed"
-    assert "hyperparameters.lr.count: missing; a grid requires it" in world.airflow.log(
+    assert "hyperparameters.lr.count: missing; a grid requires it" in cluster.airflow.log(
         "job_searches", run_id, "first.plan"
     )
-    assert "has not succeeded" in world.airflow.log("job_searches", run_id, "first.best")
-    assert [one for one in world.store.trials.list(limit=None) if one.key.run_id == run_id] == []
+    assert "has not succeeded" in cluster.airflow.log("job_searches", run_id, "first.best")
+    assert [one for one in cluster.store.trials.list(limit=None) if one.key.run_id == run_id] == []
 
 
 @pytest.mark.each_change
-def test_an_experiment_needs_no_dag_of_ones_own(world: World, tmp_path: Path) -> None:
+def test_an_experiment_needs_no_dag_of_ones_own(cluster: Cluster, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "tests" / "jobs" / "code", tmp_path / "code")
     (tmp_path / "good.yaml").write_text("name: by-hand" + grid(0.3))
     (tmp_path / "bad.yaml").write_text(grid(0.3).replace("count: 3", ""))
-    early = world.commands.run("dtrain", "experiments", "create", str(tmp_path / "good.yaml"), "--dag", "absent")
+    early = cluster.commands.run("dtrain", "experiments", "create", str(tmp_path / "good.yaml"), "--dag", "absent")
     assert (early.code, "no DAG absent" in early.err) == (3, True)
-    world.cli("init")
-    world.until(lambda: world.commands.run("dags", "details", "dtrain_experiment").code == 0, "the DAG", 180)
-    bad = world.commands.run("dtrain", "e", "create", str(tmp_path / "bad.yaml"))
+    cluster.cli("init")
+    cluster.until(lambda: cluster.commands.run("dags", "details", "dtrain_experiment").code == 0, "the DAG", 180)
+    bad = cluster.commands.run("dtrain", "e", "create", str(tmp_path / "bad.yaml"))
     assert (bad.code, "hyperparameters.lr.count: missing" in bad.err) == (1, True)
-    other = world.commands.run("dtrain", "e", "create", str(tmp_path / "good.yaml"), "--dag", "job_searches")
+    other = cluster.commands.run("dtrain", "e", "create", str(tmp_path / "good.yaml"), "--dag", "job_searches")
     assert (other.code, "not made by experiment_dag()" in other.err) == (2, True)
     (tmp_path / "large.yaml").write_text(grid(0.3).replace("slots_per_trial: 1", "slots_per_trial: 64"))
-    large = world.commands.run("dtrain", "e", "create", str(tmp_path / "large.yaml"))
+    large = cluster.commands.run("dtrain", "e", "create", str(tmp_path / "large.yaml"))
     assert (large.code, "64 slots can never be granted" in large.err) == (1, True)
-    assert world.runs("dtrain_experiment") == []
-    followed = world.cli("experiments", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
+    assert cluster.runs("dtrain_experiment") == []
+    followed = cluster.cli("experiments", "create", str(tmp_path / "good.yaml"), "--follow", "-o", "json")
     assert (followed.json["name"], followed.json["best"], followed.json["state"]) == ("by-hand", 0.3, "completed")
     assert "3 completed; best score 0.3" in followed.err
-    (view,) = world.store.experiments.list(dag_id="dtrain_experiment")
-    assert "hyperparameters:" in world.cli("e", "config", str(view.experiment_id)).out
-    listed = world.cli("trials", "list", "--experiment", str(view.experiment_id), "--state", "completed")
+    (view,) = cluster.store.experiments.list(dag_id="dtrain_experiment")
+    assert "hyperparameters:" in cluster.cli("e", "config", str(view.experiment_id)).out
+    listed = cluster.cli("trials", "list", "--experiment", str(view.experiment_id), "--state", "completed")
     assert all(name in listed.out for name in ("0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"))
 
 
-def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(world: World) -> None:
-    run_id = world.airflow.trigger("job_searches", {"config": grid(0.3, "waits")})
-    first, second = world.until(lambda: _running(world, run_id), "a trial of each experiment")
-    world.cli("experiments", "pause", str(first), "--yes")
-    world.until(lambda: _states(world, first) == {"paused": 3}, "that nothing of it runs or waits")
-    world.cli("experiments", "activate", str(first))
-    world.until(lambda: _states(world, first) == {"running": 1, "queued": 2}, "that it goes on")
-    world.cli("experiments", "kill", str(second), "--yes")
-    world.until(lambda: _states(world, second) == {"killed": 3}, "that all are killed")
-    world.cli("experiments", "stop", str(first), "--yes")
-    assert world.airflow.wait("job_searches", run_id, timeout_s=LONG_S) == "failed", "one was killed"
-    assert _states(world, first) == {"stopped": 3}
-    best = world.airflow.xcom("job_searches", run_id, "first.best")
-    reached = [one.metric for one in world.store.searches.history(best["search_id"]) if one.metric is not None]
+def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(cluster: Cluster) -> None:
+    run_id = cluster.airflow.trigger("job_searches", {"config": grid(0.3, "waits")})
+    first, second = cluster.until(lambda: _running(cluster, run_id), "a trial of each experiment")
+    cluster.cli("experiments", "pause", str(first), "--yes")
+    cluster.until(lambda: _states(cluster, first) == {"paused": 3}, "that nothing of it runs or waits")
+    cluster.cli("experiments", "activate", str(first))
+    cluster.until(lambda: _states(cluster, first) == {"running": 1, "queued": 2}, "that it goes on")
+    cluster.cli("experiments", "kill", str(second), "--yes")
+    cluster.until(lambda: _states(cluster, second) == {"killed": 3}, "that all are killed")
+    cluster.cli("experiments", "stop", str(first), "--yes")
+    assert cluster.airflow.wait("job_searches", run_id, timeout_s=RUN_TIMEOUT_S) == "failed", "one was killed"
+    assert _states(cluster, first) == {"stopped": 3}
+    best = cluster.airflow.xcom("job_searches", run_id, "first.best")
+    reached = [one.metric for one in cluster.store.searches.history(best["search_id"]) if one.metric is not None]
     assert best["metric"] == max(reached)
-    states = {one["state"] for one in world.tasks("job_searches", run_id, "first.trial")}
+    states = {one["state"] for one in cluster.tasks("job_searches", run_id, "first.trial")}
     assert states == {"success"}
-    assert world.store.experiments.get(second).state == "killed"
+    assert cluster.store.experiments.get(second).state == "killed"
 
 
 @pytest.mark.torch
-def test_the_grid_example_trains_each_trial_on_two_hosts(world: World) -> None:
-    state, run_id = world.run("dtrain_grid_search", {"slots_per_trial": 4, "pool": "gpus", "epochs": 1})
-    assert state == "success", _logs(world, run_id)
-    trials = [one for one in world.store.trials.list(limit=None) if one.key.run_id == run_id]
+def test_the_grid_example_trains_each_trial_on_two_hosts(cluster: Cluster) -> None:
+    state, run_id = cluster.run("dtrain_grid_search", {"slots_per_trial": 4, "pool": "gpus", "epochs": 1})
+    assert state == "success", _logs(cluster, run_id)
+    trials = [one for one in cluster.store.trials.list(limit=None) if one.key.run_id == run_id]
     assert [len(one.result["hosts"]) for one in trials if one.result] == [2] * 4
-    assert len(world.airflow.xcom("dtrain_grid_search", run_id, "table")) == 4
-    assert names(world.tasks("dtrain_grid_search", run_id, "trial"))[3] == "3 | dropout=0.4 lr=0.01"
+    assert len(cluster.airflow.xcom("dtrain_grid_search", run_id, "table")) == 4
+    assert names(cluster.tasks("dtrain_grid_search", run_id, "trial"))[3] == "3 | dropout=0.4 lr=0.01"
 
 
 @pytest.mark.torch
-def test_the_asha_example_stops_bad_trials_and_starts_the_next_dag(world: World) -> None:
-    state, run_id = world.run("dtrain_asha_search", {"pool": "gpus"}, timeout_s=2 * LONG_S)
-    assert state == "success", _logs(world, run_id)
-    best = world.airflow.xcom("dtrain_asha_search", run_id, "experiment.best")
+def test_the_asha_example_stops_bad_trials_and_starts_the_next_dag(cluster: Cluster) -> None:
+    state, run_id = cluster.run("dtrain_asha_search", {"pool": "gpus"}, timeout_s=2 * RUN_TIMEOUT_S)
+    assert state == "success", _logs(cluster, run_id)
+    best = cluster.airflow.xcom("dtrain_asha_search", run_id, "experiment.best")
     states = Counter(best["trials"])
     assert states.total() == 16
     assert states["stopped"] > 0, "some trials were not worth their time"
     assert set(states) <= {"completed", "stopped"}
     assert best["metric"] > 0.9
-    tasks = world.tasks("dtrain_asha_search", run_id, "experiment.trial")
+    tasks = cluster.tasks("dtrain_asha_search", run_id, "experiment.trial")
     assert {one["state"] for one in tasks} == {"success"}, "a stopped trial is a success"
     pattern = r"\d+ \| dropout=\S+ global_batch_size=\d+ lr=\S+"
     assert all(re.fullmatch(pattern, name) for name in names(tasks)), names(tasks)
-    entries = world.store.searches.rung_entries(best["search_id"])
+    entries = cluster.store.searches.rung_entries(best["search_id"])
     assert max(Counter((one.trial_id, one.rung) for one in entries).values()) == 1
-    ran = world.until(lambda: world.runs("dtrain_new_best"), "the next DAG", 180)
-    assert world.airflow.wait("dtrain_new_best", ran[0]["dag_run_id"]) == "success"
-    assert world.airflow.xcom("dtrain_new_best", ran[0]["dag_run_id"], "deploy") == [best["checkpoint"]]
+    ran = cluster.until(lambda: cluster.runs("dtrain_new_best"), "the next DAG", 180)
+    assert cluster.airflow.wait("dtrain_new_best", ran[0]["dag_run_id"]) == "success"
+    assert cluster.airflow.xcom("dtrain_new_best", ran[0]["dag_run_id"], "deploy") == [best["checkpoint"]]
 
 
-def _named_while_it_waits(world: World, run_id: str) -> dict[str, Any] | None:
+def _named_while_it_waits(cluster: Cluster, run_id: str) -> dict[str, Any] | None:
     """Return a task that has its name while its trial waits for the only place."""
-    waits = {one.key.map_index for one in world.store.trials.list(run_id=run_id, state="queued", limit=None)}
-    for one in world.tasks("job_searches", run_id, "first.trial"):
+    waits = {one.key.map_index for one in cluster.store.trials.list(run_id=run_id, state="queued", limit=None)}
+    for one in cluster.tasks("job_searches", run_id, "first.trial"):
         if one["state"] == "deferred" and one["map_index"] in waits and "|" in one["rendered_map_index"]:
             return one
     return None
 
 
-def _running(world: World, run_id: str) -> tuple[int, int] | None:
+def _running(cluster: Cluster, run_id: str) -> tuple[int, int] | None:
     """Return both experiments of a DAG run once one trial of each runs and two are queued."""
-    views = {one.name: one for one in world.store.experiments.list(dag_id="job_searches", run_id=run_id)}
+    views = {one.name: one for one in cluster.store.experiments.list(dag_id="job_searches", run_id=run_id)}
     there = len(views) == 2 and all(one.trials == {"running": 1, "queued": 2} for one in views.values())
     return (views["first"].experiment_id, views["second"].experiment_id) if there else None
 
 
-def _states(world: World, experiment_id: int) -> dict[str, int]:
-    return dict(world.store.experiments.get(experiment_id).trials)
+def _states(cluster: Cluster, experiment_id: int) -> dict[str, int]:
+    return dict(cluster.store.experiments.get(experiment_id).trials)
 
 
 def _most_at_once(store: Store, experiment_id: int) -> int:
@@ -285,7 +217,7 @@ def _most_at_once(store: Store, experiment_id: int) -> int:
     return max(sum(begin <= other < end for begin, end in spans) for other, _ in spans)
 
 
-def _logs(world: World, run_id: str) -> str:
+def _logs(cluster: Cluster, run_id: str) -> str:
     """Return number, state and failure of the trials of a DAG run, as JSON."""
-    views = [one for one in world.store.trials.list(limit=None) if one.key.run_id == run_id]
+    views = [one for one in cluster.store.trials.list(limit=None) if one.key.run_id == run_id]
     return json.dumps([(one.number, one.state, one.failure) for one in views], default=str, indent=1)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.store import Store
 from testbed.netns import NamespaceHost, NamespaceHosts
-from testbed.standalone import Standalone
+from testbed.standalone import Standalone, wait_until
 from tests.support.forking_cli import Done, ForkingCli
 
 RANKS = """
@@ -22,7 +27,7 @@ max_restarts: 0
 resources: {{slots_per_trial: {slots}, pool: {pool}}}
 """
 #: Time-out of a DAG run that waits for other runs on a machine with two busy cores.
-RUN_TIMEOUT_S = 900.0
+RUN_TIMEOUT_S = 1500.0
 
 
 def ranks(slots: int, arguments: str, *, pool: str = "gpus", script: str = "ranks.py", **more: Any) -> dict[str, Any]:
@@ -51,6 +56,12 @@ class Cluster:
         }
         self.airflow = Standalone(home, dags, connections)
         self.commands = ForkingCli(home, self.airflow.environment)
+        url = f"sqlite:///{home / 'dtrain.db'}"
+        self._hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=url))
+
+    @property
+    def store(self) -> Store:
+        return self._hook.store
 
     def start(self) -> None:
         """Start Airflow and register the hosts."""
@@ -63,6 +74,7 @@ class Cluster:
     def close(self) -> None:
         self.airflow.stop()
         self.commands.close()
+        self.store.close()
 
     def cli(self, *arguments: str, check: bool = True) -> Done:
         done = self.commands.run("dtrain", *arguments)
@@ -77,6 +89,23 @@ class Cluster:
         """Return state and id of a finished DAG run."""
         run_id = self.airflow.trigger(dag_id, conf)
         return self.airflow.wait(dag_id, run_id, timeout_s=timeout_s), run_id
+
+    def runs(self, dag_id: str) -> list[dict[str, Any]]:
+        return list(self.airflow.api("GET", f"/dags/{dag_id}/dagRuns")["dag_runs"])
+
+    def tasks(self, dag_id: str, run_id: str, task_id: str) -> list[dict[str, Any]]:
+        """Return the mapped instances of a task, in order."""
+        found = self.airflow.api("GET", f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances?limit=500")["task_instances"]
+        mapped = [one for one in found if one["task_id"] == task_id and one["map_index"] >= 0]
+        return sorted(mapped, key=lambda one: one["map_index"])
+
+    def clear(self, dag_id: str, run_id: str, *task_ids: Any) -> None:
+        """Do what the UI's clear button does, tasks downstream included."""
+        body = {"dag_run_id": run_id, "task_ids": list(task_ids), "dry_run": False, "only_failed": False}
+        self.airflow.api("POST", f"/dags/{dag_id}/clearTaskInstances", {**body, "include_downstream": True})
+
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = RUN_TIMEOUT_S) -> Any:
+        return wait_until(condition, timeout_s=timeout_s, what=what, poll_s=2.0)
 
     def processes(self, pattern: str) -> list[str]:
         """Return the command lines of the hosts' processes that match a regular expression."""
