@@ -47,6 +47,7 @@ def test_a_pattern_that_this_python_cannot_read_is_named_and_the_others_count(ta
     assert found["matches"]["1"]["rank"] == 1
 
 
+@pytest.mark.nightly
 def test_a_pattern_that_never_ends_is_given_up_and_holds_up_nothing(tmp_path: Path) -> None:
     host = Host(tmp_path / "host")
     channel = host.channel()

@@ -226,7 +226,7 @@ WORST: list[tuple[str, bytes]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.nightly("line-lists-body0")
+@pytest.mark.nightly("line-lists-body0", "line-objects-body1")
 @pytest.mark.parametrize(("name", "body"), WORST)
 @pytest.mark.parametrize("parser", ["event", "line"])
 def test_the_worst_mebibyte_stays_within_bounded_memory(name: str, body: bytes, parser: str) -> None:

@@ -6,10 +6,11 @@ import json
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size, parse_object
+from tests.support.budgets import budget
 
 SIZE = 32 * 1024
 TEXTS = st.text('a"\\[]{},\n', max_size=8)
@@ -26,6 +27,7 @@ def measured(value: object, level: int = 1) -> tuple[int, int]:
     return max([level, *(depth for depth, _ in found)]), 1 + max(0, len(found) - 1) + sum(count for _, count in found)
 
 
+@settings(max_examples=budget(100))
 @given(st.dictionaries(TEXTS, VALUES, max_size=4))
 def test_quotes_and_escapes_in_texts_do_not_mislead_the_count(document: dict[str, object]) -> None:
     text = json.dumps(document).encode()
