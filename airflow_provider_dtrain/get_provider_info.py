@@ -37,6 +37,15 @@ def _storage_options() -> dict[str, Any]:
             "Folder on the Airflow side for copies of the checkpoints that the policy keeps. It is used if a\n"
             "configuration has no checkpoint_storage. Empty: dtrain/checkpoints in AIRFLOW_HOME.",
         ),
+        "download_storage": _option(
+            "string",
+            "",
+            "Object storage from which the API server sends checkpoints to users of the pages: buckets\n"
+            "(s3://bucket, gcs://bucket, abfs://container) and servers (https://minio.example.org, or with a bucket\n"
+            "https://minio.example.org/bucket), separated by commas. Without an entry, it contacts only storage whose\n"
+            "configuration has credentials or a conn_id and names no server.",
+            example="s3://checkpoints, https://minio.example.org/checkpoints",
+        ),
         "checkpoint_copy_limit": _option(
             "integer",
             str(2 * 1024**3),

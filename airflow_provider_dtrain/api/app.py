@@ -85,8 +85,9 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     return State({
-        "make_hook": make_hook or DtrainHook, "workers": Workers(), "downloads": Workers(DOWNLOADS),
-        "log_action": log_action, "names": Names(), "importances": Importances(),
+        "make_hook": make_hook or DtrainHook, "workers": Workers(),
+        "downloads": Workers(DOWNLOADS, "The storage of the files"), "log_action": log_action,
+        "names": Names(), "importances": Importances(),
     })  # fmt: skip
 
 

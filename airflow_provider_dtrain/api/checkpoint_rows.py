@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.downloads import checkpoint_download
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.rows import number
@@ -13,15 +13,14 @@ from airflow_provider_dtrain.store.records.trials import CheckpointView
 
 
 def checkpoint_rows(
-    views: Sequence[CheckpointView], folder: Path, experiment_id: int, best: CheckpointView | None
+    call: Call, views: Sequence[CheckpointView], experiment_id: int, best: CheckpointView | None
 ) -> list[Checkpoint]:
     """Return checkpoints in their order.
 
-    :param folder: ``[dtrain] checkpoint_dir``
     :param best: see :func:`best_of`
     """
     chosen = None if best is None else best.checkpoint_id
-    return [_row(view, folder, experiment_id, is_best=view.checkpoint_id == chosen) for view in views]
+    return [_row(call, view, experiment_id, is_best=view.checkpoint_id == chosen) for view in views]
 
 
 def best_of(views: Sequence[CheckpointView], metric: str | None, *, smaller_is_better: bool) -> CheckpointView | None:
@@ -30,7 +29,7 @@ def best_of(views: Sequence[CheckpointView], metric: str | None, *, smaller_is_b
     return best_checkpoint(usable, metric, smaller_is_better) if usable else None
 
 
-def _row(view: CheckpointView, folder: Path, experiment_id: int, *, is_best: bool) -> Checkpoint:
+def _row(call: Call, view: CheckpointView, experiment_id: int, *, is_best: bool) -> Checkpoint:
     names = (
         "checkpoint_id", "trial_id", "attempt", "step", "host", "size_bytes", "sha256", "at", "removed_at", "refused",
     )  # fmt: skip
@@ -44,5 +43,5 @@ def _row(view: CheckpointView, folder: Path, experiment_id: int, *, is_best: boo
         location=view.copy_url or view.path,
         metrics=metrics,
         is_best=is_best,
-        download=checkpoint_download(view, folder, experiment_id),
+        download=checkpoint_download(call, view, experiment_id),
     )

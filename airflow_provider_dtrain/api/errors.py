@@ -25,6 +25,8 @@ from airflow_provider_dtrain.errors import (
 log = logging.getLogger(__name__)
 
 _CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 405: "invalid", 409: "conflict", 422: "invalid"}
+_LOG_IN = "Log in to Airflow, or send a token of POST /auth/token."
+_PLUGINS = "The pages need the permission to read the view Plugins. An administrator of Airflow can grant it."
 _SEE_LOG = "The cause is in the log of the API server. Check the store with: airflow dtrain doctor"
 
 
@@ -98,7 +100,7 @@ def handle_errors(app: FastAPI) -> None:
     @app.exception_handler(StarletteHTTPException)
     async def of_airflow(_request: Request, error: HTTPException) -> Response:
         code = _CODES.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
-        hint = "Log in to Airflow, or send a token of POST /auth/token." if error.status_code == 401 else ""
+        hint = _hint_of_airflow(error)
         found = answer(error.status_code, code, str(error.detail), hint)
         found.headers.update(error.headers or {})
         return found
@@ -107,3 +109,10 @@ def handle_errors(app: FastAPI) -> None:
     async def unexpected(_request: Request, error: Exception) -> Response:
         log.error("A request of a page failed", exc_info=error)
         return answer(500, "internal", f"The request failed: {type(error).__name__}.", _SEE_LOG)
+
+
+def _hint_of_airflow(error: HTTPException) -> str:
+    """Return the next step after a refusal of Airflow's own checks. It answers a forged token with 403."""
+    if error.status_code == 401 or (error.status_code == 403 and "token" in str(error.detail).lower()):
+        return _LOG_IN
+    return _PLUGINS if error.status_code == 403 else ""

@@ -44,10 +44,13 @@ class NotModifiedError(Exception):
 
 
 class Workers:
-    """Threads of one application, and the number of those that are late."""
+    """Threads of one application, and the number of those that are late.
 
-    def __init__(self, threads: int = THREADS) -> None:
-        self.threads = threads
+    :param source: what they read, for messages
+    """
+
+    def __init__(self, threads: int = THREADS, source: str = "The provider's store") -> None:
+        self.threads, self.source = threads, source
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="dtrain-api")
         self._lock = threading.Lock()
         self._late = 0
@@ -58,13 +61,13 @@ class Workers:
         :raises ApiError: the deadline passed, or all threads are late already
         """
         if self._late >= self.threads:
-            raise _unavailable("The provider's store has not answered earlier requests.", is_write=False)
+            raise _unavailable(f"{self.source} has not answered earlier requests.", is_write=False)
         future = self._executor.submit(contextvars.copy_context().run, work)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), deadline_s)
         except TimeoutError:
             self._leave(future)
-            words = f"The provider's store has not answered within {deadline_s:g} s."
+            words = f"{self.source} has not answered within {deadline_s:g} s."
             raise _unavailable(words, is_write=is_write) from None
 
     def _leave(self, future: Future[Any]) -> None:

@@ -55,12 +55,15 @@ def starting(dag: DagState, *, may_trigger: bool) -> Starting:
 def trigger(conf: dict[str, Any], user: str) -> str:
     """Trigger the DAG that starts experiments, as Airflow's own route does, and return the id of the DAG run.
 
-    :raises ConflictError: Airflow refuses the DAG run
+    :param conf: values of the parameters ``config`` and ``payload``
+    :param user: name of the user, which the DAG run shows
+    :raises ConflictError: the DAG has no such parameters, or Airflow refuses the DAG run
     """
     from airflow.api.common.trigger_dag import trigger_dag
     from airflow.exceptions import AirflowException
     from airflow.utils.types import DagRunTriggeredByType
 
+    _require_parameters(conf)
     try:
         run = trigger_dag(dag_id=DAG_ID, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=user, conf=conf)
     except (AirflowException, ValueError) as error:
@@ -68,3 +71,15 @@ def trigger(conf: dict[str, Any], user: str) -> str:
     if run is None:
         raise ConflictError(f"Airflow created no run of the DAG {DAG_ID}.")
     return str(run.run_id)
+
+
+def _require_parameters(conf: dict[str, Any]) -> None:
+    """Refuse a DAG that would ignore the values: another DAG of the same name."""
+    from airflow.models.serialized_dag import SerializedDagModel
+
+    dag = SerializedDagModel.get_dag(DAG_ID)
+    if dag is None or not set(conf) <= set(dag.params):
+        raise ConflictError(
+            f"The DAG {DAG_ID} cannot run an experiment: it was not made by experiment_dag(). To write one that can, "
+            f"run: {WRITE_IT}"
+        )

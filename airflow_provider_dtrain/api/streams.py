@@ -1,4 +1,7 @@
-"""Files and archives as streams: read in threads of their own, each piece with a deadline."""
+"""Files and archives as streams: read in threads of their own, each piece with a deadline.
+
+A storage that hangs keeps these threads busy, and never those of other requests.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import stat
 import tarfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
@@ -30,17 +34,43 @@ PIECE_DEADLINE_S = 60.0
 FILES_MOST = 10_000
 
 
-def file_pieces(root: Path, relative: str) -> Iterator[bytes]:
-    """Yield the content of a regular file below a folder. The file is opened at once.
+@dataclass(frozen=True, kw_only=True)
+class OpenFile:
+    """Content of a file that is open already."""
+
+    pieces: Iterator[bytes]
+    #: When it was opened. The content is never longer.
+    size_bytes: int
+
+
+class ChangedError(OSError):
+    """A file has become shorter while it was sent."""
+
+
+def file_pieces(root: Path, relative: str) -> OpenFile:
+    """Return the content of a regular file below a folder. The file is opened at once.
 
     :raises OSError: there is no such file, or a part of the path is a link
     """
-    return _read(open_below(root, relative))
+    descriptor = open_below(root, relative)
+    file = os.fdopen(descriptor, "rb")
+    size = os.fstat(descriptor).st_size
+    return OpenFile(pieces=_exactly(file, size), size_bytes=size)
 
 
-def _read(descriptor: int) -> Iterator[bytes]:
-    with os.fdopen(descriptor, "rb") as file:
-        while piece := file.read(PIECE_BYTES):
+def _exactly(file: IO[bytes], size_bytes: int) -> Iterator[bytes]:
+    """Yield this many bytes of a file, and close it.
+
+    :raises ChangedError: the file has become shorter. The connection is cut, so that the client sees a failed download
+        and never a file with a wrong content
+    """
+    with file:
+        left = size_bytes
+        while left:
+            piece = file.read(min(PIECE_BYTES, left))
+            if not piece:
+                raise ChangedError(0, f"the file has become shorter: {left} of {size_bytes} bytes are missing")
+            left -= len(piece)
             yield piece
 
 
@@ -48,37 +78,33 @@ def tar_pieces(root: Path, name: str) -> Iterator[bytes]:
     """Yield a folder as a tar archive with regular files only. Links and other files are left out.
 
     :param name: folder of the files in the archive
+    :raises ApiError: the folder has more files than an archive may have
     """
     for relative in files_below(root):
         descriptor = open_below(root, relative)
-        with os.fdopen(descriptor, "rb") as file:
-            state = os.fstat(descriptor)
-            yield from member_pieces(f"{name}/{relative}", file, state.st_size, state.st_mtime)
+        state = os.fstat(descriptor)
+        file = os.fdopen(descriptor, "rb")
+        yield from member_pieces(f"{name}/{relative}", file, state.st_size, state.st_mtime)
     yield TAR_END
 
 
 def member_pieces(name: str, file: IO[bytes], size_bytes: int, modified_s: float) -> Iterator[bytes]:
-    """Yield one member of a tar archive."""
+    """Yield one member of a tar archive, and close its file.
+
+    :raises ChangedError: the file has become shorter
+    """
     member = tarfile.TarInfo(name)
     member.size, member.mtime, member.mode = size_bytes, int(modified_s), 0o644
     yield member.tobuf(tarfile.PAX_FORMAT)
-    left = size_bytes
-    while left and (piece := file.read(min(PIECE_BYTES, left))):
-        left -= len(piece)
-        yield piece
-    # A file that has become shorter is filled up: an archive of the wrong length cannot be read at all.
-    yield from _zeros(left + -size_bytes % tarfile.BLOCKSIZE)
-
-
-def _zeros(count: int) -> Iterator[bytes]:
-    while count:
-        piece = min(PIECE_BYTES, count)
-        count -= piece
-        yield bytes(piece)
+    yield from _exactly(file, size_bytes)
+    yield bytes(-size_bytes % tarfile.BLOCKSIZE)
 
 
 def files_below(root: Path) -> list[str]:
-    """Return the regular files below a folder, sorted, at most :data:`FILES_MOST`. Links are not followed."""
+    """Return the regular files below a folder, sorted. Links are not followed.
+
+    :raises ApiError: there are more than :data:`FILES_MOST`
+    """
     found: list[str] = []
     for folder, folders, names in os.walk(root, followlinks=False):
         folders.sort()
@@ -86,12 +112,21 @@ def files_below(root: Path) -> list[str]:
             path = Path(folder) / name
             if stat.S_ISREG(path.lstat().st_mode):
                 found.append(str(path.relative_to(root)))
-        if len(found) > FILES_MOST:
-            return found[:FILES_MOST]
+        require_few(len(found))
     return found
 
 
-def download(
+def require_few(files: int) -> None:
+    """Refuse an archive of too many files: a part of a checkpoint would look like a whole one.
+
+    :raises ApiError: there are more than :data:`FILES_MOST`
+    """
+    if files > FILES_MOST:
+        words = f"It has more than {FILES_MOST} files, the most that one archive may have."
+        raise ApiError(409, "conflict", words, "Copy the folder with the tools of its storage.")
+
+
+async def download(
     pieces: Iterator[bytes], workers: Workers, filename: str, size_bytes: int | None = None
 ) -> StreamingResponse:
     """Return an answer that a browser saves as a file, and never shows or runs. Reads the first piece.
@@ -99,7 +134,9 @@ def download(
     :raises ApiError: the first piece cannot be read
     """
     try:
-        first = next(pieces, b"")
+        first = await workers.run(lambda: next(pieces, b""), deadline_s=PIECE_DEADLINE_S, is_write=False)
+    except ApiError:
+        raise
     except Exception as error:
         log.warning("A download of %s failed", filename, exc_info=True)
         words = f"The file cannot be read: {type(error).__name__}."

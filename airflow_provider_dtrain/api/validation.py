@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from airflow.configuration import conf
@@ -12,66 +11,24 @@ from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.forking import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
-from airflow_provider_dtrain.core.config import Effective, assemble, unsupported
 from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
 from airflow_provider_dtrain.core.config.secrets import masked_paths
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
-from airflow_provider_dtrain.core.search_lint import slips
-from airflow_provider_dtrain.core.search_plan import Outline, outline, plan
-from airflow_provider_dtrain.engine.submission.fit import never_fits
-from airflow_provider_dtrain.engine.submission.submit import choose_pool, looks_like_path, pool_wanted, render
-from airflow_provider_dtrain.errors import (
-    ConfigError,
-    ConflictError,
-    NotFoundError,
-    Problem,
-    UnplaceableError,
-    UnsupportedFieldError,
-)
+from airflow_provider_dtrain.engine.submission.assembly import Assembled, Checked, assembled, checked
+from airflow_provider_dtrain.engine.submission.submit import looks_like_path, render
+from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, UnplaceableError
 from airflow_provider_dtrain.store.records.trials import Config
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checked:
-    """A valid configuration."""
-
-    effective: Effective
-    shape: Outline
-    pool: str
-    warnings: tuple[str, ...]
-    #: Why the hosts of the pool can never run a trial; None: they can.
-    never_fits: str | None
-
-
-def check(call: Call, document: Mapping[str, Any], template: str | None) -> Checked:
+def check(call: Call, document: Mapping[str, Any], template: str | None) -> tuple[Assembled, Checked]:
     """Return a configuration that could be started.
 
     :param template: name of a stored template; None = the one that the document names
     :raises ConfigError: all problems at once
     """
     base = _template(call, template if template is not None else document.get("template"))
-    pool, defaults, missing = "", None, None
-    try:
-        pool = choose_pool(call.store, pool_wanted(document, base))
-        defaults = dict(call.store.pools.get(pool).defaults) or None
-    except NotFoundError as error:
-        missing = str(error)
-    effective = assemble(base, document, pool_defaults=defaults)
-    if problems := unsupported(effective.config, effective.origins):
-        raise UnsupportedFieldError(problems)
-    config = effective.config
-    if missing is not None:
-        raise ConfigError([Problem(path="resources.pool", message=missing)])
-    # The task that plans would raise the same errors later.
-    plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
-    shape = outline(config)
-    return Checked(
-        effective=effective,
-        shape=shape,
-        pool=pool,
-        warnings=(*effective.warnings, *slips(config, shape)),
-        never_fits=never_fits(call.store, pool, config),
-    )
+    found = assembled(call.store, document, base)
+    return found, checked(call.store, found, max_map_length=conf.getint("core", "max_map_length"))
 
 
 def _template(call: Call, named: object) -> Mapping[str, Any] | None:
@@ -95,11 +52,13 @@ def validation(call: Call, body: Document) -> Validation:
     try:
         document = load_yaml(body.config)
         known = positions(body.config)
-        checked = check(call, _whole(call, body) if document else document, body.template)
+        wanted = _whole(call, body) if document else document
+        found, result = check(call, wanted, body.template)
     except ConfigError as error:
         return Validation(problems=[_placed(one, known, "error") for one in error.problems], summary=None)
-    warnings = [_placed(Problem(path="", message=words), known, "warning") for words in checked.warnings]
-    return Validation(problems=warnings, summary=_summary(checked))
+    words = (*found.effective.warnings, *result.slips)
+    warnings = [_placed(Problem(path="", message=one), known, "warning") for one in words]
+    return Validation(problems=warnings, summary=_summary(found, result))
 
 
 def _whole(call: Call, body: Document) -> dict[str, Any]:
@@ -125,16 +84,16 @@ def _placed(problem: Problem, known: Mapping[str, Position], severity: Any) -> P
     )
 
 
-def _summary(checked: Checked) -> ConfigSummary:
-    config = checked.effective.config
+def _summary(found: Assembled, result: Checked) -> ConfigSummary:
+    config = found.effective.config
     return ConfigSummary(
         name=config.name or "",
-        method=checked.shape.method,
-        trials=checked.shape.trials,
+        method=result.shape.method,
+        trials=result.shape.trials,
         slots_per_trial=config.resources.slots_per_trial,
-        pool=checked.pool,
-        fits=checked.never_fits is None,
-        fits_reason=checked.never_fits or "",
+        pool=found.pool,
+        fits=result.never_fits is None,
+        fits_reason=result.never_fits or "",
     )
 
 
@@ -147,9 +106,10 @@ def checked_config(call: Call, document: Mapping[str, Any], template: str | None
     """
     if not call.store.hosts.list():
         raise ConflictError("No host is registered. See: airflow dtrain hosts add")
-    checked = check(call, document, template)
-    if checked.never_fits is not None and checked.effective.config.on_unplaceable == "fail":
-        raise UnplaceableError(checked.never_fits)
-    named = {**document, "name": checked.effective.config.name or "experiment"}
+    found, result = check(call, document, template)
+    config = found.effective.config
+    if result.never_fits is not None and config.on_unplaceable == "fail":
+        raise UnplaceableError(result.never_fits)
+    named = {**document, "name": config.name or "experiment"}
     wanted = template if template is not None else document.get("template")
     return render(call.hook, named, None if wanted is None else str(wanted), call.hook.settings.checkpoint_dir)

@@ -205,3 +205,15 @@ def former_group(group: GroupCommand, old: str) -> GroupCommand:
     commands = [one for one in group.subcommands if isinstance(one, ActionCommand)]
     renamed = [former(one, f"{old} {one.name}", f"{group.name} {one.name}") for one in commands]
     return GroupCommand(name=old, help=f"Former name of: {group.name}", subcommands=renamed)
+
+
+#: Options that change the labels of an experiment or a trial.
+LABELS = (
+    Arg(("--name",), help="Name that lists and pages show; empty: the name from the configuration", metavar="TEXT"),
+    Arg(("--description",), help="Description; empty: none", metavar="TEXT"),
+    Arg(("--tag",), help="Add a tag; repeatable", action="append", metavar="TAG"),
+    Arg(("--untag",), help="Remove a tag; repeatable", action="append", metavar="TAG"),
+)
+WITH_TAGS = Arg(
+    ("--tag",), help="Only those with this tag; repeatable: with all of them", action="append", metavar="TAG"
+)

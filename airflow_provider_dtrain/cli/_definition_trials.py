@@ -25,12 +25,21 @@ def experiment(group: str) -> GroupCommand:
     """
     weight = Arg(("--weight",), help="Share relative to other experiments; 1 is usual", type=a.weight, metavar="W")
     most = Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count, metavar="N")
+    named = Arg(("--name",), help="Only those with this text in their name", metavar="TEXT", default="")
     return GroupCommand(
         name=group,
         help="Experiments" + (" (short for: experiments)" if group == "e" else ": start and control them"),
         subcommands=(
             _create(),
-            action("experiments", "list", "List experiments with their ids", _LIMIT, function="list_experiments"),
+            action(
+                "experiments",
+                "list",
+                "List experiments with their ids",
+                a.WITH_TAGS,
+                named,
+                _LIMIT,
+                function="list_experiments",
+            ),
             action("experiments", "describe", "Show an experiment", a.EXPERIMENT),
             action("experiments", "config", "Print the effective configuration, secrets masked", a.EXPERIMENT),
             action("lifecycle_commands", "pause", "Pause its trials: they release their slots", a.EXPERIMENT, a.YES),
@@ -42,11 +51,12 @@ def experiment(group: str) -> GroupCommand:
             action(
                 "experiments",
                 "set",
-                "Change priority, weight or slot cap of all its gangs",
+                "Change name, description or tags, and priority, weight or slot cap of all its gangs",
                 a.EXPERIMENT,
                 a.PRIORITY,
                 weight,
                 most,
+                *a.LABELS,
                 function="set_experiment",
             ),
         ),
@@ -101,7 +111,7 @@ def trial(group: str) -> GroupCommand:
         name=group,
         help="Trials" + (" (short for: trials)" if group == "t" else ""),
         subcommands=(
-            action("trials", "list", "List trials", of, state, _LIMIT, function="list_trials"),
+            action("trials", "list", "List trials", of, state, a.WITH_TAGS, _LIMIT, function="list_trials"),
             action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
             action(
                 "trials_logs",
@@ -126,7 +136,15 @@ def trial(group: str) -> GroupCommand:
             action("trials_outputs", "download", "Copy these files to a folder on this machine", a.TRIAL, paths, to),
             action("trials", "pause", "Pause a trial: it releases its slots and keeps its place", a.TRIAL, a.YES),
             action("trials", "activate", "Resume a paused trial", a.TRIAL),
-            action("trials", "set", "Change the priority of a trial", a.TRIAL, a.PRIORITY, function="set_trial"),
+            action(
+                "trials",
+                "set",
+                "Change name, description, tags or priority of a trial",
+                a.TRIAL,
+                a.PRIORITY,
+                *a.LABELS,
+                function="set_trial",
+            ),
             action(
                 "lifecycle_commands",
                 "stop",

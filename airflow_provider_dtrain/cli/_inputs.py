@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.core.config import Effective
+    from airflow_provider_dtrain.engine.submission.assembly import Assembled
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 
@@ -92,38 +92,31 @@ def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str,
     return load_yaml(stored.text, source=f"template '{stored.name}'")
 
 
-def assemble(hook: DtrainHook, source: Source, template: str | None) -> tuple[Effective, str]:
+def assemble(hook: DtrainHook, source: Source, template: str | None) -> Assembled:
     """Return the effective configuration and the pool it would run in. Stores nothing.
+
+    A pool that does not exist is a warning, because it may exist when the configuration starts.
 
     :param template: name or ``.yaml`` file from the command line; None: the one that the configuration names
     :raises ConfigError: all problems at once
+    :raises NotFoundError: the documents name no pool, and there are several
     """
-    from airflow_provider_dtrain.core.config import assemble as put_together
+    from airflow_provider_dtrain.engine.submission.assembly import assembled
+    from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
 
     if template is not None:
         base = find_template(hook, template, Path.cwd())
     else:
         base = find_template(hook, source.document.get("template"), source.folder)
-    pool, defaults, warning = _pool(hook, source.document, base)
     try:
-        effective = put_together(base, source.document, pool_defaults=defaults)
+        found = assembled(hook.store, source.document, base)
     except ConfigError as error:
         raise ConfigError(error.problems, source=source.name) from None
-    if warning:
-        note(warning)
-    return effective, pool
-
-
-def _pool(hook: DtrainHook, *documents: Mapping[str, Any] | None) -> tuple[str, dict[str, Any] | None, str | None]:
-    """Return the pool, its defaults and a warning. A pool that does not exist yet has no defaults."""
-    from airflow_provider_dtrain.engine.submission.submit import choose_pool, pool_wanted
-    from airflow_provider_dtrain.hooks.hosts import LOCAL_POOL
-
-    name = choose_pool(hook.store, pool_wanted(*documents))
-    try:
-        return name, dict(hook.store.pools.get(name).defaults) or None, None
-    except NotFoundError as error:
-        return name, None, f"Warning: {error}" if name != LOCAL_POOL else None
+    if not found.pool:
+        raise NotFoundError(found.no_pool)
+    if found.no_pool is not None and found.pool != LOCAL_POOL:
+        note(f"Warning: {found.no_pool}")
+    return found
 
 
 def check_template(source: Source) -> None:

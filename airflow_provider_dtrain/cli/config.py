@@ -21,7 +21,7 @@ def render(args: Namespace) -> None:
     from airflow_provider_dtrain.core.config.differences import leaves
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    effective, _ = assemble(DtrainHook(), read(args.config, what="configuration"), args.template)
+    effective = assemble(DtrainHook(), read(args.config, what="configuration"), args.template).effective
     for warning in effective.warnings:
         note(f"Warning: {warning}")
     for problem in unsupported(effective.config, effective.origins):
@@ -63,13 +63,14 @@ def _validate_config(args: Namespace, path: str, template: str | None) -> None:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     source = read(path, what="configuration")
-    effective, pool = assemble(DtrainHook(), source, template)
+    found = assemble(DtrainHook(), source, template)
+    effective = found.effective
     for warning in effective.warnings:
         note(f"Warning: {warning}")
     problems = unsupported(effective.config, effective.origins)
     if problems:
         raise UnsupportedFieldError(problems, source=source.name)
-    show_one(args, {"document": source.name, "kind": "configuration", "valid": True, "pool": pool})
+    show_one(args, {"document": source.name, "kind": "configuration", "valid": True, "pool": found.pool})
     hint(f"airflow dtrain explain {path}")
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.cli import _labels
 from airflow_provider_dtrain.cli._output import UsageError, command, dump, hint, note, short_time, show, show_one, user
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.store.records.pages import ExperimentEntry
     from airflow_provider_dtrain.store.records.searches import ExperimentView
     from airflow_provider_dtrain.store.store import Store
 
@@ -18,17 +21,18 @@ if TYPE_CHECKING:
 def list_experiments(args: Namespace) -> None:
     """List experiments, latest first."""
     store = _store()
-    found = store.experiments.list(limit=args.limit)
-    rows = [_row(view) for view in found]
-    if args.output == "table":
-        rows = [_short(view) for view in found]
+    query = ExperimentQuery(name=args.name, tags=args.tag or (), limit=args.limit)
+    found, _ = store.experiment_table.page(query)
+    make = _row if args.output != "table" else _short
     show(
         args,
-        rows,
-        empty="No experiments. A task with TrialOperator creates one, or: airflow dtrain experiments create",
+        [make(entry) for entry in found],
+        empty="No experiment has this name and these tags."
+        if args.name or args.tag
+        else "No experiments. A task with TrialOperator creates one, or: airflow dtrain experiments create",
     )
     if found:
-        hint(f"airflow dtrain experiments describe {found[0].experiment_id}")
+        hint(f"airflow dtrain experiments describe {found[0].view.experiment_id}")
 
 
 @command
@@ -37,13 +41,14 @@ def describe(args: Namespace) -> None:
     store = _store()
     view = store.experiments.get(args.experiment_id)
     best = store.trials.get(view.best_trial).hparams if view.best_trial is not None else None
+    own = store.labels.get("experiment", view.experiment_id)
     share = {
         "weight": view.weight,
         "max_slots": view.max_slots,
         "wish": view.wish,
         "wished_by": view.wished_by,
     }
-    show_one(args, {**_row(view), "best_hyperparameters": best, **share}, with_empty=False)
+    show_one(args, {**_facts(view), **_labels.columns(own), "best_hyperparameters": best, **share}, with_empty=False)
     if view.best_trial is not None:
         hint(f"airflow dtrain trials describe {view.best_trial}")
     else:
@@ -69,13 +74,18 @@ def config(args: Namespace) -> None:
 
 @command
 def set_experiment(args: Namespace) -> None:
-    """Change priority, weight or cap of an experiment, for its waiting and running gangs."""
-    if args.priority is None and args.weight is None and args.max_slots is None:
-        raise UsageError("Nothing to set. Give --priority, --weight or --max-slots.")
+    """Change labels of an experiment, or priority, weight or cap of its waiting and running gangs."""
+    given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
+    shares = {name: value for name, value in given.items() if value is not None}
+    if not shares and not _labels.are_given(args):
+        raise UsageError(f"Nothing to set. Give --priority, --weight, --max-slots, {_labels.OPTIONS}.")
     store = _store()
-    store.experiments.set(
-        args.experiment_id, weight=args.weight, max_slots=args.max_slots, priority=args.priority, by=user()
-    )
+    row: dict[str, Any] = {"experiment": args.experiment_id}
+    if shares:
+        store.experiments.set(args.experiment_id, by=user(), **shares)
+        row |= shares
+    if _labels.are_given(args):
+        row |= _labels.set_labels(store, "experiment", args.experiment_id, args)
     if args.max_slots:
         waiting = [
             one
@@ -84,9 +94,8 @@ def set_experiment(args: Namespace) -> None:
         ]
         if wider := [str(one.trial_id) for one in waiting if one.slots > args.max_slots]:
             note(f"Warning: trials that request more than {args.max_slots} slots can never start: {', '.join(wider)}")
-    given = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
-    show_one(args, {"experiment": args.experiment_id, **{k: v for k, v in given.items() if v is not None}})
-    hint("airflow dtrain queue list")
+    show_one(args, row, with_empty=False)
+    hint("airflow dtrain queue list" if shares else f"airflow dtrain experiments describe {args.experiment_id}")
 
 
 def _store() -> Store:
@@ -95,7 +104,11 @@ def _store() -> Store:
     return DtrainHook().store
 
 
-def _row(view: ExperimentView) -> dict[str, Any]:
+def _row(entry: ExperimentEntry) -> dict[str, Any]:
+    return {**_facts(entry.view), **_labels.columns(entry.labels)}
+
+
+def _facts(view: ExperimentView) -> dict[str, Any]:
     return {
         "experiment": view.experiment_id,
         "name": view.name,
@@ -122,11 +135,13 @@ def _state(view: ExperimentView) -> str:
     return "running, stops" if view.wish == "stop" else "running, is killed"
 
 
-def _short(view: ExperimentView) -> dict[str, Any]:
+def _short(entry: ExperimentEntry) -> dict[str, Any]:
     """Return the columns that fit a terminal."""
+    view = entry.view
     return {
         "id": view.experiment_id,
-        "name": view.name,
+        "name": entry.labels.display_name or view.name,
+        "tags": ", ".join(entry.labels.tags),
         "dag": view.dag_id,
         "method": view.method,
         "state": _state(view),

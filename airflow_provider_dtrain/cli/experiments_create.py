@@ -13,8 +13,6 @@ from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableErro
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.searches import ExperimentView
     from airflow_provider_dtrain.store.records.trials import Config
     from airflow_provider_dtrain.store.store import Store
@@ -90,42 +88,27 @@ def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
     from airflow.configuration import conf
 
     from airflow_provider_dtrain.cli._inputs import assemble, find_template, read
-    from airflow_provider_dtrain.cli.search import warn
-    from airflow_provider_dtrain.core.config import refuse_unsupported
-    from airflow_provider_dtrain.core.search_plan import outline, plan
+    from airflow_provider_dtrain.engine.submission.assembly import checked
     from airflow_provider_dtrain.engine.submission.submit import put_code, render
 
     source = read(args.config, what="configuration")
-    effective, pool = assemble(hook, source, args.template)
-    config = effective.config
-    refuse_unsupported(config, effective.origins)
-    # The task that plans would raise the same errors later.
-    plan(config, config.reproducibility.experiment_seed or 0, max_map_length=conf.getint("core", "max_map_length"))
-    warn(config, outline(config))
+    found = assemble(hook, source, args.template)
+    config = found.effective.config
+    hook.ensure_local()
+    check = checked(hook.store, found, max_map_length=conf.getint("core", "max_map_length"))
+    for warning in check.slips:
+        note(f"Warning: {warning}")
     folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
     if not folder.is_dir():
         what = "MODEL_DIR" if args.model_dir else "model_dir"
         raise ConfigError([Problem(path=what, message=f"folder {folder} does not exist")], source=source.name)
-    _refuse_what_never_fits(hook, config, pool)
+    # With on_unplaceable: wait, the trial waits for other hosts instead.
+    if check.never_fits and config.on_unplaceable == "fail":
+        raise UnplaceableError(check.never_fits)
     # --template is relative to the current folder, a template in the document to the document's folder.
     template = find_template(hook, args.template, Path.cwd())
     name = config.name or (Path(args.config).stem if args.config != "-" else args.dag)
     return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
-
-
-def _refuse_what_never_fits(hook: DtrainHook, config: ExperimentConfig, pool: str) -> None:
-    """Raise an error if the hosts of the pool can never run a trial.
-
-    With ``on_unplaceable: wait`` the trial waits for other hosts instead.
-
-    :raises UnplaceableError: with the reason
-    """
-    from airflow_provider_dtrain.engine.submission.fit import never_fits
-
-    hook.ensure_local()
-    reason = never_fits(hook.store, pool, config)
-    if reason and config.on_unplaceable == "fail":
-        raise UnplaceableError(reason)
 
 
 def _ready(dag_id: str) -> None:

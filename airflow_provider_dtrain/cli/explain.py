@@ -59,7 +59,8 @@ def _config(hook: DtrainHook, path: str, template: str | None) -> tuple[dict[str
     from airflow_provider_dtrain.core.config import refuse_unsupported
 
     source = read(path, what="configuration")
-    effective, pool = assemble(hook, source, template)
+    found = assemble(hook, source, template)
+    effective, pool = found.effective, found.pool
     refuse_unsupported(effective.config, effective.origins)
     hook.ensure_local()
     request = request_of(effective.config)

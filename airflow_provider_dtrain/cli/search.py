@@ -32,7 +32,8 @@ def preview(args: Namespace) -> None:
 
     source = read(args.config, what="configuration")
     hook = _hook()
-    effective, pool = assemble(hook, source, args.template)
+    found = assemble(hook, source, args.template)
+    effective, pool = found.effective, found.pool
     for warning in effective.warnings:
         note(f"Warning: {warning}")
     config = effective.config

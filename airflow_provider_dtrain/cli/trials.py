@@ -6,6 +6,7 @@ import csv
 import sys
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.cli import _labels
 from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of
 from airflow_provider_dtrain.cli._output import (
     UsageError,
@@ -46,7 +47,7 @@ def list_trials(args: Namespace) -> None:
     store = _store()
     if args.experiment is not None:
         store.experiments.get(args.experiment)
-    found = store.trials.list(experiment_id=args.experiment, state=args.state, limit=args.limit)
+    found = store.trials.list(experiment_id=args.experiment, state=args.state, tags=args.tag or (), limit=args.limit)
     trials = sorted(found, key=lambda trial: -trial.trial_id)
     gangs = {task.trial_id: task for task in store.queue_view.tasks() if task.trial_id is not None}
     make = _listed if args.output != "table" else _short if args.experiment is None else _of_experiment
@@ -89,6 +90,7 @@ def describe(args: Namespace) -> None:
         "limits": limits_hit(gaps) or None,
         "result": dict(trial.result) if trial.result else None,
         "failure": dict(trial.failure) if trial.failure else None,
+        **_labels.columns(store.labels.get("trial", trial.trial_id)),
     }
     if args.output != "table":
         more = {"ranks": ranks, "checkpoints": checkpoints, "refused_checkpoints": refused, "gaps": gaps}
@@ -229,16 +231,21 @@ def activate(args: Namespace) -> None:
 
 @command
 def set_trial(args: Namespace) -> None:
-    """Change the priority of a trial's gang, waiting or running."""
-    if args.priority is None:
-        raise UsageError("Nothing to set. Give --priority.")
+    """Change labels of a trial, or the priority of its gang, waiting or running."""
+    if args.priority is None and not _labels.are_given(args):
+        raise UsageError(f"Nothing to set. Give --priority, {_labels.OPTIONS}.")
     store = _store()
     trial = store.trials.get(args.trial_id)
-    if trial.state in TRIAL_ENDED:
+    if args.priority is not None and trial.state in TRIAL_ENDED:
         raise ConflictError(f"Trial {trial.trial_id} has ended ({trial.state}), so its priority cannot be changed.")
-    store.control.set_priority(trial.trial_id, args.priority, user())
-    show_one(args, {"trial": trial.trial_id, "priority": args.priority})
-    hint(f"airflow dtrain explain {trial.trial_id}")
+    row: dict[str, Any] = {"trial": trial.trial_id}
+    if _labels.are_given(args):
+        row |= _labels.set_labels(store, "trial", trial.trial_id, args)
+    if args.priority is not None:
+        store.control.set_priority(trial.trial_id, args.priority, user())
+        row["priority"] = args.priority
+    show_one(args, row, with_empty=False)
+    hint(f"airflow dtrain {'explain' if args.priority is not None else 'trials describe'} {trial.trial_id}")
 
 
 def _store() -> Store:

@@ -18,6 +18,8 @@ class Settings:
     sql_alchemy_conn: str
     #: Folder on the control side for copies of checkpoints.
     checkpoint_dir: Path
+    #: Places in object storage from which the API server sends checkpoints, besides those that need no permission.
+    download_storage: tuple[str, ...]
     #: Folder for payloads on the hosts, relative to the account's home.
     remote_dir: str
     #: Root-owned folder on the hosts for the locks of all accounts; empty: the supervisor's default.
@@ -76,6 +78,9 @@ def settings() -> Settings:
     return Settings(
         sql_alchemy_conn=url,
         checkpoint_dir=Path(folder).expanduser(),
+        download_storage=tuple(
+            one.strip() for one in conf.get(SECTION, "download_storage", fallback="").split(",") if one.strip()
+        ),
         remote_dir=conf.get(SECTION, "remote_dir", fallback="~/.dtrain").removeprefix("~/"),
         lock_dir=conf.get(SECTION, "lock_dir", fallback=""),
         orphan_timeout_s=conf.getfloat(SECTION, "orphan_timeout", fallback=900.0),
@@ -97,6 +102,11 @@ def settings() -> Settings:
         attempt_metric_names_limit=conf.getint(SECTION, "attempt_metric_names_limit", fallback=1000),
         local_python=sys.executable,
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Return the entries of a list with commas."""
+    return tuple(one.strip() for one in text.split(",") if one.strip())
 
 
 def as_server_process() -> None:

@@ -151,7 +151,8 @@ class GangSensor(BaseSensorOperator):
     # -- the request ----------------------------------------------------------------------------
     def _submission(self, hook: DtrainHook, key: TrialKey, folder: Path) -> GangSubmission:
         from airflow_provider_dtrain.core.config import ExperimentConfig
-        from airflow_provider_dtrain.engine.submission.submit import choose_pool, render
+        from airflow_provider_dtrain.engine.submission.assembly import choose_pool
+        from airflow_provider_dtrain.engine.submission.submit import render
         from airflow_provider_dtrain.store.records.gangs import GangSubmission
 
         if self.config is None:

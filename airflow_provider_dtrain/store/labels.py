@@ -42,26 +42,35 @@ class LabelStore:
         display_name: str | None = None,
         description: str | None = None,
         tags: Sequence[str] | None = None,
+        add_tags: Sequence[str] = (),
+        remove_tags: Sequence[str] = (),
         by: str,
     ) -> Labels:
         """Change the labels of an object and return them. None leaves a field as it is.
 
         :param display_name: empty = the name from the configuration
+        :param tags: all tags that the object has from now on
+        :param add_tags: besides the tags that it has
+        :param remove_tags: an absent tag is ignored
         :param by: the user
         :raises NotFoundError: there is no such object
         :raises UserError: a text is too long, or a tag is not usable
         """
         table = _TABLES[kind]
-        if conn.scalar(sa.select(table.c.id).where(table.c.id == object_id)) is None:
+        # Two users who change labels at the same time follow each other.
+        locked = sa.select(table.c.id).where(table.c.id == object_id).with_for_update()
+        if conn.scalar(locked) is None:
             raise NotFoundError(f"There is no {kind} {object_id}. See: airflow dtrain {kind}s list")
-        chosen = None if tags is None else check_tags(tags)
         before = labels_of(conn, kind, [object_id]).get(object_id, Labels())
+        removed = {tag.strip() for tag in remove_tags}
+        kept = [tag for tag in (before.tags if tags is None else tags) if tag not in removed]
+        chosen = check_tags([*kept, *add_tags])
         name = before.display_name if display_name is None else _text("display_name", display_name, NAME_CHARS) or None
         words = before.description if description is None else _text("description", description, DESCRIPTION_CHARS)
         self._write(conn, kind, object_id, name, words)
-        if chosen is not None:
+        if chosen != before.tags:
             _replace_tags(conn, kind, object_id, chosen)
-        after = Labels(display_name=name, description=words, tags=before.tags if chosen is None else chosen)
+        after = Labels(display_name=name, description=words, tags=chosen)
         self.db.audit(conn, by, "labels set", f"{kind} {object_id}", f"name={name!r} tags={', '.join(after.tags)}")
         return after
 

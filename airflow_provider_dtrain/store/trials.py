@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, TrialStat
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.filters import tagged
 from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -110,14 +112,17 @@ class Trials:
         dag_id: str | None = None,
         run_id: str | None = None,
         state: TrialState | None = None,
+        tags: Sequence[str] = (),
         limit: int | None = 100,
     ) -> list[TrialView]:
         """Return trials, newest first. Each argument that is not None narrows the list.
 
+        :param tags: only trials that have all of these
         :param limit: most trials to return; None = all
         """
         given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id, "state": state}
         where = [trials.c[name] == value for name, value in given.items() if value is not None]
+        where += [trials.c.id.in_(tagged("trial", tag)) for tag in tags]
         return trial_views(conn, sa.and_(sa.true(), *where), limit=limit)
 
 

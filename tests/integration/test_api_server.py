@@ -6,21 +6,19 @@ route is part of the matrix at once.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from fastapi.routing import APIRoute
+import yaml
 
-from airflow_provider_dtrain.api.app import PREFIX, create_app
+from airflow_provider_dtrain.api.app import PREFIX
 from airflow_provider_dtrain.api.security import READING, Rule
-from airflow_provider_dtrain.store.records.gangs import GangSubmission
-from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store
 from testbed.api_server import ROLES, ApiServer
-from testbed.stores import host, new_sqlite
+from testbed.stores import new_sqlite
+from tests.support.api_routes import CONFIG, SECRET, body, concrete, fill, matrix, prepare, refused
 from tests.support.search_world import Search
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -28,22 +26,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 #: Rule -> the least role of the simple auth manager that it lets through.
 LEAST = {Rule.READ: "viewer", Rule.EDIT_DAG: "user", Rule.START: "user", Rule.CHANGE_HOSTS: "op"}
 IN_ORDER = ("viewer", "user", "op", "admin")
-QUERIES = {
-    "/lookup": "dag_id=d&run_id=r", "/curves": "metric=loss&trial=1", "/compare": "trial=1&trial=2",
-    "/trials/{trial_id}/outputs/download": "path=x",
-}  # fmt: skip
-CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
-BODIES = {"/configs/validate": CONFIG, "/experiments": CONFIG}
-KNOWN_DAG = """
-from airflow.models.dag import DagModel
-from airflow.models.dagbundle import DagBundleModel
-from airflow.utils.session import create_session
-with create_session() as session:
-    if session.get(DagBundleModel, "dags-folder") is None:
-        session.add(DagBundleModel(name="dags-folder"))
-    session.flush()
-    session.add(DagModel(dag_id="d", bundle_name="dags-folder", fileloc="/d.py", is_stale=False))
-"""
+RUNS = "/api/v2/dags/dtrain_experiment/dagRuns"
 
 
 @pytest.fixture(scope="module")
@@ -52,49 +35,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     url = new_sqlite(folder / "store" / "dtrain.db")
     fill(url)
     found = ApiServer(folder / "home", url)
-    for command in (["-m", "airflow", "db", "migrate"], ["-c", KNOWN_DAG]):
-        subprocess.run([sys.executable, *command], env=found.environment, check=True, capture_output=True, timeout=300)
+    prepare(found)
     found.start()
     yield found
     found.stop()
 
 
-def fill(url: str) -> None:
-    """Write an experiment with two trials and a held gang of DAG d."""
-    store = Store.open(url)
-    store.hosts.add(host("a", slots=8))
-    search = Search(store)
-    search.plan(max_trials=4)
-    search.submit(0, slots=1)
-    search.submit(1, slots=1)
-    store.gangs.submit(GangSubmission(key=TrialKey(dag_id="d", run_id="r", task_id="sensor"), pool="gpus", slots=1))
-    store.close()
-
-
-def matrix() -> list[tuple[str, str, Rule]]:
-    """Return method, path and rule of every route."""
-    return [
-        (method, route.path, Rule(route.openapi_extra["x-dtrain-rule"]))
-        for route in create_app().routes
-        if isinstance(route, APIRoute)
-        for method in sorted(route.methods - {"HEAD"})
-    ]
-
-
-def concrete(path: str) -> str:
-    short = path.removeprefix("/api/v1")
-    for name, value in {
-        "experiment_id": 1, "trial_id": 1, "checkpoint_id": 1, "name": "a", "index": 0, "allocation_id": 3,
-    }.items():  # fmt: skip
-        path = path.replace(f"{{{name}}}", str(value))
-    query = QUERIES.get(short)
-    return f"{PREFIX}{path}" + (f"?{query}" if query else "")
-
-
-def body(method: str, path: str) -> object:
-    if method in READING:
-        return None
-    return {"priority": 5} if path.endswith("/priority") else BODIES.get(path.removeprefix("/api/v1"), {})
+@pytest.fixture
+def ready(server: ApiServer) -> Store:
+    """The store, with a host that gets gangs: tests of all routes have disabled it."""
+    assert server.request("POST", f"{PREFIX}/api/v1/hosts/a/enable", {}, token=server.token("op"))[0] == 200
+    return store_of(server)
 
 
 def test_no_route_answers_without_a_login(server):
@@ -108,14 +59,8 @@ def test_no_route_answers_without_a_login(server):
 
 @pytest.mark.parametrize("role", IN_ORDER)
 def test_each_role_may_do_what_the_rule_of_a_route_says(server, role):
-    token = server.token(role)
-    wrong = {}
-    for method, path, rule in matrix():
-        status, answer = server.request(method, concrete(path), body(method, path), token=token)
-        may = IN_ORDER.index(role) >= IN_ORDER.index(LEAST[rule])
-        if (status in {401, 403}) == may or status >= 500:
-            wrong[method, path] = status, answer
-    assert wrong == {}
+    allowed = {rule: IN_ORDER.index(role) >= IN_ORDER.index(least) for rule, least in LEAST.items()}
+    assert refused(server, server.token(role), allowed) == {}
 
 
 def test_a_cookie_alone_changes_nothing_without_the_header(server):
@@ -133,20 +78,63 @@ def test_a_cookie_alone_changes_nothing_without_the_header(server):
 def test_an_action_is_in_the_audit_log_of_airflow_with_the_name_of_the_user(server):
     path = f"{PREFIX}/api/v1/experiments/1"
     assert server.request("PATCH", path, {"tags": ["x"]}, token=server.token("user"))[0] == 200
-    query = "/api/v2/eventLogs?event=dtrain_experiment_labels&order_by=-id&limit=1"
-    status, answer = server.request("GET", query, token=server.token("admin"))
-    assert status == 200, answer
-    (entry,) = answer["event_logs"]
+    entry = last_entry(server, "dtrain_experiment_labels")
     assert (entry["owner"], entry["dag_id"], entry["run_id"]) == ("user", "d", "r")
     assert '"experiment_id": 1' in entry["extra"]
 
 
-def test_me_says_what_the_user_may_do_and_which_command_is_missing(server):
+def test_an_experiment_is_started_as_a_dag_run_with_the_name_of_the_user(server, ready):
+    token = server.token("user")
+    status, started = server.request("POST", f"{PREFIX}/api/v1/experiments", CONFIG, token=token)
+    assert status == 202, started
+    status, run = server.request("GET", f"{RUNS}/{started['run_id']}", token=token)
+    assert (run["state"], run["run_type"], run["triggered_by"]) == ("queued", "manual", "ui"), run
+    assert run["triggering_user_name"] == "user"
+    assert run["conf"]["payload"] is None
+    document = ready.configs.get(run["conf"]["config"]["config_id"]).document
+    assert (document["name"], document["entrypoint"]) == ("x", "python t.py")
+    entry = last_entry(server, "dtrain_experiment_start")
+    assert (entry["owner"], entry["dag_id"]) == ("user", "dtrain_experiment")
+
+
+def test_a_fork_with_other_hyperparameters_is_started_with_the_secrets_of_its_source(server, ready):
+    token = server.token("user")
+    source = server.request("GET", f"{PREFIX}/api/v1/experiments/1/fork", token=token)[1]
+    assert SECRET not in str(source)
+    document = yaml.safe_load(source["yaml"])
+    document["hyperparameters"]["lr"]["maxval"] = 0.5
+    body = {"config": yaml.safe_dump(document), "fork_of": 1}
+    status, started = server.request("POST", f"{PREFIX}/api/v1/experiments", body, token=token)
+    assert status == 202, started
+    run = server.request("GET", f"{RUNS}/{started['run_id']}", token=token)[1]
+    stored = ready.configs.get(run["conf"]["config"]["config_id"])
+    assert stored.document["hyperparameters"]["lr"]["maxval"] == 0.5
+    assert SECRET not in str(stored.document)
+    assert stored.secrets
+    assert SECRET not in str(run)
+
+
+def test_a_paused_dag_starts_nothing_and_the_answer_names_the_command(server):
+    admin, dag = server.token("admin"), "/api/v2/dags/dtrain_experiment"
+    assert server.request("PATCH", dag, {"is_paused": True}, token=admin)[0] == 200
+    try:
+        before = server.request("GET", RUNS, token=admin)[1]["total_entries"]
+        status, answer = server.request("POST", f"{PREFIX}/api/v1/experiments", CONFIG, token=server.token("user"))
+        assert (status, answer["detail"]["code"]) == (409, "conflict")
+        assert "airflow dags unpause dtrain_experiment" in str(answer["detail"])
+        assert server.request("GET", f"{PREFIX}/api/v1/me", token=admin)[1]["starting"]["may_trigger"] is False
+        assert server.request("GET", RUNS, token=admin)[1]["total_entries"] == before
+    finally:
+        server.request("PATCH", dag, {"is_paused": False}, token=admin)
+
+
+def test_me_says_what_the_user_may_do(server):
     viewer = server.request("GET", f"{PREFIX}/api/v1/me", token=server.token("viewer"))[1]
     assert (viewer["user"], viewer["may_change_hosts"]) == ("viewer", False)
-    assert server.request("GET", f"{PREFIX}/api/v1/me", token=server.token("op"))[1]["may_change_hosts"] is True
-    assert viewer["starting"]["exists"] is False
-    assert "airflow dtrain init" in viewer["starting"]["hint"]
+    assert viewer["starting"]["exists"] is True
+    assert "You may not trigger" in viewer["starting"]["hint"]
+    op = server.request("GET", f"{PREFIX}/api/v1/me", token=server.token("op"))[1]
+    assert (op["may_change_hosts"], op["starting"]["hint"]) == (True, "")
 
 
 def test_the_openapi_document_is_served_to_users_only(server):
@@ -159,3 +147,40 @@ def test_the_openapi_document_is_served_to_users_only(server):
 
 def test_the_roles_are_those_of_the_server() -> None:
     assert set(IN_ORDER) == set(ROLES)
+
+
+def test_a_dag_that_was_deleted_from_airflow_starts_nothing_and_the_answer_names_the_command(server):
+    admin = server.token("admin")
+    assert server.request("DELETE", "/api/v2/dags/dtrain_experiment", token=admin)[0] == 204
+    status, answer = server.request("POST", f"{PREFIX}/api/v1/experiments", CONFIG, token=server.token("user"))
+    assert (status, answer["detail"]["code"]) == (409, "conflict")
+    assert "airflow dtrain init" in str(answer["detail"])
+    starting = server.request("GET", f"{PREFIX}/api/v1/me", token=admin)[1]["starting"]
+    assert starting["exists"] is False
+    assert "airflow dtrain init" in starting["hint"]
+
+
+def test_rows_of_a_deleted_dag_are_left_to_users_who_may_edit_connections(server, ready):
+    Search(ready, run="later").start(0, slots=1)
+    assert server.request("DELETE", "/api/v2/dags/d", token=server.token("admin"))[0] == 204
+    path = f"{PREFIX}/api/v1/experiments/1"
+    assert server.request("GET", path, token=server.token("user"))[0] == 404
+    assert server.request("PATCH", path, {"tags": []}, token=server.token("user"))[0] == 404
+    assert server.request("GET", path, token=server.token("op"))[0] == 200
+    assert server.request("GET", f"{PREFIX}/api/v1/experiments", token=server.token("user"))[1]["total"] == 0
+    holders = server.request("GET", f"{PREFIX}/api/v1/cluster", token=server.token("user"))[1]["holders"]
+    assert holders
+    assert all(holder["hidden"] and holder["task"] is None for holder in holders.values())
+
+
+def last_entry(server: ApiServer, event: str) -> dict[str, Any]:
+    """Return the latest entry of an event in Airflow's audit log."""
+    query = f"/api/v2/eventLogs?event={event}&order_by=-id&limit=1"
+    status, answer = server.request("GET", query, token=server.token("admin"))
+    assert status == 200, answer
+    (entry,) = answer["event_logs"]
+    return dict(entry)
+
+
+def store_of(server: ApiServer) -> Store:
+    return Store.open(server.environment["AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN"])

@@ -147,6 +147,38 @@ def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store
     assert (missing.code, "no experiment 9999" in missing.err, "experiments list" in missing.err) == (1, True, True)
 
 
+def test_experiments_and_trials_are_named_and_tagged_and_found_by_name_and_tags(world: World, store: Store) -> None:
+    tickets = [submitted(store, name, 1, experiment=f"e-{name}") for name in ("tag1", "tag2")]
+    ids = [world.rows("trials", "describe", str(ticket.trial_id))["experiment_id"] for ticket in tickets]
+    first, second = map(str, ids)
+    done = world.rows("experiments", "set", first, "--name", "Big_run", "--tag", "paper", "--tag", "a b")
+    assert (done["display_name"], done["tags"]) == ("Big_run", ["a b", "paper"])
+    world.rows("experiments", "set", second, "--tag", "paper", "--description", "why")
+    assert world.rows("experiments", "set", second, "--untag", "absent", "--weight", "2")["tags"] == ["paper"]
+
+    def listed(*options: str) -> list[int]:
+        return [row["experiment"] for row in world.rows("experiments", "list", *options)]
+
+    assert listed("--tag", "paper") == [ids[1], ids[0]]
+    assert listed("--tag", "paper", "--tag", "a b") == [ids[0]]
+    assert listed("--name", "big_RUN") == listed("--name", "e-tag1") == [ids[0]]
+    assert listed("--name", "big%run") == []
+    assert "Big_run" in world("experiments", "list", "--name", "Big").out
+    assert world.rows("experiments", "set", first, "--name", "", "--untag", "paper")["tags"] == ["a b"]
+    assert world.rows("experiments", "describe", first)["display_name"] is None
+    trial = str(tickets[0].trial_id)
+    world.rows("trials", "set", trial, "--tag", "odd", "--description", "diverges")
+    assert [row["trial"] for row in world.rows("trials", "list", "--tag", "odd")] == [tickets[0].trial_id]
+    assert world.rows("trials", "describe", trial)["description"] == "diverges"
+    assert ("labels set", f"trial {trial}") in audit(store)
+    ended(store, *tickets)
+    assert world.rows("trials", "set", trial, "--tag", "kept")["tags"] == ["kept", "odd"], "also of an ended trial"
+    for options, code, words in (((), 2, "Nothing to set"), (("--tag", "a,b"), 1, "without a comma")):
+        refused = world("trials", "set", trial, *options)
+        assert (refused.code, words in refused.err) == (code, True)
+    assert world("experiments", "set", "9999", "--tag", "x").code == 1
+
+
 def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: World, store: Store) -> None:
     searcher = {"name": "single", "metric": "loss", "smaller_is_better": True}
     first = submitted(store, "b1", 1, experiment="best", searcher=searcher)

@@ -18,11 +18,12 @@ RUNGS = {0: (1, 4, 16)}
 class Search:
     """One experiment of a DAG run, with the followers of its trials.
 
+    :param dag: its DAG
     :param pool: has slots for all trials
     """
 
-    def __init__(self, store: Store, *, name: str = "e", run: str = "r", pool: str = "gpus") -> None:
-        self.store, self.name, self.run, self.pool = store, name, run, pool
+    def __init__(self, store: Store, *, name: str = "e", dag: str = "d", run: str = "r", pool: str = "gpus") -> None:
+        self.store, self.name, self.dag, self.run, self.pool = store, name, dag, run, pool
         self.config = store.configs.put({"entrypoint": "python train.py"}, origins={}).config_id
         self.view: SearchView | None = None
         self.watches: dict[int, int] = {}
@@ -31,7 +32,7 @@ class Search:
 
     def plan(self, *, max_tries: int = 0, task: str = "plan", **fields: Any) -> SearchView:
         """Return the search of a plan task."""
-        key = TrialKey(dag_id="d", run_id=self.run, task_id=task, max_tries=max_tries)
+        key = TrialKey(dag_id=self.dag, run_id=self.run, task_id=task, max_tries=max_tries)
         values = {"method": "async_halving", "metric": "loss", "rungs": RUNGS, "max_trials": 4, **fields}
         submission = SearchSubmission(key=key, experiment_name=self.name, config_id=self.config, **values)
         self.view = self.store.searches.create(submission)
@@ -40,7 +41,7 @@ class Search:
     def submit(self, number: int, *, max_tries: int = 0, **fields: Any) -> Ticket:
         """Submit a trial of the search as its mapped task does."""
         view = self.view or self.plan()
-        key = TrialKey(dag_id="d", run_id=self.run, task_id="trial", map_index=number, max_tries=max_tries)
+        key = TrialKey(dag_id=self.dag, run_id=self.run, task_id="trial", map_index=number, max_tries=max_tries)
         values = {"slots": 0, "number": number, "hparams": {"lr": number}, "search_id": view.search_id, **fields}
         submission = TrialSubmission(
             key=key, experiment_name=self.name, config_id=self.config, pool=self.pool, **values

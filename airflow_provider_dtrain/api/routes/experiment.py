@@ -87,8 +87,7 @@ def _best_checkpoint(call: Call, entry: ExperimentEntry) -> Checkpoint | None:
         return None
     views = call.store.checkpoints.of_trial(view.best_trial)
     best = best_of(views, view.metric, smaller_is_better=view.smaller_is_better)
-    folder = call.hook.settings.checkpoint_dir
-    return None if best is None else checkpoint_rows([best], folder, view.experiment_id, best)[0]
+    return None if best is None else checkpoint_rows(call, [best], view.experiment_id, best)[0]
 
 
 def _hyperparameters(config: Config | None) -> list[Hyperparameter]:

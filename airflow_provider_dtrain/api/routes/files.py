@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -12,12 +13,12 @@ from fastapi.responses import Response
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.downloads import checkpoint_download, checkpoint_pieces
 from airflow_provider_dtrain.api.errors import ApiError
-from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.execution import READ_DEADLINE_S, StoreRoute
 from airflow_provider_dtrain.api.found import trial_entry
 from airflow_provider_dtrain.api.models.checkpoints import Download, Output, Outputs
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.streams import download, file_pieces
+from airflow_provider_dtrain.api.streams import OpenFile, download, file_pieces
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.copies.output_generations import Generation, OutputCopies
 from airflow_provider_dtrain.errors import NotFoundError
@@ -25,6 +26,7 @@ from airflow_provider_dtrain.store.records.pages import TrialEntry
 
 router = APIRouter(route_class=StoreRoute, tags=["files"], responses=ERRORS)
 
+Prepared = TypeVar("Prepared")
 #: Most outputs in one list.
 OUTPUTS_MOST = 2000
 
@@ -51,31 +53,44 @@ def _generation(call: Call, entry: TrialEntry) -> Generation | None:
 
 
 @router.get("/trials/{trial_id}/outputs/download", response_model=None, **guarded(Rule.READ))
-def output_download(call: CallDep, trial_id: int, path: Annotated[str, Query(max_length=1024)]) -> Response:
+async def output_download(call: CallDep, trial_id: int, path: Annotated[str, Query(max_length=1024)]) -> Response:
     """Send one output."""
+    file = await _prepared(call, lambda: _output(call, trial_id, path))
+    return await download(file.pieces, call.downloads, PurePosixPath(path).name, file.size_bytes)
+
+
+def _output(call: Call, trial_id: int, path: str) -> OpenFile:
     found = _generation(call, trial_entry(call, trial_id))
-    file = None if found is None else found.manifest.files.get(path)
     missing = f"Trial {trial_id} has no output {path[:200]!r} here. See: airflow dtrain trials outputs {trial_id}"
-    if found is None or file is None:
+    if found is None or path not in found.manifest.files:
         raise NotFoundError(missing)
     try:
-        pieces = file_pieces(found.folder, path)
+        return file_pieces(found.folder, path)
     except OSError as error:
         raise NotFoundError(missing) from error
-    return download(pieces, call.downloads, PurePosixPath(path).name, file.size_bytes)
 
 
 @router.get("/trials/{trial_id}/checkpoints/{checkpoint_id}/download", response_model=None, **guarded(Rule.READ))
-def download_checkpoint(call: CallDep, trial_id: int, checkpoint_id: int) -> Response:
+async def download_checkpoint(call: CallDep, trial_id: int, checkpoint_id: int) -> Response:
     """Send a checkpoint as a tar archive."""
+    pieces, name = await _prepared(call, lambda: _checkpoint(call, trial_id, checkpoint_id))
+    return await download(pieces, call.downloads, f"{name}.tar")
+
+
+def _checkpoint(call: Call, trial_id: int, checkpoint_id: int) -> tuple[Iterator[bytes], str]:
     entry = trial_entry(call, trial_id)
     views = call.store.checkpoints.of_trial(trial_id, removed=True)
     view = next((one for one in views if one.checkpoint_id == checkpoint_id), None)
     if view is None:
         raise NotFoundError(f"Trial {trial_id} has no checkpoint {checkpoint_id}.")
-    folder, experiment_id = call.hook.settings.checkpoint_dir, entry.view.experiment_id
-    possible = checkpoint_download(view, folder, experiment_id)
+    possible = checkpoint_download(call, view, entry.view.experiment_id)
     if not possible.possible:
         raise ApiError(409, "conflict", f"Checkpoint {checkpoint_id} cannot be sent. {possible.reason}")
     name = f"trial-{trial_id}-step-{view.step}"
-    return download(checkpoint_pieces(call.hook, view, entry.view, name), call.downloads, f"{name}.tar")
+    return checkpoint_pieces(call.hook, view, entry.view, name), name
+
+
+async def _prepared(call: Call, work: Callable[[], Prepared]) -> Prepared:
+    """Run the part of a download that reads the store in the threads for it."""
+    found: Prepared = await call.workers.run(work, deadline_s=READ_DEADLINE_S, is_write=False)
+    return found

@@ -100,7 +100,7 @@ def _best_checkpoint(call: Call, entry: TrialEntry) -> Checkpoint | None:
     best = _best(call, entry, views)
     if best is None:
         return None
-    return checkpoint_rows([best], call.hook.settings.checkpoint_dir, entry.view.experiment_id, best)[0]
+    return checkpoint_rows(call, [best], entry.view.experiment_id, best)[0]
 
 
 @router.get("/trials/{trial_id}/checkpoints", **guarded(Rule.READ))
@@ -109,8 +109,7 @@ def checkpoints(call: CallDep, trial_id: int) -> Checkpoints:
     entry = trial_entry(call, trial_id)
     saved = call.store.checkpoints.of_trial(trial_id, removed=True)
     views = sorted([*saved, *call.store.checkpoints.refused(trial_id)], key=lambda one: one.checkpoint_id)
-    folder = call.hook.settings.checkpoint_dir
-    return Checkpoints(rows=checkpoint_rows(views, folder, entry.view.experiment_id, _best(call, entry, views)))
+    return Checkpoints(rows=checkpoint_rows(call, views, entry.view.experiment_id, _best(call, entry, views)))
 
 
 @router.get("/trials/{trial_id}/ranks", **guarded(Rule.READ))

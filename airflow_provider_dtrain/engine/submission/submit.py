@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.core.search.seeds import SEED_LIMIT, trial_seed
+from airflow_provider_dtrain.engine.submission.assembly import assembled, choose_pool
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
-from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -103,8 +103,6 @@ def render(
     :param pool: pool for a configuration that names none; None = see :func:`choose_pool`
     :raises ConfigError: all problems at once
     """
-    from airflow_provider_dtrain.core.config import assemble
-
     store = hook.store
     if isinstance(config, Mapping) and _is_rendered(config):
         return store.configs.get(int(config["config_id"]))
@@ -112,14 +110,10 @@ def render(
     named = template if template is not None else source.document.get("template")
     base, name, version = _template(store, named, folder)
     hook.ensure_local()
-    wanted = pool_wanted(source.document, base)
-    try:
-        chosen = store.pools.get(choose_pool(store, wanted or pool))
-    except NotFoundError:
-        # Report the problems of the documents first: the pool's name may be one of them.
-        assemble(base, source.document)
-        raise
-    effective = assemble(base, source.document, pool_defaults=dict(chosen.defaults) or None)
+    found = assembled(store, source.document, base, pool=pool)
+    if found.no_pool is not None:
+        raise NotFoundError(found.no_pool)
+    effective = found.effective
     for warning in effective.warnings:
         hook.log.warning("%s", warning)
     document = dict(effective.document)
@@ -156,17 +150,6 @@ def config_of(
     return render(hook, config, template, folder, pool=pool)
 
 
-def pool_wanted(*documents: Mapping[str, Any] | None) -> str | None:
-    """Return the pool of the first document that names one."""
-    for document in documents:
-        resources = (document or {}).get("resources")
-        if isinstance(resources, Mapping):
-            for key in ("pool", "resource_pool"):
-                if isinstance(resources.get(key), str):
-                    return str(resources[key])
-    return None
-
-
 def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any] | None, str | None, int | None]:
     from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 
@@ -177,28 +160,6 @@ def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any]
         return found.document, found.name, None
     stored = store.templates.get(str(named))
     return load_yaml(stored.text, source=f"template '{stored.name}'"), stored.name, stored.version
-
-
-def choose_pool(store: Store, wanted: str | None) -> str:
-    """Return the pool of a configuration: the one it names, else the only one, else ``default``.
-
-    ``local`` is the default only while no other host is registered.
-
-    :raises NotFoundError: none is named and several exist
-    """
-    if wanted is not None:
-        return wanted
-    others = sorted({host.pool for host in store.hosts.list() if host.name != LOCAL_HOST})
-    if not others:
-        return LOCAL_POOL
-    if len(others) == 1:
-        return others[0]
-    if "default" in others:
-        return "default"
-    pools = [pool.name for pool in store.pools.list()]
-    raise NotFoundError(
-        f"The configuration names no pool and there are several: {', '.join(sorted(pools))}. Set resources.pool."
-    )
 
 
 def submit(

@@ -1,10 +1,12 @@
-"""Conditions on texts that users type."""
+"""Conditions on texts that users type, and on tags."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
+
+from airflow_provider_dtrain.store.database.tables import tags
 
 _ESCAPE = "\\"
 #: Most characters of a text to look for.
@@ -26,3 +28,8 @@ def contains(
     if number is not None and text.isascii() and text.isdigit() and len(text) < 18:
         found.append(number == int(text))
     return sa.or_(*found)
+
+
+def tagged(kind: Literal["experiment", "trial"], tag: str) -> sa.Select[tuple[int]]:
+    """Return the ids of the experiments or trials with a tag."""
+    return sa.select(tags.c.object_id).where(tags.c.kind == kind, tags.c.tag == tag)

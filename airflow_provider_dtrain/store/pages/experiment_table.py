@@ -10,8 +10,8 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.search.expected_end import expected_end
-from airflow_provider_dtrain.store.database.filters import contains
-from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, tags, trials
+from airflow_provider_dtrain.store.database.filters import contains, tagged
+from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, experiment_views
 from airflow_provider_dtrain.store.labels import labels_of
@@ -140,9 +140,9 @@ def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
         where.append(experiments.c.dag_id == query.dag_id)
     if query.dags is not None:
         where.append(experiments.c.dag_id.in_(sorted(query.dags)))
-    for tag in query.tags:
-        own = sa.select(tags.c.object_id).where(tags.c.kind == "experiment", tags.c.tag == tag)
-        where.append(experiments.c.id.in_(own))
+    where += [experiments.c.id.in_(tagged("experiment", tag)) for tag in query.tags]
+    if query.name:
+        where.append(contains(query.name, experiments.c.name, _DISPLAY_NAME))
     if query.text:
         texts = (experiments.c.name, experiments.c.dag_id, experiments.c.run_id, _DISPLAY_NAME, _DESCRIPTION)
         where.append(contains(query.text, *texts, number=experiments.c.id))

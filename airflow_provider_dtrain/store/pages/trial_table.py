@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.reduction import even
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.store.database.connections import restore_floats
-from airflow_provider_dtrain.store.database.filters import contains
+from airflow_provider_dtrain.store.database.filters import contains, tagged
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -19,7 +19,6 @@ from airflow_provider_dtrain.store.database.tables import (
     metrics,
     rung_entries,
     searches,
-    tags,
     trials,
 )
 from airflow_provider_dtrain.store.database.transactions import Database, reads
@@ -274,9 +273,7 @@ def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
     where = every if query.with_replaced else _current(query.experiment_id)
     if query.states:
         where.append(trials.c.state.in_(query.states))
-    for tag in query.tags:
-        own = sa.select(tags.c.object_id).where(tags.c.kind == "trial", tags.c.tag == tag)
-        where.append(trials.c.id.in_(own))
+    where += [trials.c.id.in_(tagged("trial", tag)) for tag in query.tags]
     if query.text:
         of = (labels.c.kind == "trial", labels.c.object_id == trials.c.id)
         texts = [

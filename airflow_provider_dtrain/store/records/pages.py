@@ -148,6 +148,8 @@ class ExperimentQuery:
 
     #: Part of a name or description, of the DAG or DAG run, or the id; empty = all.
     text: str = ""
+    #: Part of the name from the configuration or of the display name; empty = all.
+    name: str = ""
     state: ExperimentState | None = None
     dag_id: str | None = None
     #: Experiments that have all of these.

@@ -11,6 +11,8 @@ from airflow_provider_dtrain.train.errors import SetupError
 PROTOCOLS = {"s3": ("s3", "s3fs"), "gcs": ("gcs", "gcsfs"), "azure": ("abfs", "adlfs")}
 #: Retries that keep a busy or absent server from failing a save.
 S3_RETRIES = {"max_attempts": 8, "mode": "standard"}
+#: Options of a client that a user waits for: a server that does not answer fails within a minute.
+S3_IMPATIENT = {"connect_timeout": 5, "read_timeout": 15, "retries": {"max_attempts": 2, "mode": "standard"}}
 
 
 def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,9 +26,10 @@ def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"s3": _s3, "gcs": _gcs, "azure": _azure}[kind](config)
 
 
-def file_system(url: str, config: Mapping[str, Any]) -> Any:
+def file_system(url: str, config: Mapping[str, Any], *, is_patient: bool = True) -> Any:
     """Return the fsspec file system that reaches a URL.
 
+    :param is_patient: retry a busy server for minutes, as a save should; False: fail soon (S3)
     :raises SetupError: fsspec, or the module for this kind of storage, is not installed
     """
     protocol = url.partition("://")[0]
@@ -35,8 +38,11 @@ def file_system(url: str, config: Mapping[str, Any]) -> Any:
     try:
         import fsspec
 
+        options = options_for(protocol, config)
+        if not is_patient and "config_kwargs" in options:
+            options["config_kwargs"] = dict(S3_IMPATIENT)
         # Its own instance: no other code changes or sees its credentials.
-        return fsspec.filesystem(protocol, **options_for(protocol, config), skip_instance_cache=True)
+        return fsspec.filesystem(protocol, **options, skip_instance_cache=True)
     except ImportError as error:
         raise SetupError(
             f"Checkpoints at {url} need the module {module}, which is not installed ({error}). "

@@ -1,0 +1,44 @@
+"""Names, descriptions and tags of experiments and trials."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.store.labels import TAGS_MAX
+from airflow_provider_dtrain.store.records.pages import Labels
+
+
+def test_tags_are_added_and_removed_without_touching_the_others(world, submit):
+    trial = submit().trial_id
+    world.labels.set("trial", trial, tags=["a", "b"], description="why", by="ann")
+    found = world.labels.set("trial", trial, add_tags=["c", " a "], remove_tags=["b", "absent"], by="ann")
+    assert found == world.labels.get("trial", trial) == Labels(description="why", tags=("a", "c"))
+
+
+def test_tags_that_several_users_add_at_once_are_all_kept(world, submit):
+    trial = submit().trial_id
+    names = [f"tag{number}" for number in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda name: world.labels.set("trial", trial, add_tags=[name, "same"], by="ann"), names))
+    assert set(world.labels.get("trial", trial).tags) == {*names, "same"}
+
+
+def test_the_limit_counts_the_tags_that_an_object_has_already(world, submit):
+    trial = submit().trial_id
+    world.labels.set("trial", trial, tags=[str(number) for number in range(TAGS_MAX)], by="ann")
+    with pytest.raises(UserError, match="at most 20 tags, got 21"):
+        world.labels.set("trial", trial, add_tags=["more"], by="ann")
+    world.labels.set("trial", trial, add_tags=["more"], remove_tags=["0"], by="ann")
+    with pytest.raises(NotFoundError, match="no trial 999"):
+        world.labels.set("trial", 999, add_tags=["x"], by="ann")
+
+
+def test_trials_are_found_by_all_of_their_tags(world, submit):
+    both, one, _ = (submit().trial_id for _ in range(3))
+    world.labels.set("trial", both, tags=["a", "b"], by="ann")
+    world.labels.set("trial", one, tags=["a"], by="ann")
+    assert [view.trial_id for view in world.trials.list(tags=["a"])] == [one, both]
+    assert [view.trial_id for view in world.trials.list(tags=["a", "b"])] == [both]
