@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -162,7 +163,8 @@ def run(checks: dict[str, list[str]], python: Path) -> int:
     # Tests start thousands of processes. Without bytecode each of them would compile the package again.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     shutil.rmtree(ROOT / BOOKS, ignore_errors=True)
-    running = {name: _start(checks[name], env) for name in TOGETHER if name in checks}
+    threads = ThreadPoolExecutor(len(TOGETHER))
+    running = {name: _start(checks[name], env, threads) for name in TOGETHER if name in checks}
     for name, command in checks.items():
         if name not in running:
             codes[name] = _run(name, command, env)
@@ -208,7 +210,7 @@ def _run(name: str, command: list[str], env: dict[str, str]) -> int:
     began = time.monotonic()
     print(f"\n== {name}", flush=True)
     code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-    _say(name, code, began)
+    _say(name, code, time.monotonic() - began)
     return code
 
 
@@ -216,28 +218,29 @@ def _run(name: str, command: list[str], env: dict[str, str]) -> int:
 class _Running:
     """A check that runs beside other checks, and whose output is printed at its end."""
 
-    process: subprocess.Popen[str]
+    #: Returns exit code and duration in seconds.
+    ended: Future[tuple[int, float]]
     output: IO[str]
-    began: float
 
     def finish(self, name: str) -> int:
         """Wait for the end, print the output and return the exit code."""
-        code = self.process.wait()
+        code, took_s = self.ended.result()
         self.output.seek(0)
         print(f"\n== {name}\n{self.output.read()}", flush=True)
         self.output.close()
-        _say(name, code, self.began)
+        _say(name, code, took_s)
         return code
 
 
-def _start(command: list[str], env: dict[str, str]) -> _Running:
+def _start(command: list[str], env: dict[str, str], threads: ThreadPoolExecutor) -> _Running:
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - finish() closes it
     process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True)
-    return _Running(process, output, time.monotonic())
+    began = time.monotonic()
+    return _Running(threads.submit(lambda: (process.wait(), time.monotonic() - began)), output)
 
 
-def _say(name: str, code: int, began: float) -> None:
-    print(f"-- {name}: {'ok' if code == 0 else 'FAILED'}, {time.monotonic() - began:.0f} s", flush=True)
+def _say(name: str, code: int, took_s: float) -> None:
+    print(f"-- {name}: {'ok' if code == 0 else 'FAILED'}, {took_s:.0f} s", flush=True)
 
 
 def main() -> int:
