@@ -1,7 +1,7 @@
 """Notifies about a search: its end, failures, long waits, and each new best trial.
 
 ``LogNotifier`` writes to the task log and needs no account. Put Airflow's other notifiers in its place, for example
-``SlackNotifier(slack_conn_id="slack", text="{{ dtrain.text }}", channel="#training")`` or
+``SlackNotifier(slack_conn_id="slack", text="{{ dtrain.slack }}", channel="#training")`` or
 ``SmtpNotifier(to="me@example.org", subject="{{ dtrain.title }}", html_content="{{ dtrain.html }}")``.
 """
 

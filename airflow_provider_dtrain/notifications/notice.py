@@ -58,10 +58,14 @@ class Notice:
     cause: str | None = None
 
     def to_context(self) -> dict[str, Any]:
-        """Return the facts for templates, with ``html``: the text with escaped names and a link."""
+        """Return the facts for templates, with ``html`` and ``slack``: the text with escaped names.
+
+        Slack acts on ``<!channel>`` and ``<address|words>`` in a text, and decodes these three characters only.
+        Source: https://docs.slack.dev/messaging/formatting-message-text
+        """
         page = f' <a href="{html.escape(self.link)}">{html.escape(self.link)}</a>' if self.link else ""
         plain = self.text.removesuffix(f" {self.link}") if self.link else self.text
-        return {**asdict(self), "html": html.escape(plain) + page}
+        return {**asdict(self), "html": html.escape(plain) + page, "slack": html.escape(self.text, quote=False)}
 
 
 def address(path: str) -> str:

@@ -144,7 +144,7 @@ def test_the_page_about_notifications_explains_every_event_and_fact() -> None:
     page = (ROOT / "docs" / "monitoring.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| the ", page, re.MULTILINE)
     assert rows == [(event.value, event.meaning) for event in NotifyEvent]
-    facts = {field.name for field in dataclasses.fields(Notice)} | {"html"}
+    facts = {field.name for field in dataclasses.fields(Notice)} | {"html", "slack"}
     paragraph = page.partition("Templates find the facts as `dtrain`")[2].partition("\n\n")[0]
     assert facts <= set(re.findall(r"`(\w+)`", paragraph))
 

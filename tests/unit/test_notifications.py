@@ -276,6 +276,7 @@ def test_hostile_names_are_single_lines_and_escaped_in_html(store: Store) -> Non
     ticket = search.submit(0, hparams={"<i>": "\x1b[0m" + "v" * 10_000, "nan": math.nan})
     found = trial_notice(NotifyEvent.BEST, store, ticket.trial_id, before=math.nan).to_context()
     assert "<" not in found["html"].replace("<a href=", "").replace("</a>", "")
+    assert not set("<>") & set(found["slack"])
     assert found["title"].isprintable()
     assert found["text"].isprintable()
     assert len(found["text"]) < 1200
