@@ -63,6 +63,12 @@ class ApiServer:
     def log(self) -> Path:
         return self.home / "api-server.log"
 
+    @property
+    def pid(self) -> int:
+        """Process id of the server, which is also its group's."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> None:
         """Start the server and wait until it answers. The metadata database must be migrated."""
         with self.log.open("ab") as log:

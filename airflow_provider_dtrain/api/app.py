@@ -81,13 +81,14 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.api.execution import Workers
     from airflow_provider_dtrain.api.importances import Importances
     from airflow_provider_dtrain.api.names import Names
+    from airflow_provider_dtrain.api.prepared import Prepared
     from airflow_provider_dtrain.api.streams import DOWNLOADS
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     return State({
         "make_hook": make_hook or DtrainHook, "workers": Workers(),
         "downloads": Workers(DOWNLOADS, "The storage of the files"), "log_action": log_action,
-        "names": Names(), "importances": Importances(),
+        "names": Names(), "importances": Importances(), "prepared": Prepared(),
     })  # fmt: skip
 
 

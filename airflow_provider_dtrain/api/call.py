@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends, Request
 
-from airflow_provider_dtrain.api.execution import Workers, tag_of, unless_known
+from airflow_provider_dtrain.api.execution import Workers, prepared, unless_known
 from airflow_provider_dtrain.api.importances import Importances
 from airflow_provider_dtrain.api.names import Names
+from airflow_provider_dtrain.api.prepared import Prepared
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import TrialKey
@@ -72,21 +73,26 @@ class Call:
         found: Importances = self.request.app.state.importances
         return found
 
+    @property
+    def prepared(self) -> Prepared:
+        """Answers that are kept."""
+        found: Prepared = self.request.app.state.prepared
+        return found
+
     def log_action(self, event: str, key: TrialKey | None, **extra: object) -> None:
         """Write an entry of Airflow's audit log for an action of the user."""
         write: Callable[..., None] = self.request.app.state.log_action
         write(event, self.access.name, key, **extra)
 
-    def tag(self, *version: object) -> str:
-        """Return the tag of an answer by the version of its data, which is the user's own."""
-        return tag_of(self.request, self.access.name, *version)
+    def answer(self, *version: object, make: Callable[[], Any]) -> Any:
+        """Return the answer of a version of its data, which all users with the same rights share.
 
-    def unless_known(self, *version: object) -> str:
-        """Return the tag of an answer by the version of its data.
-
+        :param version: everything that the answer depends on, with the rights of the user
+        :param make: returns the answer: a model, or plain records with the fields of one
         :raises NotModifiedError: the client has the answer of this version
         """
-        return unless_known(self.request, self.access.name, *version)
+        tag = unless_known(self.request, self.store.store_id, *version)
+        return prepared(self.request, self.prepared, tag, make)
 
 
 def _call(request: Request, access: AccessDep) -> Call:

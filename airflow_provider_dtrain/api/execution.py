@@ -23,13 +23,14 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.api.prepared import Prepared, rendered
 
 #: Handlers of this process that run at one time.
 THREADS = 16
 #: Longest time that a request waits for its handler. A writer of SQLite may have to wait for its turn.
 READ_DEADLINE_S = 8.0
 WRITE_DEADLINE_S = 20.0
-_NOT_STORED = {"Cache-Control": "private, no-cache"}
+_NOT_STORED = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
 
 
 class NotModifiedError(Exception):
@@ -117,8 +118,8 @@ def known_tags(request: Request) -> list[str]:
 
 
 def tag_of(request: Request, *version: object) -> str:
-    """Return the tag of an answer by the version of its data."""
-    return hashlib.sha256(repr((request.url.query, version)).encode()).hexdigest()[:32]
+    """Return the tag of an answer by the version of its data, which includes the rights that it depends on."""
+    return hashlib.sha256(repr((request.url.path, request.url.query, version)).encode()).hexdigest()[:32]
 
 
 def unless_known(request: Request, *version: object) -> str:
@@ -132,14 +133,22 @@ def unless_known(request: Request, *version: object) -> str:
     return tag
 
 
-def tagged(result: BaseModel, tag: str | None = None) -> Response:
-    """Return an answer with its entity tag.
+def tagged(request: Request, result: BaseModel) -> Response:
+    """Return an answer with an entity tag from its content."""
+    body = rendered(result)
+    return body.answer(request, _quoted(hashlib.sha256(body.plain).hexdigest()[:32]))
 
-    :param tag: None = from the content
+
+def prepared(request: Request, kept: Prepared, tag: str, make: Callable[[], Any]) -> Response:
+    """Return the answer of a tag: the kept one, else a new one.
+
+    :param make: returns a model, or plain records with the fields of one
     """
-    body = result.model_dump_json(exclude_defaults=getattr(result, "compact", False)).encode()
-    tag = hashlib.sha256(body).hexdigest()[:32] if tag is None else tag
-    return Response(body, media_type="application/json", headers={**_NOT_STORED, "ETag": _quoted(tag)})
+    body = kept.get(tag)
+    if body is None:
+        body = rendered(make())
+        kept.keep(tag, body)
+    return body.answer(request, _quoted(tag))
 
 
 def _quoted(tag: str) -> str:
@@ -162,7 +171,7 @@ def _in_thread(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
         def work() -> Any:
             result = endpoint(**arguments)
-            return tagged(result) if isinstance(result, BaseModel) and not call.is_write else result
+            return tagged(call.request, result) if isinstance(result, BaseModel) and not call.is_write else result
 
         deadline_s = WRITE_DEADLINE_S if call.is_write else READ_DEADLINE_S
         return await call.workers.run(work, deadline_s=deadline_s, is_write=call.is_write)

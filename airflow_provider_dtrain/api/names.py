@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 #: Most spaces that a process keeps.
 SPACES_MAX = 500
+#: Most names that a process keeps, of about 300 bytes each.
+NAMES_MAX = 20_000
 
 
 class Names:
@@ -21,6 +24,7 @@ class Names:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spaces: dict[tuple[str, int], Mapping[str, Any] | None] = {}
+        self._names: dict[tuple[str, int | None, int, str | None], str] = {}
 
     def of_trial(
         self, store: Store, config_id: int | None, number: int, hparams: Mapping[str, Any] | None, *, is_drawn: bool
@@ -28,6 +32,22 @@ class Names:
         """Return the name of a trial: its number and the hyperparameters that differ between trials."""
         space = None if config_id is None else self._space(store, config_id)
         return trial_name(number, hparams if is_drawn else None, space)
+
+    def of_json(self, store: Store, config_id: int | None, number: int, hparams: str | None) -> str:
+        """Return the name of a trial of which the hyperparameters are JSON. Its values decide, so it can be kept.
+
+        :param hparams: None = not drawn yet
+        """
+        key = (store.store_id, config_id, number, hparams)
+        name = self._names.get(key)
+        if name is None:
+            values = None if hparams is None else json.loads(hparams)
+            name = self.of_trial(store, config_id, number, values, is_drawn=hparams is not None)
+            with self._lock:
+                while len(self._names) >= NAMES_MAX:
+                    del self._names[next(iter(self._names))]
+                self._names[key] = name
+        return name
 
     def _space(self, store: Store, config_id: int) -> Mapping[str, Any] | None:
         key = (store.store_id, config_id)

@@ -27,12 +27,12 @@ WITH_SEARCH = experiments.outerjoin(
 IS_CURRENT = sa.and_(
     trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
 )
-_RANKED = sa.case((searches.c.smaller_is_better, trials.c.best_metric), else_=-trials.c.best_metric)
-_PLACE = (
-    sa.func.row_number()
-    .over(partition_by=experiments.c.id, order_by=(_RANKED, trials.c.number, trials.c.id))
-    .label("place")
+_BEST_METRIC = sa.case(
+    (searches.c.smaller_is_better, sa.func.min(trials.c.best_metric)), else_=sa.func.max(trials.c.best_metric)
 )
+_MAY_BE_BEST = (
+    trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None), trials.c.state.not_in(("errored", "killed")),
+)  # fmt: skip
 _SEARCHER = configs.c.document["searcher"].label("searcher")
 
 
@@ -121,17 +121,32 @@ def _number(value: Any) -> float | None:
     return float(value) if is_number else None
 
 
+def best_trial(conn: Connection, experiment_id: int) -> int | None:
+    """Return the trial of an experiment with the best metric, None while no trial has one."""
+    if conn.scalar(sa.select(searches.c.id).where(searches.c.experiment_id == experiment_id).limit(1)) is not None:
+        return _best(conn, [experiment_id]).get(experiment_id, (None, None))[0]
+    views = experiment_views(conn, experiments.c.id == experiment_id)
+    return views[0].best_trial if views else None
+
+
 def _best(conn: Connection, ids: list[int]) -> dict[int, tuple[int, float]]:
-    """Return per experiment the trial with the best metric, and the metric."""
-    ranked = (
-        sa.select(experiments.c.id, trials.c.id.label("trial"), trials.c.best_metric, _PLACE)
+    """Return per experiment the trial with the best metric, and the metric.
+
+    Reads the trials twice, because a sort of 10,000 trials takes five times as long.
+    """
+    best = (
+        sa.select(experiments.c.id, searches.c.id.label("search_id"), _BEST_METRIC.label("best"))
         .select_from(WITH_SEARCH.join(trials, trials.c.search_id == searches.c.id))
-        .where(experiments.c.id.in_(ids), trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None))
-        .where(trials.c.state.not_in(("errored", "killed")))
+        .where(experiments.c.id.in_(ids), *_MAY_BE_BEST)
+        .group_by(experiments.c.id, searches.c.id, searches.c.smaller_is_better)
         .subquery()
     )
-    rows = conn.execute(sa.select(ranked).where(ranked.c.place == 1))
-    return {row.id: (row.trial, row.best_metric) for row in rows}
+    of_best = sa.and_(trials.c.search_id == best.c.search_id, trials.c.best_metric == best.c.best)
+    query = sa.select(best.c.id, trials.c.id.label("trial"), best.c.best).join(trials, of_best).where(*_MAY_BE_BEST)
+    found: dict[int, tuple[int, float]] = {}
+    for row in conn.execute(query.order_by(trials.c.number, trials.c.id)):
+        found.setdefault(row.id, (row.trial, row.best))
+    return found
 
 
 def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:

@@ -143,8 +143,8 @@ class Hosts:
             states.check("host", row.state, state)
             values = {"state": state, "state_since": now}
             conn.execute(hosts.update().where(hosts.c.name == name).values(**values))
-            bump(conn, row.pool)
             self.db.audit(conn, by, f"host {state}", name, reason)
+        bump(conn, row.pool)
         conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason))
         settle_draining(conn, now, row.pool)
 

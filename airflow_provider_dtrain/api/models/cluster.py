@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -79,8 +79,6 @@ class Host(Model):
 
 class Cluster(Model):
     """All pools, holders and hosts."""
-
-    compact: ClassVar[bool] = True
 
     at: datetime
     pools: list[PoolSummary]

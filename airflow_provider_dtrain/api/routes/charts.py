@@ -7,19 +7,25 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.execution import StoreRoute, tagged
-from airflow_provider_dtrain.api.found import experiment_entry, trial_entries, trial_entry, units_in
-from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curve, Curves, Difference
+from airflow_provider_dtrain.api.curve_records import (
+    CurvesRecord,
+    TrialCurvesRecord,
+    curve_record,
+    metric_record,
+)
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.found import experiment_plan, readable_trials, trial_entries, units_in
+from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves, Difference
 from airflow_provider_dtrain.api.models.common import MetricName
-from airflow_provider_dtrain.api.models.trials import MetricSeries, TrialCurves
-from airflow_provider_dtrain.api.rows import ERRORS, point
+from airflow_provider_dtrain.api.models.trials import TrialCurves
+from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.trial_rows import name_of, trial_fields
+from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.differences import differences
 from airflow_provider_dtrain.errors import UserError
-from airflow_provider_dtrain.store.records.curves import CurveOf, MetricKey
-from airflow_provider_dtrain.store.records.pages import TrialChoice, TrialEntry
+from airflow_provider_dtrain.store.records.curves import MetricKey
+from airflow_provider_dtrain.store.records.pages import TrialChoice, TrialEntry, TrialHead
 from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 router = APIRouter(route_class=StoreRoute, tags=["charts"], responses=ERRORS)
@@ -46,14 +52,16 @@ def experiment_curves(
     max_points: Points = 2000,
 ) -> Curves:
     """Return a metric of an experiment's trials. Trials in the request come in addition to the selected ones."""
-    view = experiment_entry(call, experiment_id).view
-    name = metric or view.metric
+    plan = experiment_plan(call, experiment_id)
+    name = metric or plan.metric
     chosen, total = call.store.trial_table.chosen(experiment_id, select, limit)
-    asked = [one.view.trial_id for one in trial_entries(call, (trial or [])[:TRIALS_MOST])]
-    ids = list(dict.fromkeys([*asked, *chosen]))[:TRIALS_MOST]
+    heads = readable_trials(call, (trial or [])[:TRIALS_MOST])
+    asked = {one.trial_id for one in heads}
+    heads += call.store.trial_table.heads([one for one in chosen if one not in asked])
     if name is None:
         return Curves(metric="", group=group, x=x, total_trials=total, series=[])
-    return _curves(call, ids, name, group, x, max_points, total=total, best=view.best_trial)
+    best = call.store.experiment_table.best_trial(experiment_id)
+    return _curves(call, heads[:TRIALS_MOST], name, group, x, max_points, total=total, best=best)
 
 
 @router.get("/curves", **guarded(Rule.READ))
@@ -69,13 +77,12 @@ def curves(
     ids = list(dict.fromkeys(trial or []))
     if not 1 <= len(ids) <= TRIALS_MOST:
         raise UserError(f"trial must be given 1 to {TRIALS_MOST} times, got {len(ids)}.")
-    trial_entries(call, ids)
-    return _curves(call, ids, metric, group, x, max_points, total=len(ids), best=None)
+    return _curves(call, readable_trials(call, ids), metric, group, x, max_points, total=len(ids), best=None)
 
 
 def _curves(
     call: Call,
-    ids: list[int],
+    heads: list[TrialHead],
     metric: str,
     group: MetricGroup,
     x: Axis,
@@ -83,37 +90,20 @@ def _curves(
     *,
     total: int,
     best: int | None,
-) -> Curves:
-    tag = call.unless_known(ids, total, best, *call.store.curves.version(ids))
-    found = call.store.curves.of_trials(ids, metric, group, points=points)
-    entries = {one.view.trial_id: one for one in call.store.trial_table.some([one.trial_id for one in found])}
-    series = [
-        _curve(call, entries[one.trial_id], one, x, is_best=one.trial_id == best)
-        for one in found
-        if one.trial_id in entries
-    ]
-    answer = Curves(metric=metric, group=group, x=x, total_trials=total, series=series)
-    return tagged(answer, tag)  # type: ignore[return-value]
+) -> Any:
+    def make() -> CurvesRecord:
+        found = call.store.curves.of_trials([one.trial_id for one in heads], metric, group, points=points)
+        of = {one.trial_id: one for one in heads}
+        series = [curve_record(of[one.trial_id], _name(call, of[one.trial_id]), one, x, best) for one in found]
+        return CurvesRecord(metric=metric, group=group, x=x, total_trials=total, series=series)
+
+    version = call.store.curves.version([one.trial_id for one in heads])
+    return call.answer(heads, metric, total, best, version, make=make)
 
 
-def _curve(call: Call, entry: TrialEntry, of: CurveOf, x: Axis, *, is_best: bool) -> Curve:
-    if x == "batches":
-        axis: list[float | None] = [float(step) for step in of.steps]
-    elif x == "epochs":
-        axis = [point(epoch) for epoch in of.epochs]
-    else:
-        axis = [at - of.at_s[0] for at in of.at_s]
-    kept = [(at, value) for at, value in zip(axis, of.values, strict=True) if at is not None]
-    return Curve(
-        trial_id=of.trial_id,
-        number=entry.view.number,
-        trial_name=entry.labels.display_name or name_of(call, entry),
-        state=entry.view.state,
-        is_best=is_best,
-        x=[at for at, _ in kept],
-        y=[point(value) for _, value in kept],
-        sampled=of.is_sampled,
-    )
+def _name(call: Call, of: TrialHead) -> str:
+    hparams = of.hparams if of.is_drawn else None
+    return of.display_name or call.names.of_json(call.store, of.config_id, of.number, hparams)
 
 
 @router.get("/trials/{trial_id}/curves", **guarded(Rule.READ))
@@ -125,31 +115,20 @@ def trial_curves(
     max_points: Points = 2000,
 ) -> TrialCurves:
     """Return metrics of a trial over batches, epochs and time."""
-    trial_entry(call, trial_id)
+    (head,) = readable_trials(call, [trial_id])
     asked = list(dict.fromkeys(metric or []))
     if len(asked) > METRICS_MOST:
         raise UserError(f"metric must be given at most {METRICS_MOST} times, got {len(asked)}.")
-    tag = call.unless_known(trial_id, *call.store.curves.version([trial_id]))
     groups: tuple[MetricGroup, ...] = ("validation", "training") if group is None else (group,)
-    if asked:
+
+    def make() -> TrialCurvesRecord:
         wanted = [MetricKey(group=of, name=name) for name in asked for of in groups]
-    else:
-        wanted = [one for one in call.store.curves.names([trial_id]) if one.group in groups][:METRICS_USUAL]
-    found = call.store.curves.of_trial(trial_id, wanted, points=max_points)
-    return tagged(TrialCurves(series=[_series(one) for one in found]), tag)  # type: ignore[return-value]
+        if not asked:
+            wanted = [one for one in call.store.curves.names([trial_id]) if one.group in groups][:METRICS_USUAL]
+        found = call.store.curves.of_trial(trial_id, wanted, points=max_points)
+        return TrialCurvesRecord(series=[metric_record(one) for one in found])
 
-
-def _series(of: CurveOf) -> MetricSeries:
-    return MetricSeries(
-        group=of.group,
-        name=of.name,
-        batches=list(of.steps),
-        epochs=[point(epoch) for epoch in of.epochs],
-        at_s=list(of.at_s),
-        y=[point(value) for value in of.values],
-        attempt=list(of.attempts),
-        sampled=of.is_sampled,
-    )
+    return call.answer(head.state, call.store.curves.version([trial_id]), make=make)
 
 
 @router.get("/compare", **guarded(Rule.READ))

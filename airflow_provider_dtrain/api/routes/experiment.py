@@ -10,24 +10,25 @@ from fastapi.responses import Response
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
-from airflow_provider_dtrain.api.execution import StoreRoute, tagged
+from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_fields
 from airflow_provider_dtrain.api.forking import fork_of
-from airflow_provider_dtrain.api.found import config_of, experiment_entry, units_in
-from airflow_provider_dtrain.api.models.charts import Bracket, Rung, RungEntry, Rungs
+from airflow_provider_dtrain.api.found import config_of, experiment_entry, experiment_plan, plan_config, units_in
+from airflow_provider_dtrain.api.models.charts import Rungs
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.configs import ShownConfig
 from airflow_provider_dtrain.api.models.experiments import Experiment, Hyperparameter, Search
 from airflow_provider_dtrain.api.models.trials import MetricName, Trials
-from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, number
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order
 from airflow_provider_dtrain.api.rows import Search as SearchText
+from airflow_provider_dtrain.api.rung_records import RungsRecord, rungs_record
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
 from airflow_provider_dtrain.api.trial_rows import trial_row
 from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.core.search.dimensions import dimensions, value_at
 from airflow_provider_dtrain.errors import NotFoundError, UserError
-from airflow_provider_dtrain.store.records.pages import ExperimentEntry, RungState, TrialOrder, TrialQuery
+from airflow_provider_dtrain.store.records.pages import ExperimentEntry, TrialOrder, TrialQuery
 from airflow_provider_dtrain.store.records.trials import Config
 
 router = APIRouter(route_class=StoreRoute, tags=["experiment"], responses=ERRORS)
@@ -118,8 +119,8 @@ def trials(
     offset: Offset = 0,
 ) -> Trials:
     """Return one page of an experiment's trials."""
-    entry = experiment_entry(call, experiment_id)
-    config = config_of(call, entry)
+    plan = experiment_plan(call, experiment_id)
+    config = plan_config(call, plan)
     query = TrialQuery(
         experiment_id=experiment_id,
         text=q,
@@ -145,15 +146,15 @@ def trials_csv(
     replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
 ) -> Response:
     """Return all matching trials of an experiment as CSV, with a column per hyperparameter."""
-    entry = experiment_entry(call, experiment_id)
+    plan = experiment_plan(call, experiment_id)
     query = TrialQuery(
         experiment_id=experiment_id, text=q, states=tuple(state or ()), with_replaced=replaced, limit=ROWS_MOST
     )
     found = call.store.trial_table.figures(query)
-    config = config_of(call, entry)
+    config = plan_config(call, plan)
     space = [one for one in dimensions(_space(config)) if one.kind != "const"]
     names = ("trial_id", "number", "state", "metric", "best_step", "units", "restarts", "created_at", "ended_at")
-    columns = [*names[:3], entry.view.metric or "metric", *names[4:], *(one.name for one in space)]
+    columns = [*names[:3], plan.metric or "metric", *names[4:], *(one.name for one in space)]
     rows = (
         [*(getattr(one, name) for name in names), *(value_at(one.hparams, column.path) for column in space)]
         for one in found
@@ -186,60 +187,24 @@ def rungs(
     limit: Annotated[int, Query(ge=10, le=10_000, description="reports per rung")] = 500,
 ) -> Rungs:
     """Return which trial was stopped where, against which others, and by how much."""
-    entry = experiment_entry(call, experiment_id)
-    view = entry.view
-    units = units_in(config_of(call, entry))
-    if view.search_id is None:
-        return Rungs(metric=view.metric, smaller_is_better=view.smaller_is_better, divisor=0, units=units, brackets=[])
-    tag = call.unless_known(view.search_id, *call.store.rung_page.version(view.search_id))
-    found = call.store.rung_page.rungs(view.search_id, most=limit)
-    brackets = [
-        Bracket(bracket=bracket, rungs=[_rung(one) for one in found if one.bracket == bracket])
-        for bracket in sorted({one.bracket for one in found})
-    ]
-    search = call.store.searches.get(view.search_id)
-    shown = Rungs(
-        metric=view.metric,
-        smaller_is_better=view.smaller_is_better,
-        divisor=search.divisor,
-        units=units,
-        brackets=brackets,
-    )
-    return tagged(shown, tag)  # type: ignore[return-value]
+    plan = experiment_plan(call, experiment_id)
+    search_id, smaller = plan.search_id, plan.smaller_is_better
+    units = units_in(plan_config(call, plan))
+    if search_id is None:
+        return Rungs(metric=plan.metric, smaller_is_better=smaller, divisor=0, units=units, brackets=[])
 
+    def make() -> RungsRecord:
+        found = call.store.rung_page.rungs(search_id, most=limit)
+        divisor = call.store.searches.get(search_id).divisor
+        return rungs_record(found, metric=plan.metric, smaller_is_better=smaller, divisor=divisor, units=units)
 
-def _rung(state: RungState) -> Rung:
-    entries = [
-        RungEntry(
-            trial_id=one.trial_id,
-            number=one.trial_number,
-            metric=number(one.metric),
-            decision=one.decision,
-            rank=one.place,
-            of=one.of,
-            cut_off=number(one.cut_off),
-            distance=number(one.distance),
-            is_error=one.is_error,
-            has_left=one.has_left,
-            at=one.at,
-        )
-        for one in state.entries
-    ]
-    return Rung(
-        rung=state.rung,
-        units=state.units,
-        reported=state.reported,
-        continued=state.continued,
-        stopped=state.stopped,
-        cut_off=number(state.cut_off),
-        entries=entries,
-    )
+    return call.answer(plan, call.store.rung_page.version(search_id), make=make)
 
 
 @router.get("/experiments/{experiment_id}/config", **guarded(Rule.READ))
 def config(call: CallDep, experiment_id: int) -> ShownConfig:
     """Return the effective configuration of an experiment with the origin of each value. Secrets are masked."""
-    found = config_of(call, experiment_entry(call, experiment_id))
+    found = plan_config(call, experiment_plan(call, experiment_id))
     if found is None:
         raise NotFoundError(f"Experiment {experiment_id} has no trial and no plan, so it has no configuration yet.")
     return shown_config(found)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.cluster_records import host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.models.cluster import HostAction, Reason
-from airflow_provider_dtrain.api.routes.cluster import host_of
+from airflow_provider_dtrain.api.models.cluster import Host, HostAction, Reason
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host
@@ -73,4 +73,4 @@ def _begun(call: Call, event: str, host: str, **extra: object) -> str:
 
 def _answer(call: Call, name: str, message: str) -> HostAction:
     (view,) = call.store.cluster_page.state(host=name).hosts
-    return HostAction(message=message, host=host_of(view, with_devices=True))
+    return HostAction(message=message, host=Host.model_validate(host_record(view, with_devices=True)))

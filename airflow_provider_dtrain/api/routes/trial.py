@@ -44,7 +44,6 @@ def trial(call: CallDep, trial_id: int) -> Trial:
     silent = None if task is None else store.queue_view.silent_since(task.heard_at)
     paused = task is not None and task.paused
     position = None if task is None or silent is not None else task.position
-    experiment = store.experiments.get(view.experiment_id)
     found = store.events.of_attempt(latest.attempt_id, kinds=("gap",))
     gaps = [gap_of(one.host, one.stream, one.body, one.at) for one in found]
     is_live = latest.allocation_state != "released"
@@ -71,7 +70,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         metrics=[MetricName(group=one.group, name=one.name) for one in store.curves.names([trial_id])],
         best_checkpoint=_best_checkpoint(call, entry),
         search_id=view.search_id,
-        is_best=experiment.best_trial == trial_id,
+        is_best=store.experiment_table.best_trial(view.experiment_id) == trial_id,
         may_edit=bool(call.access.may_edit({view.key.dag_id})),
     )
 

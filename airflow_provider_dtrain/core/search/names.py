@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.safe_repr import printable_line
@@ -29,7 +30,7 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
         words = "not drawn yet"
     else:
         values = list(_values(hparams, space))
-        names = _names([path for path, _ in values])
+        names = _names(tuple(path for path, _ in values))
         words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
     if not words:
         return "" if number is None else f"trial {number}"
@@ -83,7 +84,8 @@ def reached_words(count: int, searcher: Mapping[str, Any] | None) -> str:
 _SINGULAR: Final = {"batches": "batch", "records": "record", "epochs": "epoch", "units": "unit"}
 
 
-def _names(paths: Sequence[Path]) -> list[str]:
+@functools.lru_cache(maxsize=1000)
+def _names(paths: tuple[Path, ...]) -> list[str]:
     """Return the last name of each path, more of it where that alone would be ambiguous."""
     texts = Counter(text for path in paths for text in {path[-1], ".".join(path)})
     return [path[-1] if texts[path[-1]] == 1 else text for path, text in zip(paths, dotted(paths), strict=True)]

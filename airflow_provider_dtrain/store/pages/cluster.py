@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,21 +35,30 @@ class ClusterPage:
         self.db = db
 
     @reads
+    def version(self, conn: Connection) -> tuple[object, ...]:
+        """Return a value that changes whenever hosts, slots or holders may have changed. Reads no slots and no hosts.
+
+        Each change of a host, a slot or a grant raises the version of its pool. A holder can change its state, its
+        trial and the sample of its trial without that.
+        """
+        of_pools = sa.select(pools.c.name, pools.c.version, pools.c.passed_version).order_by(pools.c.name)
+        return (*map(tuple, conn.execute(of_pools)), *map(tuple, conn.execute(_MARKS)))
+
+    @reads
     def state(self, conn: Connection, pool: str | None = None, host: str | None = None) -> ClusterState:
         """Return hosts, slots and holders of one moment.
 
         :param pool: only this pool; None = all
-        :param host: only this host, whose pool is counted as a whole; None = all
+        :param host: only this host, with the devices of its slots, and its pool counted as a whole; None = all
         """
-        found = _hosts(conn, pool)
-        shown = found if host is None else tuple(one for one in found if one.name == host)
+        shown = _hosts(conn, pool, host)
         held = {cell.allocation_id for one in shown for cell in one.cells if cell.allocation_id is not None}
-        return ClusterState(pools=_counted(conn, pool, found), hosts=shown, holders=_holders(conn, held))
+        return ClusterState(pools=_counted(conn, pool), hosts=shown, holders=_holders(conn, held))
 
     @reads
     def pools(self, conn: Connection, pool: str | None = None) -> list[PoolCounts]:
         """Return the counts of pools by name."""
-        return list(_counted(conn, pool, _hosts(conn, pool)))
+        return list(_counted(conn, pool))
 
     @reads
     def devices(self, conn: Connection, names: Collection[str]) -> dict[tuple[str, str], int]:
@@ -57,76 +67,174 @@ class ClusterPage:
         return {(row.host, row.device): row.slot for row in conn.execute(query.where(slots.c.host.in_(list(names))))}
 
 
-def _hosts(conn: Connection, pool: str | None) -> tuple[HostCells, ...]:
-    of_pool = sa.true() if pool is None else hosts.c.pool == pool
+def _hosts(conn: Connection, pool: str | None, host: str | None) -> tuple[HostCells, ...]:
     columns = ("name", "pool", "state", "state_reason", "state_since", "slot_type")
-    query = sa.select(*(hosts.c[name] for name in columns)).where(of_pool).order_by(hosts.c.name)
-    rows = conn.execute(query).all()
-    holders = {
-        (row.host, row.slot): row.allocation_id
-        for row in conn.execute(
-            sa.select(allocation_slots.c.host, allocation_slots.c.slot, allocation_slots.c.allocation_id).where(
-                held_rows(), allocation_slots.c.slot >= 0
-            )
-        ).all()
-    }
-    cells: dict[str, list[SlotCell]] = {row.name: [] for row in rows}
-    devices: dict[str, str | None] = {}
-    parts = ("host", "slot", "enabled", "state", "note", "device", "device_name")
-    of_slots = sa.select(*(slots.c[name] for name in parts)).order_by(slots.c.host, slots.c.slot)
-    for host, slot, enabled, state, note, device, device_name in conn.execute(of_slots).all():
-        if host in cells:
-            cells[host].append(SlotCell(enabled, state, note or "", device, holders.get((host, slot))))
-            devices.setdefault(host, device_name)
+    query = sa.select(*(hosts.c[name] for name in columns)).order_by(hosts.c.name)
+    query = query if pool is None else query.where(hosts.c.pool == pool)
+    rows = conn.execute(query if host is None else query.where(hosts.c.name == host)).all()
+    cells, devices = _usual_cells(conn) if host is None else ({}, {})
+    unusual = [row.name for row in rows if row.name not in cells]
+    found = _cells(conn, unusual if len(unusual) < len(rows) or host is not None else None)
+    holders = _held_slots(conn, host)
+    for name, own in found.items():
+        cells[name] = [cell for cell, _ in own]
+        devices[name] = own[0][1]
+    for name, own_cells in cells.items():
+        _put_holders(own_cells, holders.get(name, ()))
     return tuple(
         HostCells(
             **{name: getattr(row, name) for name in columns},
             device_name=devices.get(row.name),
-            cells=cells[row.name],
+            cells=cells.get(row.name, []),
         )
         for row in rows
     )
 
 
-def _counted(conn: Connection, pool: str | None, found: Collection[HostCells]) -> tuple[PoolCounts, ...]:
-    of_pool = sa.true() if pool is None else pools.c.name == pool
-    live = (
-        sa.select(allocations.c.pool, allocations.c.state, sa.func.count().label("all"))
-        .where(allocations.c.state.in_(("waiting", *HOLDING)))
-        .group_by(allocations.c.pool, allocations.c.state)
+def _usual_cells(conn: Connection) -> tuple[dict[str, list[SlotCell]], dict[str, str | None]]:
+    """Return the slots and the name of the devices of hosts whose slots are all enabled, ready and of one device.
+
+    These are nearly all hosts. Their slots need not be read one by one.
+    """
+    of, count = slots.c, sa.func.count()
+    is_usual = sa.and_(of.enabled, of.state == "ready", sa.or_(of.note.is_(None), of.note == ""))
+    query = (
+        sa.select(of.host, count.label("number"), sa.func.max(of.device_name).label("device_name"))
+        .group_by(of.host)
+        .having(
+            sa.func.min(sa.case((is_usual, 1), else_=0)) == 1,
+            sa.func.coalesce(sa.func.min(of.device_name), "") == sa.func.coalesce(sa.func.max(of.device_name), ""),
+            sa.or_(sa.func.count(of.device_name) == count, sa.func.count(of.device_name) == 0),
+        )
     )
+    rows = conn.execute(query).all()
+    return {row.host: [_FREE] * row.number for row in rows}, {row.host: row.device_name for row in rows}
+
+
+def _cells(conn: Connection, names: Collection[str] | None) -> dict[str, list[tuple[SlotCell, str | None]]]:
+    """Return the slots of hosts by index, each with the name of its device.
+
+    :param names: of the hosts; None = all
+    """
+    parts = ("host", "enabled", "state", "note", "device", "device_name")
+    query = sa.select(*(slots.c[name] for name in parts)).order_by(slots.c.host, slots.c.slot)
+    query = query if names is None else query.where(slots.c.host.in_(names))
+    found: dict[str, list[tuple[SlotCell, str | None]]] = {}
+    for host, enabled, state, note, device, device_name in conn.execute(query).all():
+        found.setdefault(host, []).append((SlotCell(enabled, state, note or "", device, None), device_name))
+    return found
+
+
+def _held_slots(conn: Connection, host: str | None) -> dict[str, list[tuple[int, int]]]:
+    """Return the index and the allocation of each held slot by host.
+
+    :param host: only this one; None = all
+    """
+    of = allocation_slots.c
+    query = sa.select(of.host, of.slot, of.allocation_id).where(held_rows(), of.slot >= 0)
+    found: dict[str, list[tuple[int, int]]] = {}
+    for name, slot, allocation_id in conn.execute(query if host is None else query.where(of.host == host)).all():
+        found.setdefault(name, []).append((slot, allocation_id))
+    return found
+
+
+def _put_holders(cells: list[SlotCell], held: Collection[tuple[int, int]]) -> None:
+    """Put the holders of slots into the cells of a host. Slots of one gang share a cell if they are equal."""
+    shared: dict[int, SlotCell] = {}
+    for index, allocation_id in held:
+        if cells[index] is _FREE:
+            cells[index] = shared.setdefault(allocation_id, replace(_FREE, allocation_id=allocation_id))
+        else:
+            cells[index] = replace(cells[index], allocation_id=allocation_id)
+
+
+_FREE = SlotCell(True, "ready", "", None, None)
+#: Pools on whose index a query of live allocations runs.
+_OF_POOLS = allocations.c.pool.in_(sa.select(pools.c.name))
+_USER = sa.func.coalesce(gangs.c.attempt_id, 0)
+_SAMPLE = sa.func.coalesce(2 * trials.c.draw + sa.cast(trials.c.is_drawn, sa.Integer), 0)
+
+
+def _squares(of: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """Return the sum of squares, which differs between two sets of equal sum and size. It never overflows."""
+    return sa.func.sum((of % 65_521) * (of % 65_521))
+
+
+#: Live allocations by state: number, and sums that differ when other allocations are in a state.
+_MARKS: sa.Select[Any] = (
+    sa.select(
+        allocations.c.pool,
+        allocations.c.state,
+        sa.func.count(),
+        sa.func.sum(allocations.c.id),
+        _squares(allocations.c.id),
+        sa.func.sum(_USER),
+        _squares(_USER),
+        sa.func.sum(_SAMPLE),
+    )
+    .select_from(
+        allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id).outerjoin(
+            trials, trials.c.id == allocations.c.trial_id
+        )
+    )
+    .where(allocations.c.state.in_(("waiting", *sorted(HOLDING))), _OF_POOLS)
+    .group_by(allocations.c.pool, allocations.c.state)
+    .order_by(allocations.c.pool, allocations.c.state)
+)
+_HELD_SLOTS = (
+    sa.select(allocation_slots.c.host, allocation_slots.c.slot)
+    .where(held_rows(), allocation_slots.c.slot >= 0)
+    .subquery()
+)
+_IS_HELD = _HELD_SLOTS.c.slot.is_not(None)
+_IS_FREE = sa.and_(
+    sa.not_(_IS_HELD), slots.c.enabled, slots.c.state == "ready", hosts.c.state == "ready", slots.c.slot.is_not(None)
+)
+_COUNTS: sa.Select[Any] = (
+    sa.select(
+        hosts.c.pool,
+        sa.func.count(sa.distinct(hosts.c.name)).label("hosts"),
+        sa.func.count(slots.c.slot).label("slots"),
+        sa.func.sum(sa.case((_IS_FREE, 1), else_=0)).label("free"),
+        sa.func.sum(sa.case((_IS_HELD, 1), else_=0)).label("held"),
+    )
+    .select_from(
+        hosts.outerjoin(slots, slots.c.host == hosts.c.name).outerjoin(
+            _HELD_SLOTS, sa.and_(_HELD_SLOTS.c.host == slots.c.host, _HELD_SLOTS.c.slot == slots.c.slot)
+        )
+    )
+    .group_by(hosts.c.pool)
+)
+_LIVE = (
+    sa.select(allocations.c.pool, allocations.c.state, sa.func.count().label("all"))
+    .where(allocations.c.state.in_(("waiting", *sorted(HOLDING))), _OF_POOLS)
+    .group_by(allocations.c.pool, allocations.c.state)
+)
+
+
+def _counted(conn: Connection, pool: str | None) -> tuple[PoolCounts, ...]:
+    """Return the counts of pools by name. The database counts the slots."""
+    names = ("hosts", "slots", "free", "held")
+    only: tuple[sa.ColumnElement[bool], ...] = (sa.true(), sa.true(), sa.true())
+    if pool is not None:
+        only = (hosts.c.pool == pool, allocations.c.pool == pool, pools.c.name == pool)
     gangs_of: dict[str, dict[bool, int]] = {}
-    for row in conn.execute(live):
+    for row in conn.execute(_LIVE.where(only[1])):
         of = gangs_of.setdefault(row.pool, {True: 0, False: 0})
         of[row.state == "waiting"] += row.all
-    counts = []
-    for row in conn.execute(sa.select(pools.c.name, pools.c.slot_type).where(of_pool).order_by(pools.c.name)):
-        own = [one for one in found if one.pool == row.name]
-        counted = gangs_of.get(row.name, {True: 0, False: 0})
-        counts.append(
-            PoolCounts(
-                name=row.name,
-                slot_type=row.slot_type,
-                hosts=len(own),
-                slots=sum(len(one.cells) for one in own),
-                free=sum(is_free(one, cell) for one in own for cell in one.cells),
-                held=sum(cell.allocation_id is not None for one in own for cell in one.cells),
-                waiting=counted[True],
-                running=counted[False],
-            )
-        )
-    return tuple(counts)
-
-
-def is_free(host: HostCells, cell: SlotCell) -> bool:
-    """Return whether a pass may grant a slot now."""
-    return host.state == "ready" and cell.allocation_id is None and cell.enabled and cell.state == "ready"
+    counted = {row.pool: row for row in conn.execute(_COUNTS.where(only[0]))}
+    found = []
+    for row in conn.execute(sa.select(pools.c.name, pools.c.slot_type).where(only[2]).order_by(pools.c.name)):
+        live = gangs_of.get(row.name, {True: 0, False: 0})
+        own = {name: int(getattr(counted[row.name], name)) if row.name in counted else 0 for name in names}
+        found.append(PoolCounts(name=row.name, slot_type=row.slot_type, **own, waiting=live[True], running=live[False]))
+    return tuple(found)
 
 
 _USERS = attempts.alias("users")
 _OF_GANG = trials.alias("of_gang")
 #: The trial behind an allocation, and for a held gang the trial that uses it.
-_OWN = ("id", "number", "hparams", "is_drawn", "config_id", "experiment_id")
+_OWN = ("id", "number", "is_drawn", "config_id", "experiment_id")
 _HOLDERS: sa.Select[Any] = (
     sa.select(
         allocations.c.id,
@@ -135,6 +243,8 @@ _HOLDERS: sa.Select[Any] = (
         allocations.c.granted_at,
         allocations.c.submitted_at,
         *(sa.func.coalesce(trials.c[name], _OF_GANG.c[name]).label(name if name != "id" else "trial") for name in _OWN),
+        # As text: most names are known already, and need no values.
+        sa.func.coalesce(sa.cast(trials.c.hparams, sa.Text), sa.cast(_OF_GANG.c.hparams, sa.Text)).label("hparams"),
         experiments.c.name.label("experiment"),
         *(
             sa.func.coalesce(gangs.c[name], trials.c[name]).label(name)
@@ -149,7 +259,7 @@ _HOLDERS: sa.Select[Any] = (
         .outerjoin(trials, trials.c.id == allocations.c.trial_id)
         .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
     )
-    .where(allocations.c.state.in_(HOLDING))
+    .where(allocations.c.state.in_(sorted(HOLDING)), _OF_POOLS)
 )
 
 

@@ -13,9 +13,15 @@ from airflow_provider_dtrain.core.search.expected_end import expected_end
 from airflow_provider_dtrain.store.database.filters import contains, tagged
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
-from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, experiment_views
+from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, best_trial, experiment_views
 from airflow_provider_dtrain.store.labels import labels_of
-from airflow_provider_dtrain.store.records.pages import ExperimentEntry, ExperimentOrder, ExperimentQuery, Labels
+from airflow_provider_dtrain.store.records.pages import (
+    ExperimentEntry,
+    ExperimentOrder,
+    ExperimentPlan,
+    ExperimentQuery,
+    Labels,
+)
 from airflow_provider_dtrain.store.records.searches import ExperimentView
 
 #: Latest ended trials from which the durations of the next ones are estimated.
@@ -43,15 +49,33 @@ class ExperimentTable:
         return found[0] if found else None
 
     @reads
+    def plan(self, conn: Connection, experiment_id: int) -> ExperimentPlan | None:
+        """Return DAG, plan and metric of an experiment, None when there is none with this id. Reads no trials."""
+        row = conn.execute(_PLAN.where(experiments.c.id == experiment_id)).one_or_none()
+        if row is None:
+            return None
+        metric, smaller = row.metric, row.smaller_is_better
+        if row.search_id is None:
+            (view,) = experiment_views(conn, experiments.c.id == experiment_id)
+            metric, smaller = view.metric, view.smaller_is_better
+        return ExperimentPlan(
+            experiment_id=row.id,
+            dag_id=row.dag_id,
+            search_id=row.search_id,
+            config_id=_config_id(conn, experiment_id),
+            metric=metric,
+            smaller_is_better=smaller,
+        )
+
+    @reads
+    def best_trial(self, conn: Connection, experiment_id: int) -> int | None:
+        """Return the trial with the best metric, None while no trial has one."""
+        return best_trial(conn, experiment_id)
+
+    @reads
     def config_id(self, conn: Connection, experiment_id: int) -> int | None:
         """Return the configuration of an experiment's newest plan, else of its first trial, None without both."""
-        of_plan = sa.select(searches.c.config_id).where(searches.c.experiment_id == experiment_id)
-        planned = conn.scalar(of_plan.order_by(searches.c.id.desc()).limit(1))
-        if planned is not None:
-            return int(planned)
-        of_trial = sa.select(trials.c.config_id).where(trials.c.experiment_id == experiment_id)
-        first = conn.scalar(of_trial.order_by(trials.c.id).limit(1))
-        return None if first is None else int(first)
+        return _config_id(conn, experiment_id)
 
     def _entries(self, conn: Connection, views: list[ExperimentView]) -> list[ExperimentEntry]:
         own = labels_of(conn, "experiment", [view.experiment_id for view in views])
@@ -80,6 +104,20 @@ class ExperimentTable:
         return expected_end(now, ended_s, running_s, remaining=view.max_trials - started)
 
 
+def _config_id(conn: Connection, experiment_id: int) -> int | None:
+    of_plan = sa.select(searches.c.config_id).where(searches.c.experiment_id == experiment_id)
+    planned = conn.scalar(of_plan.order_by(searches.c.id.desc()).limit(1))
+    if planned is not None:
+        return int(planned)
+    of_trial = sa.select(trials.c.config_id).where(trials.c.experiment_id == experiment_id)
+    first = conn.scalar(of_trial.order_by(trials.c.id).limit(1))
+    return None if first is None else int(first)
+
+
+_PLAN = sa.select(
+    experiments.c.id, experiments.c.dag_id, searches.c.id.label("search_id"), searches.c.metric,
+    searches.c.smaller_is_better,
+).select_from(WITH_SEARCH)  # fmt: skip
 _STARTED = (
     (sa.select(sa.func.min(attempts.c.started_at)).where(attempts.c.trial_id == trials.c.id).correlate(trials))
     .scalar_subquery()

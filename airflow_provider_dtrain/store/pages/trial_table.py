@@ -29,6 +29,7 @@ from airflow_provider_dtrain.store.records.pages import (
     TrialChoice,
     TrialEntry,
     TrialFigures,
+    TrialHead,
     TrialOrder,
     TrialQuery,
 )
@@ -78,10 +79,13 @@ class TrialTable:
         return ([ids[index] for index in even(0, len(ids) - 1, max(2, most))] if ids else []), total
 
     @reads
-    def history(self, conn: Connection, experiment_id: int) -> list[TrialFigures]:
-        """Return hyperparameters and metric of all current trials of an experiment, by number."""
-        ordered = _FIGURES.where(*_current(experiment_id)).order_by(trials.c.number, trials.c.id)
-        return [_figures(row) for row in conn.execute(ordered).all()]
+    def history(self, conn: Connection, experiment_id: int, *, most: int) -> list[TrialFigures]:
+        """Return hyperparameters and metric of the current trials of an experiment, by number.
+
+        :param most: trials, the latest ones
+        """
+        latest = _FIGURES.where(*_current(experiment_id)).order_by(trials.c.number.desc(), trials.c.id.desc())
+        return [_figures(row) for row in conn.execute(latest.limit(most)).all()[::-1]]
 
     @reads
     def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
@@ -117,6 +121,13 @@ class TrialTable:
         """Return the digest of the code of an experiment's latest trial, None when it was sent none."""
         own = (trials.c.experiment_id == experiment_id, trials.c.payload.is_not(None))
         return conn.scalar(sa.select(trials.c.payload).where(*own).order_by(trials.c.id.desc()).limit(1))
+
+    @reads
+    def heads(self, conn: Connection, trial_ids: Sequence[int]) -> list[TrialHead]:
+        """Return states and names of trials in the order of their ids here, without ids that do not exist."""
+        rows = conn.execute(_HEADS, {"trials": list(trial_ids)})
+        found = {row.trial_id: TrialHead(**row._mapping) for row in rows}
+        return [found[trial_id] for trial_id in dict.fromkeys(trial_ids) if trial_id in found]
 
     @reads
     def some(self, conn: Connection, trial_ids: Sequence[int]) -> list[TrialEntry]:
@@ -202,6 +213,19 @@ _FIGURES: sa.Select[Any] = sa.select(
     trials.c.is_drawn,
     sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC).label("metric"),
     _RUNG_UNITS.label("units"),
+)
+
+
+#: As text: most names are known already, and need no values.
+_HEADS: sa.Select[Any] = (
+    sa.select(
+        trials.c.id.label("trial_id"),
+        *(trials.c[name] for name in ("number", "dag_id", "state", "is_drawn", "config_id")),
+        sa.cast(trials.c.hparams, sa.Text).label("hparams"),
+        labels.c.display_name,
+    )
+    .select_from(trials.outerjoin(labels, sa.and_(labels.c.kind == "trial", labels.c.object_id == trials.c.id)))
+    .where(trials.c.id.in_(sa.bindparam("trials", expanding=True)))
 )
 
 

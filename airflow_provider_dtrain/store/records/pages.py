@@ -49,6 +49,7 @@ class SlotCell:
     state: SlotState
     #: Reason why it is not ready.
     note: str
+    #: UUID of a GPU; None: it has none, or the slots of all hosts were requested.
     device: str | None
     #: The gang that holds it; None = free.
     allocation_id: int | None
@@ -82,7 +83,8 @@ class HolderView:
     #: None for a held gang that no trial uses now.
     trial_id: int | None
     trial_number: int | None
-    hparams: Mapping[str, Any] | None
+    #: As JSON.
+    hparams: str | None
     is_drawn: bool
     config_id: int | None
     experiment_id: int | None
@@ -174,6 +176,20 @@ class ExperimentEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExperimentPlan:
+    """DAG, plan and metric of an experiment, without its trials."""
+
+    experiment_id: int
+    dag_id: str
+    #: None: it was not planned by a search.
+    search_id: int | None
+    #: Of the newest plan, else of the first trial; None without both.
+    config_id: int | None
+    metric: str | None
+    smaller_is_better: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrialQuery:
     """One page of the trials of an experiment."""
 
@@ -210,6 +226,22 @@ class TrialEntry:
     task: TaskView | None
     #: Units of training at the rungs of its bracket.
     lengths: Sequence[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialHead:
+    """State, DAG and the parts of the name of one trial."""
+
+    trial_id: int
+    number: int
+    dag_id: str
+    state: TrialState
+    #: As JSON.
+    hparams: str
+    is_drawn: bool
+    config_id: int
+    #: None: its name follows from its hyperparameters.
+    display_name: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

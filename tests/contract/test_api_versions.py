@@ -1,0 +1,169 @@
+"""Answers that are known by a version: it changes with the answer, and a kept answer is for the same rights only."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from airflow_provider_dtrain.api.models.charts import Curves, Hyperparameters, Rungs
+from airflow_provider_dtrain.api.models.cluster import Cluster
+from airflow_provider_dtrain.api.models.trials import TrialCurves
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import SlotRecord, TrialKey
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.search_world import Search
+
+pytestmark = pytest.mark.airflow
+#: For facts that do not depend on the database.
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=4))
+    store.hosts.add(host("b", slots=2))
+    found = Search(store)
+    found.plan(max_trials=9)
+    return found
+
+
+@pytest.fixture
+def api(search):
+    return Api(search.store)
+
+
+def shown(api):
+    return {name: value for name, value in api.get("/cluster").items() if name != "at"}
+
+
+def hold(search):
+    key = TrialKey(dag_id="d", run_id="r", task_id="hold")
+    return search.store.gangs.submit(GangSubmission(key=key, pool="gpus", slots=1, hold_for_s=60))
+
+
+@pytest.mark.each_change
+def test_the_version_of_the_cluster_changes_with_everything_that_the_page_shows(api, search, clock):
+    store = search.store
+    running = search.start(0, slots=2)
+    attempt, watch = running.attempt_id, search.watches[running.attempt_id]
+    waiting = search.submit(5, slots=4)
+    actions = {
+        "an end": lambda: store.attempts.end(attempt, watch, state="completed"),
+        "a release": lambda: store.queue.release(attempt, watch, "b", proof="clear"),
+        "a host that appears": lambda: store.hosts.add(host("c", slots=1)),
+        "a drain": lambda: store.hosts.set_state("b", "draining", "fan"),
+        "another reason": lambda: store.hosts.set_state("b", "drained", "belt"),
+        "a ready host": lambda: store.hosts.set_state("b", "ready"),
+        "a grant": lambda: store.queue.schedule("gpus"),
+        "a disabled slot": lambda: store.hosts.set_slot_enabled("c", 0, False),
+        "a stuck slot": lambda: store.hosts.mark_slot("c", 0, "stuck", "pid 7"),
+        "another note": lambda: store.hosts.mark_slot("c", 0, "stuck", "pid 8"),
+        "a probe": lambda: store.hosts.update_facts("c", {}, slots=[SlotRecord(index=0), SlotRecord(index=1)]),
+        "a host that goes": lambda: store.hosts.remove("c"),
+        "a request": lambda: search.submit(2, slots=1),
+        "a start": lambda: search.follow(waiting.attempt_id),
+        "a new sample": lambda: search.draw_again(waiting),
+    }
+    before, version = shown(api), store.cluster_page.version()
+    for words, action in actions.items():
+        clock.advance(1)
+        action()
+        now, newer = shown(api), store.cluster_page.version()
+        assert now != before, f"{words}: the test expects that the page shows it"
+        assert newer != version, words
+        before, version = now, newer
+
+
+@SQLITE
+def test_the_version_of_the_cluster_stays_while_nothing_of_it_changes(api, search, clock):
+    ticket = search.start(0, slots=2)
+    search.store.queue.schedule("gpus")
+    version = search.store.cluster_page.version()
+    clock.advance(60)
+    search.store.attempts.renew(search.watches)
+    search.validate(ticket, loss=0.5)
+    assert search.store.cluster_page.version() == version
+
+
+@SQLITE
+def test_two_gangs_that_change_places_change_the_version(api, search):
+    first, second = search.start(0, slots=1), search.start(1, slots=1)
+    store = search.store
+    store.attempts.end(first.attempt_id, search.watches[first.attempt_id], state="completed")
+    version = store.cluster_page.version()
+    with store.db.engine.begin() as conn:
+        for ticket, state in ((first, "running"), (second, "expired")):
+            conn.exec_driver_sql(f"UPDATE allocations SET state = '{state}' WHERE id = {ticket.allocation_id}")
+    assert store.cluster_page.version() != version
+
+
+@SQLITE
+def test_a_poll_of_an_unchanged_cluster_reads_no_slots(api, search, monkeypatch):
+    first = api.answer("GET", "/cluster")
+    monkeypatch.setattr(search.store.cluster_page, "state", None)
+    again = api.answer("GET", "/cluster", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+    assert api.answer("GET", "/cluster").content == first.content
+
+
+@SQLITE
+def test_a_kept_answer_is_for_users_with_the_same_rights_only(search):
+    search.start(0, slots=1)
+    api = Api(search.store)
+    everything = api.get("/cluster")
+    api.access.given = set()
+    nothing = api.answer("GET", "/cluster", headers={"If-None-Match": api.answer("GET", "/cluster").headers["etag"]})
+    assert nothing.status_code == 304
+    (hidden,) = api.get("/cluster")["holders"].values()
+    assert hidden["trial_name"] is None
+    assert hidden["hidden"]
+    api.access.given = None
+    assert api.get("/cluster") == everything
+
+
+@SQLITE
+def test_a_right_that_is_withdrawn_counts_at_the_next_poll(search):
+    search.start(0, slots=1)
+    api = Api(search.store)
+    tag = api.answer("GET", "/cluster").headers["etag"]
+    api.access.given = set()
+    again = api.answer("GET", "/cluster", headers={"If-None-Match": tag})
+    assert again.status_code == 200
+    assert "trial" not in str(again.json()["holders"]).replace("trial_id", "").replace("trial_name", "")
+
+
+@SQLITE
+def test_each_argument_has_an_answer_of_its_own(api, search):
+    assert [one["name"] for one in api.get("/cluster", host="a")["hosts"]] == ["a"]
+    assert [one["name"] for one in api.get("/cluster", host="b")["hosts"]] == ["b"]
+    assert len(api.get("/cluster")["hosts"]) == 2
+
+
+def test_records_of_large_answers_have_the_fields_of_their_models(api, search, clock):
+    for number in range(3):
+        ticket = search.start(number, slots=1)
+        search.validate(ticket, loss=0.5 + number, odd=float("nan"))
+        search.ask(ticket, 0, 0.5 + number)
+    gang = hold(search)
+    search.store.queue.schedule("gpus")
+    assert search.store.gangs.get(gang.allocation_id).token
+    search.store.hosts.set_slot_enabled("a", 0, False)
+    search.store.hosts.set_state("b", "draining", "fan")
+    of = f"/experiments/{search.view.experiment_id}"
+    models = {
+        "/cluster": Cluster,
+        "/cluster?host=a": Cluster,
+        f"{of}/rungs": Rungs,
+        f"{of}/curves?x=time": Curves,
+        f"{of}/curves?x=epochs": Curves,
+        f"{of}/hyperparameters": Hyperparameters,
+        f"/trials/{ticket.trial_id}/curves": TrialCurves,
+    }
+    for path, model in models.items():
+        found = api.get(path)
+        # Unknown fields are refused, and missing ones must have a default.
+        again = model.model_validate(found).model_dump(mode="json", exclude_defaults=model is Cluster)
+        assert again == found, path
+    clock.advance(timedelta(hours=1).total_seconds())
