@@ -154,6 +154,10 @@ class Standalone:
         """Return the answer of ``/api/v2<path>``."""
         return self._request(method, f"/api/v2{path}", body)
 
+    def page(self, method: str, path: str, body: Any = None) -> Any:
+        """Return the answer of a route of the provider's pages."""
+        return self._request(method, f"/dtrain/api/v1{path}", body)
+
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None) -> str:
         """Start a DAG run once Airflow knows the DAG, and return its run id."""
 

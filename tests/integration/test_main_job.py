@@ -44,6 +44,17 @@ def test_digits_trains_on_one_two_and_three_hosts(cluster: Cluster, pool: str, s
     assert len(set(digests.values())) == 1
     assert Path(result["checkpoint"]).is_dir()
     assert cluster.taken() == []
+    _assert_linked_both_ways(cluster, run_id, result["trial_id"])
+
+
+def _assert_linked_both_ways(cluster: Cluster, run_id: str, trial_id: int) -> None:
+    """Check Airflow's links of the task instance to the pages, and the task instance of the trial's page."""
+    instance = f"/dags/dtrain_digits/dagRuns/{run_id}/taskInstances/train"
+    links = cluster.airflow.api("GET", f"{instance}/links")["extra_links"]
+    assert links["Trial page"] == f"plugin/dtrain/trials/{trial_id}", links
+    trial = cluster.airflow.page("GET", f"/trials/{trial_id}")
+    assert links["Experiment page"] == f"plugin/dtrain/experiments/{trial['experiment_id']}", links
+    assert trial["task"] == {"dag_id": "dtrain_digits", "run_id": run_id, "task_id": "train", "map_index": -1}
 
 
 @pytest.mark.torch

@@ -11,6 +11,7 @@ import pytest
 from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database.tables import events, telemetry_chunks, telemetry_hosts
+from tests.support.api_world import Api
 from tests.support.engines import Engine, config
 
 
@@ -123,3 +124,21 @@ async def test_without_profiling_the_supervisor_samples_nothing(
     assert outcome.state == "completed"
     assert trials_profile._system(engine.hook, engine.hook.store.attempts.get(ticket.attempt_id)) == []
     assert "cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+async def test_a_slow_rank_of_two_is_named_although_its_exchanges_are_the_shortest(engine: Engine) -> None:
+    pytest.importorskip("torch")
+    document = {**config("", slots=2), "entrypoint": "python slow_rank.py", "hyperparameters": {"global_batch_size": 8}}
+    ticket = engine.submit(document)
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    found = Api(engine.hook.store).get(f"/trials/{ticket.trial_id}/step_times")
+    fast, slow = found["ranks"]
+    assert [one["rank"] for one in (fast, slow)] == [0, 1]
+    assert [one["rank"] for one in found["slow_ranks"]] == [1]
+    steps = engine.hook.store.telemetry.step_times(ticket.trial_id).ranks
+    assert steps[0].median_step_s == pytest.approx(steps[1].median_step_s, rel=0.3), "the fast rank waits in each step"
+    assert slow["ratio"] > 2 * fast["ratio"], "the strip has two clearly different colours"

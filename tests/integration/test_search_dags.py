@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.store.records.searches import ExperimentView
 from airflow_provider_dtrain.store.store import Store
 from testbed.netns import missing
 from tests.support.cluster import RUN_TIMEOUT_S, Cluster
@@ -132,6 +133,34 @@ def test_an_experiment_needs_no_dag_of_ones_own(cluster: Cluster, tmp_path: Path
     assert "hyperparameters:" in cluster.cli("e", "config", str(view.experiment_id)).out
     listed = cluster.cli("trials", "list", "--experiment", str(view.experiment_id), "--state", "completed")
     assert all(name in listed.out for name in ("0 | lr=0.1", "1 | lr=0.2", "2 | lr=0.3"))
+
+
+def test_an_experiment_is_started_and_forked_on_a_page_and_ends_with_its_results(cluster: Cluster) -> None:
+    cluster.cli("init")
+    cluster.until(lambda: cluster.airflow.page("GET", "/me")["starting"]["exists"], "the DAG", 180)
+    first = _started(cluster, {"config": "name: from-a-page" + grid(0.3)})
+    source = cluster.airflow.page("GET", f"/experiments/{first.experiment_id}/fork")
+    assert "maxval: 0.3" in source["yaml"]
+    edited = source["yaml"].replace("maxval: 0.3", "maxval: 0.6")
+    second = _started(cluster, {"config": edited, "fork_of": first.experiment_id})
+    assert [(one.name, one.state, one.best, one.trials) for one in (first, second)] == [
+        ("from-a-page", "completed", 0.3, {"completed": 3}),
+        ("from-a-page", "completed", 0.6, {"completed": 3}),
+    ]
+    codes = {cluster.store.trial_table.payload(one.experiment_id) for one in (first, second)}
+    assert codes == {source["payload_digest"]}
+    assert source["payload_digest"]
+
+
+def _started(cluster: Cluster, body: dict[str, Any]) -> ExperimentView:
+    """Start an experiment as its page does, and return it after its end."""
+    started = cluster.airflow.page("POST", "/experiments", body)
+    run_id = started["run_id"]
+    assert cluster.airflow.wait("dtrain_experiment", run_id, timeout_s=RUN_TIMEOUT_S) == "success"
+    run = cluster.airflow.api("GET", f"/dags/dtrain_experiment/dagRuns/{run_id}")
+    assert run["triggering_user_name"] == cluster.airflow.page("GET", "/me")["user"]
+    (view,) = cluster.store.experiments.list(dag_id="dtrain_experiment", run_id=run_id)
+    return view
 
 
 def test_an_experiment_is_paused_goes_on_and_is_stopped_or_killed(cluster: Cluster) -> None:
