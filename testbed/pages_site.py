@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 from airflow_provider_dtrain.store.store import Store
 from testbed.api_server import ROLES, ApiServer
 from testbed.seed.airflow_side import migrate_metadata
+from testbed.seed.small import HOSTILE_NAME
 from testbed.standalone import wait_until
 
 #: File of a folder with the address of the running server.
 ADDRESS = "address.json"
 SEED_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 20.0
+_NAMED = re.compile(r"\{(experiment|trial|run) ([^}/]+)(?:/(\d+))?\}")
 
 
 class PagesSite:
@@ -94,6 +98,18 @@ class PagesSite:
         """Open the store a second time."""
         return Store.open(self.url)
 
+    def address(self, path: str) -> str:
+        """Return an address with the ids of the store.
+
+        :param path: address below the server's; ``{experiment NAME}``, ``{trial EXPERIMENT/NUMBER}`` and ``{run DAG}``
+            stand for ids, and the name ``HOSTILE`` for the one with markup
+        """
+        store = self.store()
+        try:
+            return _NAMED.sub(lambda found: _id_of(store, *found.groups()), path)
+        finally:
+            store.close()
+
     def stop(self) -> None:
         self.server.stop()
         if self._seed is not None:
@@ -127,6 +143,16 @@ class PagesSite:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _id_of(store: Store, kind: str, name: str, number: str | None) -> str:
+    if kind == "run":
+        return quote(store.trials.list(dag_id=name, limit=1)[0].key.run_id, safe="")
+    (experiment,) = store.experiments.list(name=HOSTILE_NAME if name == "HOSTILE" else name)
+    if kind == "experiment":
+        return str(experiment.experiment_id)
+    trials = store.trials.list(experiment_id=experiment.experiment_id, limit=None)
+    return next(str(trial.trial_id) for trial in trials if trial.number == int(number or 0))
 
 
 def main() -> None:

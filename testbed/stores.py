@@ -112,13 +112,22 @@ class Server:
     def start(self, *, fsync: bool = False) -> None:
         data = str(self.folder / "data")
         self._run("initdb", "-D", data, "-U", "dtrain", "-A", "trust", "-E", "UTF8", "--no-sync")
-        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=60"
-        options += "" if fsync else " -c fsync=off"
-        self._run("pg_ctl", "-D", data, "-w", "-t", "60", "-l", str(self.folder / "log"), "-o", options, "start")
+        self.resume(fsync=fsync)
 
     def stop(self) -> None:
-        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
+        self.halt()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def halt(self) -> None:
+        """End the server as a crash does. Its data stay."""
+        self._run("pg_ctl", "-D", str(self.folder / "data"), "-m", "immediate", "stop")
+
+    def resume(self, *, fsync: bool = False) -> None:
+        """Start the server on the data that it has."""
+        options = f"-p {self.port} -k {self.folder} -c listen_addresses=127.0.0.1 -c max_connections=60"
+        options += "" if fsync else " -c fsync=off"
+        data = str(self.folder / "data")
+        self._run("pg_ctl", "-D", data, "-w", "-t", "60", "-l", str(self.folder / "log"), "-o", options, "start")
 
     def new_database(self) -> str:
         """Return the URL of an empty schema, which costs less than a database."""

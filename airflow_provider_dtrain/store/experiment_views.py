@@ -97,7 +97,7 @@ def _with_own_metrics(conn: Connection, views: list[ExperimentView]) -> list[Exp
 
 def _compared(view: ExperimentView, rows: Sequence[Any]) -> ExperimentView:
     """Return an experiment without a search with the metric of its first trial, and its best trial."""
-    usable = [row for row in rows if row.state not in ("errored", "killed")]
+    usable = [row for row in rows if row.state != "killed"]
     searcher = (rows[0].searcher if rows else None) or {}
     smaller = bool(searcher.get("smaller_is_better", True))
     values = [(value, row.id) for row in usable if (value := _best_of(row)) is not None]

@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from urllib.parse import quote
 
-from airflow_provider_dtrain.store.store import Store
 from testbed.seed.small import HOSTILE_HPARAM, HOSTILE_METRIC, HOSTILE_NAME
-
-_NAMED = re.compile(r"\{(experiment|trial|run) ([^}/]+)(?:/(\d+))?\}")
 
 
 @dataclass(frozen=True)
 class Facts:
     """A page and what it shows.
 
-    :param path: address below the server's; ``{experiment NAME}``, ``{trial EXPERIMENT/NUMBER}`` and ``{run DAG}``
-        stand for ids
+    :param path: see :meth:`~testbed.pages_site.PagesSite.address`
     :param texts: each is visible on the page
     """
 
     name: str
     path: str
     texts: tuple[str, ...]
-
-    def address(self, store: Store) -> str:
-        """Return the address with the ids of a store."""
-        return _NAMED.sub(lambda found: _id_of(store, *found.groups()), self.path)
-
-
-def _id_of(store: Store, kind: str, name: str, number: str | None) -> str:
-    if kind == "run":
-        return quote(store.trials.list(dag_id=name, limit=1)[0].key.run_id, safe="")
-    (experiment,) = store.experiments.list(name=HOSTILE_NAME if name == "HOSTILE" else name)
-    if kind == "experiment":
-        return str(experiment.experiment_id)
-    trials = store.trials.list(experiment_id=experiment.experiment_id, limit=None)
-    return next(str(trial.trial_id) for trial in trials if trial.number == int(number or 0))
 
 
 PAGES = (

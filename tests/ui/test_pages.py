@@ -24,7 +24,7 @@ def test_a_page_shows_the_seeded_facts_and_is_accessible(
     visit: Visits, site: PagesSite, screenshot: Callable[[Visit, str], None], facts: Facts, theme: str
 ) -> None:
     one = visit("viewer", theme)
-    page = one.open(facts.address(site.store()))
+    page = one.open(site.address(facts.path))
     for text in facts.texts:
         expect(page.get_by_test_id("dtrain").get_by_text(text).first).to_be_visible(timeout=WAIT_MS)
     screenshot(one, f"{facts.name}-{theme}")
@@ -47,7 +47,7 @@ def test_an_admin_drains_and_enables_a_host_with_the_keyboard(visit: Visits, sit
 def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: PagesSite) -> None:
     one = visit("viewer")
     for facts in PAGES[:3]:
-        page = one.open(facts.address(site.store()))
+        page = one.open(site.address(facts.path))
         expect(page.get_by_role("button", name="Actions of")).to_have_count(0)
     token = site.server.token("viewer")
     for path in ("hosts/cpu-01/drain", "trials/1/kill", "experiments/1/cancel"):

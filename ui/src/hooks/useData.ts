@@ -7,6 +7,9 @@ import { outcomeOf, type Outcome, usePoll } from "./usePoll";
 /** Period of pages that show running trials, in milliseconds. */
 export const LIVE_MS = 1_500;
 
+/** Period of summaries over a whole attempt, which a second changes little, in milliseconds. */
+export const SLOW_MS = 5_000;
+
 /** Data of one route, and how current it is. */
 export interface Loaded<T> {
   /** The newest data. It stays while the server does not answer, see `error`. */

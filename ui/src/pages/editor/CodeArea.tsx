@@ -52,7 +52,7 @@ export const CodeArea = ({ label, text, onChange, problems, changed, area, helpI
     if (key !== "Shift") released.current = key === "Escape";
   };
   return (
-    <Box borderColor="border.emphasized" borderRadius="md" borderWidth={1} maxH="65vh" minH="300px" overflow="auto" resize="vertical">
+    <Box _focusWithin={{ borderColor: "brand.focusRing", outline: "1px solid", outlineColor: "brand.focusRing" }} borderColor="border.emphasized" borderRadius="md" borderWidth={1} maxH="65vh" minH="300px" overflow="auto" resize="vertical">
       <Box display="flex" fontFamily="mono" fontSize="13px" lineHeight={`${LINE_PX}px`} minW="fit-content" position="relative" py={1}>
         <Box aria-hidden="true" inset={0} pointerEvents="none" position="absolute" pt={1}>
           {Array.from({ length: total }, (_, index) => (
@@ -85,7 +85,7 @@ export const CodeArea = ({ label, text, onChange, problems, changed, area, helpI
           minW="60ch"
           onChange={(event) => onChange(event.target.value)}
           onKeyDown={onKeyDown}
-          outlineOffset={2}
+          outline="none"
           overflow="hidden"
           position="relative"
           pr={2}

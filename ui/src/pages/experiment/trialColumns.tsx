@@ -17,6 +17,9 @@ export const hparamText = (value: unknown): string => (typeof value === "number"
 /** Hyperparameters with columns of their own, until the user chooses others. */
 const SHOWN = 5;
 
+/** Return the width of a column whose header is a name, in pixels. */
+const widthOf = (name: string): number => Math.max(90, Math.min(180, 8 * name.length + 40));
+
 /** Return how long a trial has trained, in the unit of the search if it reported it. */
 export const trainedText = ({ units: done, epochs, rung }: Pick<TrialRow, "epochs" | "rung" | "units">, units: string | undefined): string => {
   if (rung !== null || done === null || units === undefined || units === "batches") return count(done);
@@ -51,7 +54,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
       cell: ({ best_metric }) => number(best_metric),
     },
     ...varied.map(({ name }, index): Column<TrialRow> => ({
-      id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: 105, align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
+      id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: widthOf(name), align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
     { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => trainedText(row, units) },
     { id: "rung", header: "Rung", sort: "rung", width: 70, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },

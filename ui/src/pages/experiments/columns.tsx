@@ -58,35 +58,35 @@ export const experimentColumns = (uses: RowUses): Column<ExperimentRow>[] => [
     id: "name",
     header: "Name",
     sort: "name",
-    width: 200,
+    width: 190,
     cell: ({ experiment_id, name, display_name, description }) => (
       <PageLink title={[display_name, name, description].filter(Boolean).join(", ")} to={paths.experiment(experiment_id)}>
         {display_name ?? name}
       </PageLink>
     ),
   },
-  { id: "state", header: "State", sort: "state", width: 120, cell: (row) => <StateBadge state={shownState(row)} /> },
-  { id: "progress", header: "Progress", sort: "progress", width: 130, cell: ({ progress }) => <ProgressBar share={progress} /> },
-  { id: "trials", header: "Trials", width: 190, cell: ({ trials }) => trialsInWords(trials) },
-  { id: "best", header: "Best", sort: "best", width: 170, cell: (row) => <Best row={row} /> },
+  { id: "state", header: "State", sort: "state", width: 115, cell: (row) => <StateBadge state={shownState(row)} /> },
+  { id: "progress", header: "Progress", sort: "progress", width: 120, cell: ({ progress }) => <ProgressBar share={progress} /> },
+  { id: "trials", header: "Trials", width: 180, cell: ({ trials }) => trialsInWords(trials) },
+  { id: "best", header: "Best", sort: "best", width: 150, cell: (row) => <Best row={row} /> },
   { id: "method", header: "Searcher", sort: "method", width: 120, cell: ({ method }) => method ?? NONE, optional: true },
-  { id: "tags", header: "Tags", width: 130, cell: ({ tags }) => <Tags onPick={uses.onTag} tags={tags} /> },
-  { id: "expected_end", header: "Expected end", width: 110, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE) },
+  { id: "tags", header: "Tags", width: 115, cell: ({ tags }) => <Tags onPick={uses.onTag} tags={tags} /> },
+  { id: "expected_end", header: "Expected end", width: 105, cell: ({ expected_end, ended_at }) => (ended_at === null ? <Since at={expected_end} /> : NONE) },
   {
     id: "dag_id",
     header: "DAG run",
     sort: "dag_id",
-    width: 140,
+    width: 125,
     cell: ({ dag_id, run_id }) => <PageLink title={run_id} to={paths.run(dag_id, run_id)}>{dag_id}</PageLink>,
   },
-  { id: "created_at", header: "Created", sort: "created_at", width: 165, cell: ({ created_at }) => <Time at={created_at} /> },
+  { id: "created_at", header: "Created", sort: "created_at", width: 160, cell: ({ created_at }) => <Time at={created_at} /> },
   { id: "duration", header: "Duration", width: 110, cell: ({ created_at, ended_at }) => <Elapsed from={created_at} until={ended_at} />, optional: true },
   { id: "ended_at", header: "Ended", sort: "ended_at", width: 175, cell: ({ ended_at }) => <Time at={ended_at} />, optional: true },
   { id: "description", header: "Description", width: 240, cell: ({ description }) => description, optional: true },
   {
     id: "actions",
     header: "Actions",
-    width: 70,
+    width: 68,
     pinned: true,
     cell: (row) => (
       <ActionsMenu actions={[...shortcuts(row, uses), ...experimentActions(row, uses.mayChangePriority)]} label={`Actions of experiment ${row.experiment_id}`} onDone={uses.onDone} />

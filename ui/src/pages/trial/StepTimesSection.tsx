@@ -12,7 +12,7 @@ import { Notice } from "../../components/Notice";
 import { Stale } from "../../components/Stale";
 import { NONE } from "../../format/numbers";
 import { duration } from "../../format/times";
-import { LIVE_MS, useData } from "../../hooks/useData";
+import { SLOW_MS, useData } from "../../hooks/useData";
 import { AttemptPicker } from "./AttemptPicker";
 
 interface Props {
@@ -54,7 +54,7 @@ const RankTable = ({ data }: { data: StepTimes }) => (
 export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => {
   const [attempt, setAttempt] = useState<number | null>(null);
   const path = withQuery(`trials/${trialId}/step_times`, { attempt, buckets: 200 });
-  const { data, error, loading, stale, refresh } = useData<StepTimes>(path, { everyMs: isLive ? LIVE_MS * 2 : null, keepPrevious: true });
+  const { data, error, loading, stale, refresh } = useData<StepTimes>(path, { everyMs: isLive ? SLOW_MS : null, keepPrevious: true });
   // The strip has the time of its attempt, unless it is the only one: then it has the time of all charts.
   const range = useMemo(() => (attempts <= 1 ? life : null), [attempts, life]);
   if (loading) return <Loading />;

@@ -20,7 +20,7 @@ interface Props {
 
 /** Period for gangs of many slots, in milliseconds. Their answers are large. */
 const MANY_MS = 5_000;
-const MANY_SLOTS = 16;
+const MANY_SLOTS = 8;
 
 /** System metrics of the hosts and GPUs of a trial, one chart per metric. */
 export const SystemSection = ({ trialId, slots, isLive, life }: Props) => {

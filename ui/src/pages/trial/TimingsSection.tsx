@@ -13,7 +13,7 @@ import { Loading } from "../../components/Loading";
 import { Stale } from "../../components/Stale";
 import { percent } from "../../format/numbers";
 import { duration } from "../../format/times";
-import { LIVE_MS, useData } from "../../hooks/useData";
+import { SLOW_MS, useData } from "../../hooks/useData";
 import { own } from "../../lib/own";
 import { AttemptPicker } from "./AttemptPicker";
 import { timingCurves } from "./series";
@@ -61,7 +61,7 @@ const Totals = ({ timings, looks }: { timings: Timings; looks: ReadonlyMap<strin
 /** Parts of the steps of an attempt: their shares over time, and their totals. */
 export const TimingsSection = ({ trialId, attempts, isLive, life }: Props) => {
   const [attempt, setAttempt] = useState<number | null>(null);
-  const { data, error, loading, stale, refresh } = useData<Timings>(withQuery(`trials/${trialId}/timings`, { attempt }), { everyMs: isLive ? LIVE_MS : null, keepPrevious: true });
+  const { data, error, loading, stale, refresh } = useData<Timings>(withQuery(`trials/${trialId}/timings`, { attempt }), { everyMs: isLive ? SLOW_MS : null, keepPrevious: true });
   const curves = useMemo(() => (data === undefined ? [] : timingCurves(data)), [data]);
   const looks = useMemo(() => new Map(curves.map(({ id, look }) => [id, look])), [curves]);
   if (loading) return <Loading />;

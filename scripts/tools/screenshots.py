@@ -1,0 +1,149 @@
+"""Write the screenshots of docs/images: pages of the seeded site, light and dark.
+
+``python scripts/tools/screenshots.py`` starts a site of its own; ``--site FOLDER`` uses the one that
+``python -m testbed.pages_site FOLDER`` keeps running. Names as arguments limit the run to some pictures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from playwright.sync_api import Page  # noqa: E402 - the root of the repository is on the path from here on
+
+from testbed.browser import Visit, browser  # noqa: E402
+from testbed.pages_site import PagesSite  # noqa: E402
+from testbed.pictures import with_palette  # noqa: E402
+
+IMAGES = ROOT / "docs" / "images"
+#: Largest picture that belongs into the repository.
+BYTES_MOST = 150_000
+#: Time for charts to be painted after the last data, and for a card to appear.
+SETTLE_MS = 1500
+#: Longest wait for a page: the pictures are worth it on a busy machine.
+BUSY_TIMEOUT_MS = 300_000
+
+
+def _nothing(page: Page) -> None:
+    """Take the page as it opens."""
+
+
+def _to(heading: str) -> Callable[[Page], None]:
+    """Return a step that scrolls to a heading."""
+
+    def scroll(page: Page) -> None:
+        found = page.get_by_test_id("dtrain").get_by_role("heading", name=heading, exact=True).first
+        found.evaluate("heading => heading.scrollIntoView({ block: 'start' })")
+
+    return scroll
+
+
+def _slot_card(page: Page) -> None:
+    page.get_by_role("button", name="a100-04 slot 3:").click()
+
+
+def _pointer(page: Page) -> None:
+    """Point at the curves of the first chart."""
+    box = page.get_by_test_id("chart").first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.55, box["y"] + box["height"] * 0.5)
+
+
+def _importance(page: Page) -> None:
+    """Wait for the importance of hyperparameters."""
+    page.get_by_text("It is being computed.").wait_for(state="hidden")
+    _to("32 trials by accuracy")(page)
+
+
+def _mistake(page: Page) -> None:
+    """Make a mistake in a configuration."""
+    editor = page.get_by_role("textbox", name="Configuration as YAML")
+    text = editor.input_value()
+    editor.fill(text.replace("max_trials: 32", "max_trials: many").replace("minval: -4", "minval: -5"))
+    page.get_by_role("button", name="Error in line").first.click()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A page in a state that shows what it is for.
+
+    :param path: see :meth:`~testbed.pages_site.PagesSite.address`
+    :param prepare: steps of a user before the picture
+    """
+
+    name: str
+    path: str
+    prepare: Callable[[Page], None] = _nothing
+
+
+_CIFAR = "/plugin/dtrain/experiments/{experiment cifar10-asha}"
+_GPT2 = "/plugin/dtrain/trials/{trial gpt2-finetune/0}"
+_FOUR = "&".join(f"trial={{trial cifar10-asha/{number}}}" for number in (1, 17, 4, 14))
+PICTURES = (
+    Picture("cluster", "/plugin/dtrain/cluster", _slot_card),
+    Picture("queue", "/plugin/dtrain/queue"),
+    Picture("experiments", "/plugin/dtrain/experiments"),
+    Picture("experiment", _CIFAR, _pointer),
+    Picture("trials", _CIFAR + "?tab=trials"),
+    Picture("hyperparameters", _CIFAR + "?tab=hyperparameters", _importance),
+    Picture("rungs", _CIFAR + "?tab=rungs"),
+    Picture("trial", _GPT2),
+    Picture("trial-steps", _GPT2, _to("Where the time goes")),
+    Picture("compare", "/plugin/dtrain/compare?" + _FOUR),
+    Picture("editor", "/plugin/dtrain/experiments/new?fork={experiment cifar10-asha}", _mistake),
+    Picture("tab", "/dags/gpt2_finetune/runs/{run gpt2_finetune}/tasks/train/plugin/dtrain-trial"),
+)
+
+
+@contextmanager
+def _site(folder: Path | None) -> Iterator[PagesSite]:
+    if folder is not None:
+        yield PagesSite.attach(folder.absolute())
+        return
+    with tempfile.TemporaryDirectory() as home, PagesSite(Path(home)) as started:
+        yield started
+
+
+def take(picture: Picture, visit: Visit, site: PagesSite) -> bytes:
+    """Return a picture of a page as PNG with a palette."""
+    page = visit.open(site.address(picture.path))
+    picture.prepare(page)
+    page.wait_for_timeout(SETTLE_MS)
+    return with_palette(page, page.screenshot())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", choices=[[], *(one.name for one in PICTURES)], metavar="NAME")
+    parser.add_argument("--site", type=Path, metavar="FOLDER")
+    options = parser.parse_args()
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    too_large = []
+    with _site(options.site) as site, browser() as chrome:
+        for theme in ("light", "dark"):
+            visit = Visit(chrome, site.server.base, site.server.token("admin"), theme)
+            visit.context.set_default_timeout(BUSY_TIMEOUT_MS)
+            for picture in PICTURES:
+                if options.names and picture.name not in options.names:
+                    continue
+                content = take(picture, visit, site)
+                path = IMAGES / f"{picture.name}-{theme}.png"
+                path.write_bytes(content)
+                print(f"{path.relative_to(ROOT)}: {len(content) / 1000:.0f} kB", flush=True)
+                if len(content) > BYTES_MOST:
+                    too_large.append(path.name)
+            visit.close()
+    if too_large:
+        sys.exit(f"Larger than {BYTES_MOST / 1000:.0f} kB: {', '.join(too_large)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+import { screen } from "@testing-library/react";
+import { beforeEach, describe, expect, it } from "vitest";
+
+import { App } from "../../app/App";
+import { serveCanvas } from "../../testing/canvas";
+import { curve, refusal, trialRow } from "../../testing/rows";
+import { serve } from "../../testing/server";
+import { show } from "../../testing/show";
+
+const ADDRESS = "/plugin/dtrain/compare?trial=1&trial=2";
+const HOSTILE = "<img src=x onerror=alert(1)>";
+
+const compared = (id: number, values: object = {}) => ({ ...trialRow(id), experiment_id: 5, experiment: "resnet", ...values });
+
+const comparison = (values: object = {}) => ({
+  body: { trials: [compared(1), compared(2, { state: "completed" })], metrics: [{ group: "validation", name: "loss" }], differences: [{ path: "hyperparameters.lr", values: [0.1, 0.01] }], same: 62, ...values },
+});
+
+const curves = { body: { metric: "loss", group: "validation", x: "batches", total_trials: 2, series: [curve(1)] } };
+
+beforeEach(serveCanvas);
+
+describe("the page that compares trials", () => {
+  it("shows only the differences, and which trial has not reported a metric", async () => {
+    serve({ compare: comparison(), curves, experiments: { body: { rows: [], total: 0, tags: [] } } });
+    show(<App />, ADDRESS);
+    expect(await screen.findByRole("heading", { name: "Compare 2 trials" })).toBeTruthy();
+    expect(screen.getByText("62 values of the configurations are the same and not shown.")).toBeTruthy();
+    expect(screen.getByText("0.1")).toBeTruthy();
+    expect(await screen.findByText("1 trial has not reported it.")).toBeTruthy();
+  });
+
+  it("asks for trials when its address names none", async () => {
+    serve({ experiments: { body: { rows: [], total: 0, tags: [] } } });
+    const { container } = show(<App />, "/plugin/dtrain/compare");
+    expect((await screen.findAllByText(/2 to 8 trials/)).length).toBeGreaterThan(0);
+    expect(container.querySelector("canvas")).toBeNull();
+  });
+
+  it("explains that one of its trials is gone", async () => {
+    serve({ compare: refusal(404, "not_found", "There is no trial 2. See: airflow dtrain trials list"), experiments: { body: { rows: [], total: 0, tags: [] } } });
+    show(<App />, ADDRESS);
+    expect(await screen.findByText(/There is no trial 2\. See:/)).toBeTruthy();
+  });
+
+  it("shows texts of the store as text", async () => {
+    serve({ compare: comparison({ trials: [compared(1, { display_name: HOSTILE }), compared(2)], differences: [{ path: HOSTILE, values: [HOSTILE, null] }] }), curves });
+    const { container } = show(<App />, ADDRESS);
+    expect(await screen.findByRole("link", { name: HOSTILE })).toBeTruthy();
+    expect(container.querySelector("img")).toBeNull();
+  });
+});

@@ -1,0 +1,87 @@
+import { screen, waitFor } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
+import { beforeEach, describe, expect, it } from "vitest";
+
+import { App } from "../../app/App";
+import { serveCanvas } from "../../testing/canvas";
+import { curve, experiment, refusal, trialRow } from "../../testing/rows";
+import { serve } from "../../testing/server";
+import { show } from "../../testing/show";
+
+const ADDRESS = "/plugin/dtrain/experiments/5";
+const HOSTILE = "<img src=x onerror=alert(1)>";
+
+const curves = (...series: object[]) => ({ body: { metric: "loss", group: "validation", x: "batches", total_trials: 3, series } });
+
+beforeEach(serveCanvas);
+
+describe("the page of an experiment", () => {
+  it("shows progress, best trial and the curves of its trials, each in the colour of its number", async () => {
+    serve({ "experiments/5": { body: experiment() }, "experiments/5/curves": curves(curve(1), curve(2)) });
+    const { container } = show(<App />, ADDRESS);
+    expect(await screen.findByRole("link", { name: "loss 0.25" })).toBeTruthy();
+    expect(await screen.findByText("2 of 3 trials are shown.")).toBeTruthy();
+    const colors = [...container.querySelectorAll("[role=listbox] line, li line, label line")].map((line) => line.getAttribute("stroke"));
+    expect(new Set(colors).size).toBe(2);
+    await waitFor(() => expect(document.title).toBe("resnet (experiment 5) - DTrain - Airflow"));
+  });
+
+  it("tells how to report a metric while there is none", async () => {
+    serve({ "experiments/5": { body: experiment({ metrics: [], best: null, best_trial: null }) } });
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("No trial has reported a metric yet.")).toBeTruthy();
+  });
+
+  it("shows why there is none, with the next step", async () => {
+    serve({ "experiments/5": refusal(404, "not_found", "There is no experiment 5. See: airflow dtrain experiments list") });
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("Experiment 5: There is no experiment 5. See: airflow dtrain experiments list")).toBeTruthy();
+  });
+
+  it("shows what a trial trained in the unit of the search, and steps where it reported none", async () => {
+    const rows = [trialRow(1, { units: 16, rung: 2 }), trialRow(2, { state: "errored", units: 1170, epochs: 3, rung: null }), trialRow(3, { units: 7, rung: null })];
+    serve({ "experiments/5": { body: experiment() }, "experiments/5/trials": { body: { rows, total: 3 } } });
+    const { container } = show(<App />, `${ADDRESS}?tab=trials`);
+    await waitFor(() => expect([...container.querySelectorAll("td[data-column=units]")].map((cell) => cell.textContent)).toEqual(["16", "3", "step 7"]));
+  });
+
+  it("asks for the importance again until it is computed", async () => {
+    const columns = {
+      names: [{ name: "lr", kind: "float", log: true, values: null }], trial_id: [1, 2], number: [0, 1], state: ["completed", "completed"], metric: [0.5, 0.25], columns: { lr: [0.1, 0.01] },
+    };
+    let asked = 0;
+    serve({
+      "experiments/5": { body: experiment({ state: "completed" }) },
+      "experiments/5/hyperparameters": () => {
+        asked += 1;
+        const isPending = asked === 1;
+        const known = isPending ? { importance: [], importance_note: "It is being computed." } : { importance: [{ name: "lr", value: 1 }], importance_note: "By fANOVA over 2 trials." };
+        return { body: { ...columns, ...known, is_importance_pending: isPending } };
+      },
+    });
+    show(<App />, `${ADDRESS}?tab=hyperparameters`);
+    expect(await screen.findByText("It is being computed.")).toBeTruthy();
+    expect(await screen.findByText("By fANOVA over 2 trials.", {}, { timeout: 5_000 })).toBeTruthy();
+  });
+
+  it("shows texts of the store as text", async () => {
+    const names = { name: HOSTILE, description: HOSTILE, tags: [HOSTILE], metric: HOSTILE, metrics: [{ group: "validation", name: HOSTILE }] };
+    serve({ "experiments/5": { body: experiment(names) }, "experiments/5/curves": curves(curve(1, { trial_name: HOSTILE, y: [1, null, 0.5] })) });
+    const { container } = show(<App />, ADDRESS);
+    expect(await screen.findByRole("heading", { name: HOSTILE })).toBeTruthy();
+    expect(await screen.findByText(/NaN or infinite/)).toBeTruthy();
+    expect(container.querySelector("img")).toBeNull();
+  });
+
+  it("offers the actions that its state allows to a user with the right, and none to another", async () => {
+    serve({ "experiments/5": { body: experiment() }, "experiments/5/curves": curves(curve(1)) });
+    const { unmount } = show(<App />, ADDRESS);
+    const actions = await screen.findByRole("group", { name: "Actions of experiment resnet" });
+    expect([...actions.querySelectorAll("button")].map((button) => button.textContent.trim())).toEqual(["Pause", "Finish", "Cancel"]);
+    unmount();
+    serve({ "experiments/5": { body: experiment({ may_edit: false }) }, "experiments/5/curves": curves(curve(1)) });
+    show(<App />, ADDRESS);
+    await userEvent.click(await screen.findByRole("tab", { name: "Trials" }));
+    await waitFor(() => expect(screen.queryByRole("group", { name: "Actions of experiment resnet" })).toBeNull());
+  });
+});

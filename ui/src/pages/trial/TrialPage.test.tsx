@@ -1,0 +1,71 @@
+import { screen, waitFor } from "@testing-library/react";
+import { beforeEach, describe, expect, it } from "vitest";
+
+import { App } from "../../app/App";
+import { serveCanvas } from "../../testing/canvas";
+import { experiment, refusal, trial } from "../../testing/rows";
+import { serve } from "../../testing/server";
+import { show } from "../../testing/show";
+
+const ADDRESS = "/plugin/dtrain/trials/7";
+const HOSTILE = "<img src=x onerror=alert(1)>";
+
+const series = (values: object = {}) => ({
+  group: "validation", name: "loss", batches: [1, 2, 3], epochs: [0, 1, 2], at_s: [1, 2, 3], y: [1, 0.5, 0.25], attempt: [1, 1, 1], sampled: false, ...values,
+});
+
+const routes = (values: object = {}, curves: object[] = [series()]) => ({
+  "trials/7": { body: trial(7, values) },
+  "trials/7/curves": { body: { series: curves } },
+  "trials/7/telemetry": { body: { series: [] } },
+  "trials/7/timings": { body: { attempt: 1, at_s: [], bucket_s: 10, names: [], share: {}, parts: [], totals: [] } },
+  "trials/7/step-times": { body: { attempt: 1, at_s: [], bucket_s: 10, ranks: [], mean_s: [], median_s: null, slow_ranks: [] } },
+  "trials/7/timeline": { body: { entries: [] } },
+  "experiments/5": { body: experiment() },
+});
+
+beforeEach(serveCanvas);
+
+describe("the page of a trial", () => {
+  it("names its experiment, its place and its best metric, also in the browser's tab", async () => {
+    serve(routes());
+    show(<App />, ADDRESS);
+    expect(await screen.findByRole("heading", { name: "resnet, trial 6" })).toBeTruthy();
+    expect(screen.getByText("2 slots on gpu-1 (0-1)")).toBeTruthy();
+    expect(screen.getByText("0.25 at step 40")).toBeTruthy();
+    expect(await screen.findByRole("heading", { name: "loss" })).toBeTruthy();
+    await waitFor(() => expect(document.title).toBe("resnet, trial 6 - DTrain - Airflow"));
+  });
+
+  it("tells why it waits, with its place in the queue", async () => {
+    serve(routes({ state: "queued", reason: "8 of 16 slots missing", position: 2, metrics: [], attempts_list: [], placement: {} }));
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("8 of 16 slots missing")).toBeTruthy();
+    expect(screen.getByText(/Place 2 in pool gpus/)).toBeTruthy();
+    expect(screen.getByText("The trial has not started yet.")).toBeTruthy();
+  });
+
+  it("stays with its last data and an explanation when it is deleted meanwhile", async () => {
+    let asked = 0;
+    const gone = refusal(404, "not_found", "There is no trial 7. See: airflow dtrain trials list");
+    serve({ ...routes(), "trials/7": () => ((asked += 1) === 1 ? { body: trial(7) } : gone) });
+    show(<App />, ADDRESS);
+    expect(await screen.findByRole("heading", { name: "resnet, trial 6" })).toBeTruthy();
+    expect(await screen.findByText(/There is no trial 7\. See:/, {}, { timeout: 5_000 })).toBeTruthy();
+    expect(screen.getByRole("heading", { name: "resnet, trial 6" })).toBeTruthy();
+  });
+
+  it("counts values that are no numbers beside the gaps of the curve", async () => {
+    serve(routes({}, [series({ y: [1, null, null] })]));
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("2 values NaN or infinite: the curve has gaps there.")).toBeTruthy();
+  });
+
+  it("shows texts of the store as text, and the cause of a failure first", async () => {
+    const failure = { error: "RankFailedError", kind: "user", message: `ValueError: ${HOSTILE}`, host: "gpu-1", rank: 0 };
+    serve(routes({ state: "errored", failure, experiment: HOSTILE, name: HOSTILE, hparams: { [HOSTILE]: HOSTILE }, metrics: [{ group: "validation", name: HOSTILE }] }, [series({ name: HOSTILE })]));
+    const { container } = show(<App />, ADDRESS);
+    expect((await screen.findByRole("alert")).textContent).toContain(`ValueError: ${HOSTILE}`);
+    expect(container.querySelector("img")).toBeNull();
+  });
+});
