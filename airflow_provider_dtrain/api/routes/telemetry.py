@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from airflow_provider_dtrain.api.call import CallDep
+from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import trial_entry
+from airflow_provider_dtrain.api.found import readable_trials
 from airflow_provider_dtrain.api.models.cluster import DeviceUtilization, HostUtilization, Utilization
 from airflow_provider_dtrain.api.models.trials import (
     MetricRange,
@@ -18,7 +18,6 @@ from airflow_provider_dtrain.api.models.trials import (
     SlowRank,
     StepTimes,
     Telemetry,
-    TelemetrySeries,
     TimingPart,
     Timings,
     TimingTotal,
@@ -26,6 +25,7 @@ from airflow_provider_dtrain.api.models.trials import (
 from airflow_provider_dtrain.api.routes.trial import AttemptNumber, attempt_of
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.telemetry_records import TelemetryRecord, series_record
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.store.records import telemetry as records
 
@@ -97,16 +97,14 @@ def telemetry(
     max_points: Annotated[int, Query(ge=10, le=10_000, description="points per series")] = 2000,
 ) -> Telemetry:
     """Return system metrics of a trial's hosts and GPUs. Without an attempt: of all attempts."""
-    trial_entry(call, trial_id)
-    found = call.store.telemetry.series(
-        trial_id,
-        attempt=attempt,
-        metrics=metric or None,
-        since=_aware(since, "since"),
-        until=_aware(until, "until"),
-        max_points=max_points,
+    readable_trials(call, [trial_id])
+    options: Any = {"attempt": attempt, "metrics": metric or None, "max_points": max_points}
+    options |= {"since": _aware(since, "since"), "until": _aware(until, "until")}
+    store = call.store.telemetry
+    return call.answer(
+        store.version(trial_id),
+        make=lambda: TelemetryRecord(series=[series_record(one) for one in store.series(trial_id, **options)]),
     )
-    return Telemetry(series=[_series(one) for one in found])
 
 
 def _aware(at: datetime | None, name: str) -> datetime | None:
@@ -115,25 +113,14 @@ def _aware(at: datetime | None, name: str) -> datetime | None:
     return at
 
 
-def _series(of: records.Series) -> TelemetrySeries:
-    return TelemetrySeries(
-        attempt=of.attempt,
-        host=of.host,
-        device=of.device or None,
-        rank=of.rank,
-        metric=of.metric,
-        unit=of.unit,
-        at_s=list(of.at_s),
-        mean=[point(value) for value in of.mean],
-        minimum=[point(value) for value in of.minimum],
-        maximum=[point(value) for value in of.maximum],
-    )
-
-
 @router.get("/trials/{trial_id}/timings", **guarded(Rule.READ))
 def timings(call: CallDep, trial_id: int, attempt: AttemptNumber = None, buckets: Buckets = 200) -> Timings:
     """Return the parts of the steps of an attempt over time."""
-    trial_entry(call, trial_id)
+    readable_trials(call, [trial_id])
+    return call.answer(call.store.telemetry.version(trial_id), make=lambda: _timings(call, trial_id, attempt, buckets))
+
+
+def _timings(call: Call, trial_id: int, attempt: int | None, buckets: int) -> Timings:
     found = call.store.telemetry.timings(trial_id, attempt, buckets)
     return Timings(
         attempt=found.attempt,
@@ -153,7 +140,13 @@ def _total(of: records.TimingTotal) -> TimingTotal:
 @router.get("/trials/{trial_id}/step_times", **guarded(Rule.READ))
 def step_times(call: CallDep, trial_id: int, attempt: AttemptNumber = None, buckets: Buckets = 200) -> StepTimes:
     """Return the step time of each rank of an attempt over time, and the ranks that are slow."""
-    trial_entry(call, trial_id)
+    readable_trials(call, [trial_id])
+    return call.answer(
+        call.store.telemetry.version(trial_id), make=lambda: _step_times(call, trial_id, attempt, buckets)
+    )
+
+
+def _step_times(call: Call, trial_id: int, attempt: int | None, buckets: int) -> StepTimes:
     found = call.store.telemetry.step_times(trial_id, attempt, buckets)
     of = attempt_of(call, trial_id, found.attempt)
     slots = {rank.rank: rank.slot for rank in call.store.events.ranks(of.attempt_id)}
@@ -181,7 +174,11 @@ def _slot(index: int | None) -> int | None:
 @router.get("/trials/{trial_id}/profile", **guarded(Rule.READ))
 def profile(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> Profile:
     """Return the summary of an attempt: timings of batches, and ranges of system metrics."""
-    trial_entry(call, trial_id)
+    readable_trials(call, [trial_id])
+    return call.answer(call.store.telemetry.version(trial_id), make=lambda: _profile(call, trial_id, attempt))
+
+
+def _profile(call: Call, trial_id: int, attempt: int | None) -> Profile:
     store = call.store
     totals = store.telemetry.timings(trial_id, attempt, 10)
     ranges = [

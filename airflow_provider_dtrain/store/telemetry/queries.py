@@ -19,7 +19,9 @@ from airflow_provider_dtrain.store.records.telemetry import MetricRange, Series,
 from airflow_provider_dtrain.store.telemetry.chunk_rows import ChunkQuery, SeriesOf, read_points
 
 #: Most points of an answer, all of its series together, and most points of one series.
-POINTS_MOST, SERIES_POINTS_MOST = 40_000, 20_000
+POINTS_MOST, SERIES_POINTS_MOST = 60_000, 20_000
+#: Stored points of an answer beyond which a coarser tier is read, if its intervals are not longer than this multiple.
+READ_MOST, COARSER_MOST = 200_000, 2
 #: Fewest points of a series that may be requested, and fewest that a series gets when many share an answer.
 POINTS_LEAST = 10
 #: A pause that is longer than this multiple of the usual distance of two points is a gap.
@@ -44,11 +46,18 @@ class Span:
     start_s: int
     end_s: int
 
-    def step_for(self, points: int) -> int:
-        """Return the length of intervals of which this span has at most ``points``: a multiple of a tier's."""
-        least = max(1, -(-(self.end_s - self.start_s) // points))
-        tier = int(tier_for(least))
-        return -(-least // tier) * tier
+    def step_for(self, points: int, series: int = 1) -> int:
+        """Return the length of intervals of which this span has at most ``points``: a multiple of a tier's.
+
+        :param series: number of series, of which many are read from a coarser tier if that has nearly as many points
+        """
+        length = self.end_s - self.start_s
+        least = max(1, -(-length // points))
+        tier = tier_for(least)
+        coarser = tier_for(COARSER_MOST * least)
+        if series * length // tier > READ_MOST:
+            tier = coarser
+        return -(-least // int(tier)) * int(tier)
 
 
 @dataclass(frozen=True)
@@ -158,8 +167,8 @@ def find_series(conn: Connection, query: SeriesQuery) -> list[Series]:
     span = span_of(conn, query.attempts, query.since, query.until)
     if span is None or not query.metrics:
         return []
-    share = POINTS_MOST // _expected_series(conn, query)
-    step = span.step_for(max(POINTS_LEAST, min(query.max_points, share)))
+    expected = _expected_series(conn, query)
+    step = span.step_for(max(POINTS_LEAST, min(query.max_points, POINTS_MOST // expected)), expected)
     step, found = find_points(conn, query.attempts, query.metrics, span, step, query.hosts)
     numbers = {one.attempt_id: one.number for one in query.attempts}
     order = {metric: index for index, metric in enumerate(query.metrics)}
@@ -173,15 +182,20 @@ def find_series(conn: Connection, query: SeriesQuery) -> list[Series]:
 
 
 def _expected_series(conn: Connection, query: SeriesQuery) -> int:
-    """Return about how many series an answer has: one per rank or GPU and metric."""
-    of_attempts = ranks.c.attempt_id.in_([one.attempt_id for one in query.attempts])
-    where = [of_attempts]
+    """Return about how many series an answer has at each time: one per GPU or rank, and one per host and its metric.
+
+    Attempts follow each other, so they do not share the points of an answer.
+    """
+    where = [ranks.c.attempt_id.in_([one.attempt_id for one in query.attempts])]
     if query.hosts is not None:
         where.append(ranks.c.host.in_(list(query.hosts)))
     if query.ranks is not None:
         where.append(ranks.c.rank.in_(list(query.ranks)))
-    count = conn.scalar(sa.select(sa.func.count()).select_from(ranks).where(*where))
-    return max(1, int(count or 0) * len(query.metrics))
+    counts = sa.select(sa.func.count().label("ranks"), sa.func.count(sa.distinct(ranks.c.host)).label("hosts"))
+    of_hosts = sum(metric in SYSTEM_METRICS and not metric.startswith("gpu_") for metric in query.metrics)
+    found = conn.execute(counts.where(*where).group_by(ranks.c.attempt_id)).all()
+    each = [of_hosts * row.hosts + (len(query.metrics) - of_hosts) * row.ranks for row in found]
+    return max(each, default=1)
 
 
 def _series(attempt: int, host: str, key: Key, points: Points, step_s: int) -> Series:

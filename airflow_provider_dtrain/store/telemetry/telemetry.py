@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.series.tiers import Tier
-from airflow_provider_dtrain.store.database.tables import telemetry_hosts
+from airflow_provider_dtrain.store.database.tables import attempts, telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
 from airflow_provider_dtrain.store.records.telemetry import (
     HostTelemetry,
@@ -251,6 +251,16 @@ class Telemetry:
         one = queries.latest_of(conn, trial_id, attempt)
         rows = conn.execute(sa.select(telemetry_hosts).where(telemetry_hosts.c.attempt_id == one.attempt_id))
         return {row.host: list(state_of(row).gaps) for row in rows if row.gaps}
+
+    @reads
+    def version(self, conn: Connection, trial_id: int) -> tuple[object, ...]:
+        """Return a value that changes whenever the telemetry of a trial may have changed. Reads no chunks."""
+        of = telemetry_hosts.c
+        rolled = of.rolled_1_s + of.rolled_10_s + of.rolled_60_s + of.rolled_600_s
+        sums = (sa.func.count(), sa.func.sum(of.commits), sa.func.sum(rolled), sa.func.max(of.updated_at))
+        own = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id)
+        newest = conn.scalar(sa.select(sa.func.max(attempts.c.id)).where(attempts.c.trial_id == trial_id))
+        return newest, *conn.execute(sa.select(*sums).where(of.attempt_id.in_(own))).one()
 
     @reads
     def sparklines(
