@@ -19,8 +19,8 @@ from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 #: Most reports that one answer reads. A trial with more is sampled.
 ROWS_MOST = 20_000
-#: Most names of metrics in one answer, and latest reports of a group of a trial in which names are looked up.
-NAMES_MOST, NAMES_OF_ROWS = 2000, 20
+#: Latest reports of a group of a trial in which names are looked up.
+NAMES_OF_ROWS = 20
 #: Characters of a name that a JSON path can hold on every database. Whole reports are read for other names.
 _PLAIN = frozenset(map(chr, range(0x20, 0x7F))) - frozenset('"\\')
 GROUPS: tuple[MetricGroup, ...] = ("validation", "training")
@@ -60,8 +60,7 @@ class Curves:
                 latest = sa.select(metrics.c.metrics).where(*of).order_by(metrics.c.step.desc()).limit(NAMES_OF_ROWS)
                 for reported in conn.scalars(latest):
                     found[group].update(reported)
-        keys = [MetricKey(group=group, name=name) for group in GROUPS for name in sorted(found[group])]
-        return keys[:NAMES_MOST]
+        return [MetricKey(group=group, name=name) for group in GROUPS for name in sorted(found[group])]
 
     @reads
     def of_trials(

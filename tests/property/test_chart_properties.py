@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,14 @@ from airflow_provider_dtrain.core.search.standings import Entered, metric_of, st
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 VALUES = st.lists(st.one_of(st.none(), st.floats(width=32)), max_size=300)
+
+
+@pytest.mark.nightly
+def test_a_curve_of_ten_million_points_is_reduced_to_what_a_chart_can_draw():
+    y = range(10_000_000, 0, -1)
+    kept = reduced(y, 2000)
+    assert len(kept) <= 2000
+    assert (kept[0], kept[-1]) == (0, len(y) - 1)
 
 
 @given(VALUES, st.integers(4, 100))

@@ -15,8 +15,8 @@ from airflow_provider_dtrain.api.curve_records import (
 )
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import experiment_plan, readable_trials, trial_entries, units_in
+from airflow_provider_dtrain.api.metric_names import shown_names
 from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves, Difference
-from airflow_provider_dtrain.api.models.common import MetricName
 from airflow_provider_dtrain.api.models.trials import TrialCurves
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
@@ -142,7 +142,7 @@ def compare(call: CallDep, trial: TrialIds = None) -> Comparison:
     found, same = differences(documents)
     return Comparison(
         trials=[_compared(call, one) for one in entries],
-        metrics=[MetricName(group=one.group, name=one.name) for one in call.store.curves.names(ids)],
+        metrics=shown_names(call.store.curves.names(ids)),
         differences=[Difference(path=path, values=values) for path, values in found],
         same=same,
     )

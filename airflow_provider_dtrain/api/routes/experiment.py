@@ -14,11 +14,12 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_fields
 from airflow_provider_dtrain.api.forking import fork_of
 from airflow_provider_dtrain.api.found import config_of, experiment_entry, experiment_plan, plan_config, units_in
+from airflow_provider_dtrain.api.metric_names import shown_names
 from airflow_provider_dtrain.api.models.charts import Rungs
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.configs import ShownConfig
 from airflow_provider_dtrain.api.models.experiments import Experiment, Hyperparameter, Search
-from airflow_provider_dtrain.api.models.trials import MetricName, Trials
+from airflow_provider_dtrain.api.models.trials import Trials
 from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order
 from airflow_provider_dtrain.api.rows import Search as SearchText
 from airflow_provider_dtrain.api.rung_records import RungsRecord, rungs_record
@@ -59,7 +60,7 @@ def experiment(call: CallDep, experiment_id: int) -> Experiment:
         weight=view.weight,
         max_slots=view.max_slots,
         wished_by=view.wished_by,
-        metrics=[MetricName(group=one.group, name=one.name) for one in call.store.curves.names(shown)],
+        metrics=shown_names(call.store.curves.names(shown)),
         hyperparameters=_hyperparameters(config),
         fork=fork_of(call, entry, config),
     )

@@ -11,8 +11,8 @@ from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import trial_entry, units_in
+from airflow_provider_dtrain.api.metric_names import left_out_words, shown_names
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint, Checkpoints
-from airflow_provider_dtrain.api.models.common import MetricName
 from airflow_provider_dtrain.api.models.configs import ShownConfig
 from airflow_provider_dtrain.api.models.trials import Attempt, Gap, RankRow, Ranks, Timeline, TimelineEntry, Trial
 from airflow_provider_dtrain.api.rows import ERRORS
@@ -47,6 +47,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
     found = store.events.of_attempt(latest.attempt_id, kinds=("gap",))
     gaps = [gap_of(one.host, one.stream, one.body, one.at) for one in found]
     is_live = latest.allocation_state != "released"
+    names = store.curves.names([trial_id])
     return Trial(
         **trial_fields(call, entry, units_in(config)),
         experiment_id=view.experiment_id,
@@ -65,9 +66,9 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         failure=dict(view.failure) if view.failure else None,
         result=dict(view.result) if view.result else None,
         gaps=[Gap(**{name: getattr(one, name) for name in Gap.model_fields}) for one in gaps],
-        limits=limits_hit(gaps),
+        limits=[*limits_hit(gaps), *left_out_words(names)],
         attempts_list=[_attempt(one) for one in attempts],
-        metrics=[MetricName(group=one.group, name=one.name) for one in store.curves.names([trial_id])],
+        metrics=shown_names(names),
         best_checkpoint=_best_checkpoint(call, entry),
         search_id=view.search_id,
         is_best=store.experiment_table.best_trial(view.experiment_id) == trial_id,
