@@ -133,8 +133,9 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
     Arguments for pytest choose the tests themselves, so that a test that is named runs whatever its tier.
     """
     module = [str(python), "-m"]
-    # Many tests wait for processes that they started: a few in parallel keep the machine busy.
-    together = ["-n", "3", "--dist", "loadfile"]
+    # Many tests wait for processes that they started: a few in parallel keep the machine busy. Files run in the order
+    # of their folders, so that the short unit tests come last and no worker has a long file at the end.
+    together = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
     tests = {"pytest": [*module, "pytest", *further, *(ALL if all_ else ())]}
     if not further:
         tier = ALL if all_ else CHANGE
