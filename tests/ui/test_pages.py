@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -65,3 +66,18 @@ def test_an_address_with_filters_shows_the_same_after_a_reload(visit: Visits) ->
     one.settle()
     expect(page.get_by_role("row").nth(1)).to_contain_text("cifar10-asha", timeout=WAIT_MS)
     expect(page.get_by_text("resnet-asha")).to_have_count(0)
+
+
+def test_a_chart_is_saved_as_a_picture_with_its_legend(visit: Visits, site: PagesSite) -> None:
+    page = visit("viewer").open(site.address("/plugin/dtrain/experiments/{experiment cifar10-asha}"))
+    chart = page.get_by_role("group", name="Chart of validation/accuracy")
+    expect(chart).to_be_visible(timeout=WAIT_MS)
+    shown = chart.bounding_box()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="Download validation/accuracy as PNG").click()
+    content = waiting.value.path().read_bytes()
+    width, height = struct.unpack(">II", content[16:24])
+    assert (waiting.value.suggested_filename, content[:8]) == ("validation_accuracy.png", b"\x89PNG\r\n\x1a\n")
+    # Title and legend are above the chart.
+    assert shown is not None
+    assert (width > shown["width"], height > shown["height"] + 60) == (True, True)

@@ -1,0 +1,49 @@
+"""The Tab key reaches every action of a page, and leaves each field again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from testbed.browser import Visit
+from testbed.pages_site import PagesSite
+from tests.ui.facts import PAGES
+from tests.ui.steps import WAIT_MS
+
+pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
+REACHED = ("cluster", "queue", "experiments", "experiment", "trial", "editor", "compare", "experiment-hyperparameters")
+#: Stops of the Tab key on the largest page.
+STOPS_MOST = 600
+#: Numbers the controls that the Tab key must reach. Squares and tabs share one stop, and arrow keys move within them. A
+#: select of Chakra has a hidden one for forms.
+_CONTROLS = """
+() => {
+  const visible = element => element.checkVisibility({ visibilityProperty: true }) && !element.disabled;
+  const all = document.querySelectorAll('[data-testid=dtrain] :is(button, a[href], input, select, textarea)');
+  const others = '.dtrain-slots, [role=tablist], [role=radiogroup], [aria-hidden=true]';
+  const found = [...all].filter(element => visible(element) && element.closest(others) === null);
+  found.forEach((element, index) => element.setAttribute('data-control', index));
+  return found.map(element => element.getAttribute('aria-label') || element.textContent || element.outerHTML);
+}
+"""
+_FOCUSED = "() => document.activeElement.closest('[data-control]')?.getAttribute('data-control')"
+
+
+@pytest.mark.parametrize("name", REACHED)
+def test_the_tab_key_reaches_every_control(visit: Callable[..., Visit], site: PagesSite, name: str) -> None:
+    (facts,) = (one for one in PAGES if one.name == name)
+    page = visit("admin").open(site.address(facts.path))
+    page.get_by_test_id("dtrain").get_by_text(facts.texts[0]).first.wait_for(timeout=WAIT_MS)
+    names = page.evaluate(_CONTROLS)
+    assert len(names) > 5
+    missing = {str(number) for number in range(len(names))}
+    page.get_by_test_id("dtrain").evaluate("root => { root.tabIndex = -1; root.focus(); }")
+    for _ in range(STOPS_MOST):
+        if not missing:
+            break
+        # A field for several lines takes the Tab key, until Escape.
+        page.keyboard.press("Escape")
+        page.keyboard.press("Tab")
+        missing.discard(page.evaluate(_FOCUSED))
+    assert sorted(names[int(number)] for number in missing) == []
