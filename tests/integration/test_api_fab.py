@@ -54,9 +54,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     found = ApiServer(folder / "home", url, {"AIRFLOW__CORE__AUTH_MANAGER": MANAGER})
     (found.home / "dags" / "site.py").write_text(DAGS)
     prepare(found, *commands(), dags=())
-    found.start()
-    yield found
-    found.stop()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
 
 
 def add_other(url: str) -> None:

@@ -36,9 +36,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     fill(url)
     found = ApiServer(folder / "home", url)
     prepare(found)
-    found.start()
-    yield found
-    found.stop()
+    try:
+        found.start()
+        yield found
+    finally:
+        found.stop()
 
 
 @pytest.fixture
