@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -75,12 +75,10 @@ def _hosts(conn: Connection, pool: str | None, host: str | None) -> tuple[HostCe
     cells, devices = _usual_cells(conn) if host is None else ({}, {})
     unusual = [row.name for row in rows if row.name not in cells]
     found = _cells(conn, unusual if len(unusual) < len(rows) or host is not None else None)
-    holders = _held_slots(conn, host)
     for name, own in found.items():
         cells[name] = [cell for cell, _ in own]
         devices[name] = own[0][1]
-    for name, own_cells in cells.items():
-        _put_holders(own_cells, holders.get(name, ()))
+    _put_holders(conn, cells, host)
     return tuple(
         HostCells(
             **{name: getattr(row, name) for name in columns},
@@ -125,27 +123,26 @@ def _cells(conn: Connection, names: Collection[str] | None) -> dict[str, list[tu
     return found
 
 
-def _held_slots(conn: Connection, host: str | None) -> dict[str, list[tuple[int, int]]]:
-    """Return the index and the allocation of each held slot by host.
+def _put_holders(conn: Connection, cells: Mapping[str, list[SlotCell]], host: str | None) -> None:
+    """Put the holders of slots into the cells of hosts. Slots of one gang share a cell if they are equal.
+
+    Rows are used one by one: 8,000 rows at a time would cause a collection of the whole process's garbage.
 
     :param host: only this one; None = all
     """
     of = allocation_slots.c
     query = sa.select(of.host, of.slot, of.allocation_id).where(held_rows(), of.slot >= 0)
-    found: dict[str, list[tuple[int, int]]] = {}
-    for name, slot, allocation_id in conn.execute(query if host is None else query.where(of.host == host)).all():
-        found.setdefault(name, []).append((slot, allocation_id))
-    return found
-
-
-def _put_holders(cells: list[SlotCell], held: Collection[tuple[int, int]]) -> None:
-    """Put the holders of slots into the cells of a host. Slots of one gang share a cell if they are equal."""
     shared: dict[int, SlotCell] = {}
-    for index, allocation_id in held:
-        if cells[index] is _FREE:
-            cells[index] = shared.setdefault(allocation_id, replace(_FREE, allocation_id=allocation_id))
-        else:
-            cells[index] = replace(cells[index], allocation_id=allocation_id)
+    for name, index, allocation_id in conn.execute(query if host is None else query.where(of.host == host)):
+        own = cells.get(name, [])
+        if index >= len(own):
+            continue
+        if own[index] is not _FREE:
+            own[index] = replace(own[index], allocation_id=allocation_id)
+            continue
+        if allocation_id not in shared:
+            shared[allocation_id] = replace(_FREE, allocation_id=allocation_id)
+        own[index] = shared[allocation_id]
 
 
 _FREE = SlotCell(True, "ready", "", None, None)
