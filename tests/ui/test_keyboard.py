@@ -16,12 +16,12 @@ REACHED = ("cluster", "queue", "experiments", "experiment", "trial", "editor", "
 #: Stops of the Tab key on the largest page.
 STOPS_MOST = 600
 #: Numbers the controls that the Tab key must reach. Squares and tabs share one stop, and arrow keys move within them. A
-#: select of Chakra has a hidden one for forms.
+#: select of Chakra has a hidden one for forms, and arrow keys in the field of a combobox do what its button does.
 _CONTROLS = """
 () => {
   const visible = element => element.checkVisibility({ visibilityProperty: true }) && !element.disabled;
   const all = document.querySelectorAll('[data-testid=dtrain] :is(button, a[href], input, select, textarea)');
-  const others = '.dtrain-slots, [role=tablist], [role=radiogroup], [aria-hidden=true]';
+  const others = '.dtrain-slots, [role=tablist], [role=radiogroup], [aria-hidden=true], button[data-scope=combobox]';
   const found = [...all].filter(element => visible(element) && element.closest(others) === null);
   found.forEach((element, index) => element.setAttribute('data-control', index));
   return found.map(element => element.getAttribute('aria-label') || element.textContent || element.outerHTML);
