@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
@@ -39,7 +39,7 @@ class Importances:
         key: Hashable,
         version: Hashable,
         dimensions: Sequence[Dimension],
-        trials: Sequence[TrialFigures],
+        trials: Callable[[], Sequence[TrialFigures]],
         *,
         smaller_is_better: bool,
     ) -> ImportanceResult:
@@ -47,12 +47,12 @@ class Importances:
 
         :param key: of the experiment and metric
         :param version: changes with the metrics of its trials
+        :param trials: reads the trials, in the thread that computes
         """
         with self._lock:
             known = self._found.get(key)
             if known is None or (known[0] != version and known[1].done()):
-                ended = [(one.hparams, one.metric) for one in trials if one.state in TRIAL_SUCCEEDED]
-                future = self._executor.submit(importance, dimensions, ended, smaller_is_better=smaller_is_better)
+                future = self._executor.submit(_computed, dimensions, trials, smaller_is_better)
                 self._found[key] = known = (version, future)
                 self._drop_oldest()
             future = known[1]
@@ -65,6 +65,13 @@ class Importances:
             oldest = next(iter(self._found))
             del self._found[oldest]
             self._last.pop(oldest, None)
+
+
+def _computed(
+    dimensions: Sequence[Dimension], trials: Callable[[], Sequence[TrialFigures]], smaller_is_better: bool
+) -> ImportanceResult:
+    ended = [(one.hparams, one.metric) for one in trials() if one.state in TRIAL_SUCCEEDED]
+    return importance(dimensions, ended, smaller_is_better=smaller_is_better)
 
 
 def _result(future: Future[ImportanceResult]) -> ImportanceResult:

@@ -47,12 +47,11 @@ def hyperparameters(
     known = call.importances.known(key, version)
     if known is not None:
         return call.answer(version, known.note, False, make=lambda: _record(space, figures(), known, False))
-    trials = figures()
-    found = call.importances.of(key, version, space, trials, smaller_is_better=plan.smaller_is_better)
+    found = call.importances.of(key, version, space, figures, smaller_is_better=plan.smaller_is_better)
     # Another metric than the searcher's changes with each report of any trial, so an older result is good enough.
     is_pending = found is PENDING or (own and call.importances.known(key, version) is None)
     of = (found.note, is_pending, found.shares)
-    return call.answer(version, *of, make=lambda: _record(space, trials, found, is_pending))
+    return call.answer(version, *of, make=lambda: _record(space, figures(), found, is_pending))
 
 
 def _record(
