@@ -110,7 +110,6 @@ def test_a_child_that_detached_itself_ends_with_its_run(world: World) -> None:
     all_is_well(world, *trials)
 
 
-@pytest.mark.each_change
 def test_a_child_that_detached_itself_does_not_outlive_its_killed_supervisor(world: World, dice: random.Random) -> None:
     trial = world.submit(2, until=40, words="leak")
     world.running(trial, step=12)

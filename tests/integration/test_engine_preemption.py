@@ -89,7 +89,7 @@ async def test_ranks_without_the_library_leave_first_and_the_others_still_write_
     assert "While it was asked to stop" not in caplog.text, "no rank has failed"
 
 
-@pytest.mark.each_change
+@pytest.mark.each_change("stubborn")
 @pytest.mark.parametrize("way", ["deaf", "stubborn"])
 async def test_ranks_that_do_not_listen_are_stopped_after_preemption_timeout(
     engine: Engine, caplog: pytest.LogCaptureFixture, way: str

@@ -240,7 +240,6 @@ def harness(folder, *arguments, launcher=(), env=None):
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.each_change
 def test_torchrun_runs_a_trial_class(tmp_path):
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     arguments = ("--hparam", "lr=0.1", "--hparam", "global_batch_size=4", "--max-length", "epochs=2")

@@ -120,6 +120,7 @@ def test_records_per_epoch_says_what_an_epoch_means_in_lengths():
     assert len(kept.batches) == 10
 
 
+@pytest.mark.nightly("2-1", "2-3", "2-5")
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 5])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_resumed_trial_ends_with_the_weights_of_an_unbroken_one(tmp_path, stop_at, workers):
