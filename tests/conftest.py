@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 # Before they are imported: asserts in shared helpers show their values, too.
 pytest.register_assert_rewrite("tests.support", "testbed")
@@ -77,9 +78,11 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Re-enable logging after each test: a CLI command disables it in the whole process."""
+    """Restore logging after each test: a CLI command disables it, and sends what Airflow logs to its own stderr."""
+    before = structlog.get_config()
     yield
     logging.disable(logging.NOTSET)
+    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")
