@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -16,17 +17,25 @@ log = logging.getLogger(__name__)
 
 #: Experiments whose importance a process keeps.
 KEPT = 100
+#: Seconds between two computations for one experiment. Each report of one of 10,000 trials would cause a computation,
+#: which takes half a second of CPU and hardly changes the result.
+AGAIN_S = 30.0
 PENDING = ImportanceResult(shares={}, note="It is being computed.")
 
 
 class Importances:
-    """Results by experiment. A computation takes seconds, so a request never waits for it."""
+    """Results by experiment. A computation takes seconds, so a request never waits for it.
+
+    While trials report, a result may be up to :data:`AGAIN_S` older than the store.
+    """
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dtrain-importance")
         self._lock = threading.Lock()
         self._found: dict[Hashable, tuple[Hashable, Future[ImportanceResult]]] = {}
         self._last: dict[Hashable, ImportanceResult] = {}
+        #: time.monotonic() of the last computations
+        self._began: dict[Hashable, float] = {}
 
     def known(self, key: Hashable, version: Hashable) -> ImportanceResult | None:
         """Return the result for a version of an experiment, None while there is none."""
@@ -51,19 +60,23 @@ class Importances:
         """
         with self._lock:
             known = self._found.get(key)
-            if known is None or (known[0] != version and known[1].done()):
+            if known is None or (known[0] != version and known[1].done() and self._is_due(key)):
                 future = self._executor.submit(_computed, dimensions, trials, smaller_is_better)
                 self._found[key] = known = (version, future)
+                self._began[key] = time.monotonic()
                 self._drop_oldest()
             future = known[1]
             if future.done():
                 self._last[key] = _result(future)
             return self._last.get(key, PENDING)
 
+    def _is_due(self, key: Hashable) -> bool:
+        return time.monotonic() - self._began[key] >= AGAIN_S
+
     def _drop_oldest(self) -> None:
         while len(self._found) > KEPT:
             oldest = next(iter(self._found))
-            del self._found[oldest]
+            del self._found[oldest], self._began[oldest]
             self._last.pop(oldest, None)
 
 
