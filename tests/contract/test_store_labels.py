@@ -18,6 +18,7 @@ def test_tags_are_added_and_removed_without_touching_the_others(world, submit):
     assert found == world.labels.get("trial", trial) == Labels(description="why", tags=("a", "c"))
 
 
+@pytest.mark.each_change
 def test_tags_that_several_users_add_at_once_are_all_kept(world, submit):
     trial = submit().trial_id
     names = [f"tag{number}" for number in range(8)]
