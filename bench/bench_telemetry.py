@@ -27,7 +27,7 @@ import sqlalchemy as sa
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE
-from airflow_provider_dtrain.core.series.tiers import WINDOWS, Tier
+from airflow_provider_dtrain.core.series.tiers import DAYS, WINDOWS, Tier
 from airflow_provider_dtrain.core.series.utilization import MINUTE_S
 from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks
@@ -313,7 +313,8 @@ def bench_growth(name: str, store: Store) -> None:
         rows = connection.execute(sa.select(of.step_s, per, size).group_by(of.step_s).order_by(of.step_s)).all()
     print(f"\n| {name}: a day of one host | rows | MB per GPU |\n|---|---|---|")
     for step, count, total in rows:
-        kept = {1: "an hour", 10: "a day", 60: "30 days"}[step]
+        kept_s = WINDOWS[Tier(step)].kept_s
+        kept = f"{kept_s // HOUR} h" if kept_s is not None else f"{DAYS} days"
         print(f"| tier of {step} s, kept {kept} | {count} | {int(total) / GPUS / 1e6:.3f} |")
     everything, on_disk = sum(int(row[2]) for row in rows), disk_bytes(store)
     print(f"| all | {sum(row[1] for row in rows)} | {everything / GPUS / 1e6:.3f} (goal < 3) |")
@@ -389,7 +390,12 @@ def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
 def fill(store: Store, attempt_id: int, watch: int, hosts: list[str], end: int, days: int) -> None:
     """Store what followers, roll-up and retention leave of some days: each tier for as long as it is kept."""
     noise = random.Random(1)
-    spans = {Tier.MINUTE: days * DAY, Tier.TEN_SECONDS: DAY + 6 * HOUR, Tier.SECOND: 2 * HOUR}
+    spans = {
+        Tier.TEN_MINUTES: days * DAY,
+        Tier.MINUTE: days * DAY,
+        Tier.TEN_SECONDS: DAY + 6 * HOUR,
+        Tier.SECOND: 2 * HOUR,
+    }
     for number, name in enumerate(hosts):
         part = HostTelemetry(host=name, series=of_host(end - 10, 10, 1, noise, METRICS))
         store.telemetry.add(attempt_id, watch, [renumbered(part, number)])
@@ -406,12 +412,7 @@ def fill(store: Store, attempt_id: int, watch: int, hosts: list[str], end: int, 
                     insert_chunks(connection, key, rows)
         with store.db.engine.begin() as connection:
             table = store_hosts()
-            values = {
-                "first_s": end - days * DAY,
-                "rolled_1_s": end - 10,
-                "rolled_10_s": end - 10,
-                "rolled_60_s": end - 10,
-            }
+            values = {"first_s": end - days * DAY, **{f"rolled_{int(tier)}_s": end - 10 for tier in Tier}}
             connection.execute(table.update().where(table.c.host == name).values(values))
     with store.db.engine.begin() as connection:
         if store.db.engine.dialect.name == "postgresql":
