@@ -214,14 +214,20 @@ def text(item: object) -> str:
 
 
 def last_progress(lines: Iterator[str]) -> str:
-    """Return the last step and accuracy in a log, as text."""
+    """Return the last accuracy in a log with its step, as text, and the last step where no line has an accuracy."""
     found: dict[str, str] = {}
-    for line in lines:
-        for name in ("step", "accuracy"):
-            # One entry of the log may have many lines.
-            for match in re.finditer(rf"\b{name}\b{NUMBER}", line):
-                found[name] = match.group(1) if "." in match.group(1) else str(int(match.group(1)))
+    # One entry of the log may have many lines.
+    for line in (one for entry in lines for one in entry.splitlines()):
+        values = {name: matches[-1] for name in ("step", "accuracy") if (matches := _numbers(name, line))}
+        if "accuracy" in values or "accuracy" not in found:
+            found.update(values)
     return ", ".join(f"{name} {value}" for name, value in found.items())
+
+
+def _numbers(name: str, line: str) -> list[str]:
+    """Return the numbers after a name in a line, integers without leading zeros."""
+    found = re.findall(rf"\b{name}\b{NUMBER}", line)
+    return [one if "." in one else str(int(one)) for one in found]
 
 
 def summary(result: Mapping[str, Any]) -> list[str]:

@@ -246,6 +246,14 @@ def test_the_progress_is_that_of_the_last_line_of_an_entry() -> None:
     assert follow.last_progress(iter([entry, "[rank 0] nothing"])) == "step 46, accuracy 0.91"
 
 
+def test_the_step_is_that_of_the_accuracy_beside_it() -> None:
+    import follow
+
+    entries = ["Validation at step 23: loss=0.4, accuracy=0.85", "Checkpoint at step 00046: checkpoints/step-46"]
+    assert follow.last_progress(iter(entries)) == "step 23, accuracy 0.85"
+    assert follow.last_progress(iter(entries[1:])) == "step 46"
+
+
 # -- the screen ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("state", ["success", "failed"])
 def test_the_line_that_is_rewritten_ends_with_the_run(state: str, capsys: pytest.CaptureFixture[str]) -> None:
