@@ -234,6 +234,7 @@ def test_the_reaper_of_a_start_that_did_not_start_the_run_proves_nothing_about_i
     if is_late:
         channel.call("fence", run=RUN, token=7, wait_s=0.1)
         start_again()
+    until(lambda: not host.processes(RUN), "the end of the rank")
     found = channel.call("fence", run=RUN, token=7, wait_s=0.1)
     assert is_alive(pid)
     assert (found["clear"], [one["pid"] for one in found.get("survivors", ())]) == (False, [pid])

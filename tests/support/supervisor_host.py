@@ -251,11 +251,17 @@ class Host:
         return pid
 
     def kill_parents(self, run: str) -> None:
-        """Kill reaper and supervisor at once, so that neither adopts the run's orphans."""
+        """Kill reaper and supervisor, so that neither adopts the run's orphans.
+
+        The supervisor is stopped until the reaper is dead. Dead before it, it would leave its orphans to a reaper that
+        a fence still finds alive on a busy machine.
+        """
         reaper, supervisor = self.reaper_pid(run), self.supervisor_pid(run)
+        os.kill(supervisor, signal.SIGSTOP)
         os.kill(reaper, signal.SIGKILL)
+        until(lambda: not is_alive(reaper), "the death of the reaper")
         os.kill(supervisor, signal.SIGKILL)
-        until(lambda: not is_alive(reaper) and not is_alive(supervisor), "the death of reaper and supervisor")
+        until(lambda: not is_alive(supervisor), "the death of the supervisor")
 
     def processes(self, run: str | None = None) -> list[int]:
         """Return the living processes of a run of this host."""
