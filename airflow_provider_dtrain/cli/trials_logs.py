@@ -35,6 +35,8 @@ def logs(args: Namespace) -> int:
     if not args.follow:
         if view.run is None:
             note(f"Attempt {view.number} waits for its slots: {view.reason or 'no reason known yet'}")
+        elif reader.is_empty:
+            note(f"No output in this part of the log. Reported metrics: airflow dtrain trials metrics {args.trial_id}")
         return NOT_NOW if view.run is None else 0
     reader.follow(view)
     return 0
@@ -52,6 +54,11 @@ class _Reader:
         self.store = hook.store
         self.args = args
         self.tails: dict[tuple[str, int], _Tail] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """True when every log was read, and nothing was there to print."""
+        return not any(tail.has_printed or tail.failed for tail in self.tails.values())
 
     def chosen(self) -> AttemptView:
         """Return the requested attempt.
@@ -113,6 +120,7 @@ class _Tail:
         self.end: int | None = args.end
         self.rest = b""
         self.failed = False
+        self.has_printed = False
 
     def pump(self, rank: RankView, *, is_over: bool) -> None:
         """Print the log beyond the offset from the host, or the tail in the store if the host does not answer."""
@@ -155,6 +163,7 @@ class _Tail:
                 return
 
     def _print(self, data: bytes, *, is_end: bool = False) -> None:
+        self.has_printed = self.has_printed or bool(data)
         if sys.stdout.isatty():
             data = _STEERS.sub(lambda found: repr(found.group())[2:-1].encode(), data)
         if self.prefix:

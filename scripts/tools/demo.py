@@ -207,7 +207,7 @@ def show_kept(airflow: Standalone) -> None:
         password = f"in {environment.shown(airflow.log)}, once Airflow has started"
     print(f"\nAirflow keeps running: {airflow.address}  user admin  password {password}")
     print(f"Its experiments: {airflow.address}/plugin/dtrain/experiments")
-    print(f"Its DAGs folder: {environment.shown(airflow.dags)}")
+    print(f"Its DAGs folder: {airflow.dags}")
     print(f"To use the airflow command: source {environment.shown(airflow.write_environment())}")
     print("End it with: scripts/demo --stop", flush=True)
 

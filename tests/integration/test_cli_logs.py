@@ -118,6 +118,19 @@ def cli(capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
     return run
 
 
+def test_an_empty_log_is_named(make: Callable[[int], Trials], capsys: pytest.CaptureFixture[str]) -> None:
+    from airflow.cli.cli_parser import get_parser
+
+    trial_id = make(1 << 30).run(0, task_log_rate=1000)
+    arguments = get_parser().parse_args(["dtrain", "trials", "logs", str(trial_id)])
+    capsys.readouterr()
+    arguments.func(arguments)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "No output in this part of the log" in shown.err
+    assert f"airflow dtrain trials metrics {trial_id}" in shown.err
+
+
 def test_the_command_in_a_mark_prints_exactly_the_bytes_that_are_missing(
     make: Callable[[int], Trials], cli: Cli
 ) -> None:
