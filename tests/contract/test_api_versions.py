@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from pydantic import TypeAdapter
 
 from airflow_provider_dtrain.api.models.charts import Curves, Hyperparameters, Rungs
 from airflow_provider_dtrain.api.models.cluster import Cluster
@@ -141,7 +142,7 @@ def test_each_argument_has_an_answer_of_its_own(api, search):
     assert len(api.get("/cluster")["hosts"]) == 2
 
 
-def test_records_of_large_answers_have_the_fields_of_their_models(api, search, clock):
+def test_large_answers_have_the_fields_of_their_models(api, search, clock):
     for number in range(3):
         ticket = search.start(number, slots=1)
         search.validate(ticket, loss=0.5 + number, odd=float("nan"))
@@ -164,6 +165,7 @@ def test_records_of_large_answers_have_the_fields_of_their_models(api, search, c
     for path, model in models.items():
         found = api.get(path)
         # Unknown fields are refused, and missing ones must have a default.
-        again = model.model_validate(found).model_dump(mode="json", exclude_defaults=model is Cluster)
+        checked = TypeAdapter(model)
+        again = checked.dump_python(checked.validate_python(found), mode="json", exclude_defaults=model is Cluster)
         assert again == found, path
     clock.advance(timedelta(hours=1).total_seconds())

@@ -5,7 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
+from typing_extensions import TypedDict
+
+from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, unchecked
 from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
@@ -14,7 +16,8 @@ from airflow_provider_dtrain.store.records.trials import MetricGroup
 Axis = Literal["batches", "epochs", "time"]
 
 
-class Curve(Model):
+@unchecked
+class Curve(TypedDict):
     """One metric of one trial."""
 
     trial_id: int
@@ -30,7 +33,8 @@ class Curve(Model):
     sampled: bool
 
 
-class Curves(Model):
+@unchecked
+class Curves(TypedDict):
     """One metric of several trials. Points are reduced so that minimum and maximum stay visible."""
 
     metric: str
@@ -75,7 +79,8 @@ class Hyperparameters(Model):
     is_importance_pending: bool
 
 
-class RungEntry(Model):
+@unchecked
+class RungEntry(TypedDict):
     """Report of a trial at a rung, and the decision on it."""
 
     trial_id: int
@@ -96,7 +101,8 @@ class RungEntry(Model):
     at: datetime
 
 
-class Rung(Model):
+@unchecked
+class Rung(TypedDict):
     """One rung of a bracket."""
 
     rung: int
@@ -110,14 +116,16 @@ class Rung(Model):
     entries: list[RungEntry]
 
 
-class Bracket(Model):
+@unchecked
+class Bracket(TypedDict):
     """One bracket: rungs of increasing length of training."""
 
     bracket: int
     rungs: list[Rung]
 
 
-class Rungs(Model):
+@unchecked
+class Rungs(TypedDict):
     """All brackets of a search."""
 
     metric: str | None

@@ -6,15 +6,17 @@ from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
-from airflow_provider_dtrain.api.models.common import Model, TaskRef
+from airflow_provider_dtrain.api.models.common import Model, TaskRef, unchecked
 from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType
 
 #: ``held`` prevails over the other states: a slot can be held and disabled at the same time.
 SlotState = Literal["free", "held", "disabled", "stuck", "busy_elsewhere"]
 
 
-class PoolSummary(Model):
+@unchecked
+class PoolSummary(TypedDict):
     """Counts of one pool."""
 
     name: str
@@ -30,7 +32,8 @@ class PoolSummary(Model):
     waiting: int
 
 
-class Holder(Model):
+@unchecked
+class Holder(TypedDict):
     """A gang that holds slots."""
 
     allocation_id: int

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from typing_extensions import TypedDict
+
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
-from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, TaskRef
+from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, TaskRef, unchecked
 from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.records.trials import AttemptState, MetricGroup
@@ -120,29 +123,32 @@ class Trial(TrialRow):
     may_edit: bool
 
 
-class MetricSeries(Model):
+@unchecked
+class MetricSeries(TypedDict):
     """One metric of a trial over its reports."""
 
     group: MetricGroup
     name: str
-    batches: list[int]
+    batches: Sequence[int]
     epochs: list[float | None]
     #: Unix time of each report, by the clock of the host.
-    at_s: list[float]
+    at_s: Sequence[float]
     y: list[float | None]
     #: Number of the attempt that reported.
-    attempt: list[int]
+    attempt: Sequence[int]
     #: The trial has more reports than were read: extreme values between the points may be missing.
     sampled: bool
 
 
-class TrialCurves(Model):
+@unchecked
+class TrialCurves(TypedDict):
     """Metrics of one trial."""
 
     series: list[MetricSeries]
 
 
-class TelemetrySeries(Model):
+@unchecked
+class TelemetrySeries(TypedDict):
     """One system metric of a host or GPU, or of a rank."""
 
     attempt: int
@@ -152,13 +158,14 @@ class TelemetrySeries(Model):
     rank: int | None
     metric: str
     unit: str
-    at_s: list[float]
-    mean: list[float | None]
-    minimum: list[float | None]
-    maximum: list[float | None]
+    at_s: Sequence[float]
+    mean: Sequence[float | None]
+    minimum: Sequence[float | None]
+    maximum: Sequence[float | None]
 
 
-class Telemetry(Model):
+@unchecked
+class Telemetry(TypedDict):
     """System metrics of one trial."""
 
     series: list[TelemetrySeries]

@@ -7,12 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.curve_records import (
-    CurvesRecord,
-    TrialCurvesRecord,
-    curve_record,
-    metric_record,
-)
+from airflow_provider_dtrain.api.curve_rows import curve_of, metric_series
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import experiment_plan, readable_trials, trial_entries, units_in
 from airflow_provider_dtrain.api.metric_names import shown_names
@@ -59,7 +54,8 @@ def experiment_curves(
     asked = {one.trial_id for one in heads}
     heads += call.store.trial_table.heads([one for one in chosen if one not in asked])
     if name is None:
-        return Curves(metric="", group=group, x=x, total_trials=total, series=[])
+        none = Curves(metric="", group=group, x=x, total_trials=total, series=[])
+        return call.answer(total, make=lambda: none)
     best = call.store.experiment_table.best_trial(experiment_id)
     return _curves(call, heads[:TRIALS_MOST], name, group, x, max_points, total=total, best=best)
 
@@ -91,11 +87,11 @@ def _curves(
     total: int,
     best: int | None,
 ) -> Any:
-    def make() -> CurvesRecord:
+    def make() -> Curves:
         found = call.store.curves.of_trials([one.trial_id for one in heads], metric, group, points=points)
         of = {one.trial_id: one for one in heads}
-        series = [curve_record(of[one.trial_id], _name(call, of[one.trial_id]), one, x, best) for one in found]
-        return CurvesRecord(metric=metric, group=group, x=x, total_trials=total, series=series)
+        series = [curve_of(of[one.trial_id], _name(call, of[one.trial_id]), one, x, best) for one in found]
+        return Curves(metric=metric, group=group, x=x, total_trials=total, series=series)
 
     version = call.store.curves.version([one.trial_id for one in heads])
     return call.answer(heads, metric, total, best, version, make=make)
@@ -121,12 +117,12 @@ def trial_curves(
         raise UserError(f"metric must be given at most {METRICS_MOST} times, got {len(asked)}.")
     groups: tuple[MetricGroup, ...] = ("validation", "training") if group is None else (group,)
 
-    def make() -> TrialCurvesRecord:
+    def make() -> TrialCurves:
         wanted = [MetricKey(group=of, name=name) for name in asked for of in groups]
         if not asked:
             wanted = [one for one in call.store.curves.names([trial_id]) if one.group in groups][:METRICS_USUAL]
         found = call.store.curves.of_trial(trial_id, wanted, points=max_points)
-        return TrialCurvesRecord(series=[metric_record(one) for one in found])
+        return TrialCurves(series=[metric_series(one) for one in found])
 
     return call.answer(head.state, call.store.curves.version([trial_id]), make=make)
 

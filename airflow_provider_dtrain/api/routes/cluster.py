@@ -7,10 +7,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.cluster_records import ClusterRecord, HolderRecord, PoolRecord, host_record
+from airflow_provider_dtrain.api.cluster_rows import ClusterRecord, host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.models.cluster import Cluster
-from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.models.cluster import Cluster, Holder, PoolSummary
+from airflow_provider_dtrain.api.rows import ERRORS, task_ref
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.store.records.pages import HolderView, PoolCounts
 
@@ -38,8 +38,8 @@ def _cluster(call: Call, pool: str | None, host: str | None) -> ClusterRecord:
     )
 
 
-def _pool(counts: PoolCounts) -> PoolRecord:
-    return PoolRecord(
+def _pool(counts: PoolCounts) -> PoolSummary:
+    return PoolSummary(
         name=counts.name,
         slot_type=counts.slot_type,
         hosts=counts.hosts,
@@ -51,22 +51,19 @@ def _pool(counts: PoolCounts) -> PoolRecord:
     )
 
 
-def _holder(call: Call, view: HolderView) -> HolderRecord:
+def _holder(call: Call, view: HolderView) -> Holder:
     is_hidden = call.dags is not None and view.key.dag_id not in call.dags
     name = None
     if view.trial_id is not None and not is_hidden:
         hparams = view.hparams if view.is_drawn else None
         name = call.names.of_json(call.store, view.config_id, view.trial_number or 0, hparams)
-    key = view.key
-    return HolderRecord(
+    return Holder(
         allocation_id=view.allocation_id,
         trial_id=None if is_hidden else view.trial_id,
         experiment_id=None if is_hidden else view.experiment_id,
         experiment="" if is_hidden else view.experiment,
         trial_name=name,
-        task=None
-        if is_hidden
-        else {"dag_id": key.dag_id, "run_id": key.run_id, "task_id": key.task_id, "map_index": key.map_index},
+        task=None if is_hidden else task_ref(view.key),
         since=view.since,
         slots=view.slots,
         state=view.state,

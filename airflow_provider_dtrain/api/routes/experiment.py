@@ -22,7 +22,7 @@ from airflow_provider_dtrain.api.models.experiments import Experiment, Hyperpara
 from airflow_provider_dtrain.api.models.trials import Trials
 from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order
 from airflow_provider_dtrain.api.rows import Search as SearchText
-from airflow_provider_dtrain.api.rung_records import RungsRecord, rungs_record
+from airflow_provider_dtrain.api.rung_rows import rungs_of
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
 from airflow_provider_dtrain.api.trial_rows import trial_row
@@ -192,12 +192,13 @@ def rungs(
     search_id, smaller = plan.search_id, plan.smaller_is_better
     units = units_in(plan_config(call, plan))
     if search_id is None:
-        return Rungs(metric=plan.metric, smaller_is_better=smaller, divisor=0, units=units, brackets=[])
+        none = Rungs(metric=plan.metric, smaller_is_better=smaller, divisor=0, units=units, brackets=[])
+        return call.answer(plan, make=lambda: none)
 
-    def make() -> RungsRecord:
+    def make() -> Rungs:
         found = call.store.rung_page.rungs(search_id, most=limit)
         divisor = call.store.searches.get(search_id).divisor
-        return rungs_record(found, metric=plan.metric, smaller_is_better=smaller, divisor=divisor, units=units)
+        return rungs_of(found, metric=plan.metric, smaller_is_better=smaller, divisor=divisor, units=units)
 
     return call.answer(plan, call.store.rung_page.version(search_id), make=make)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.cluster_records import host_record
+from airflow_provider_dtrain.api.cluster_rows import host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.cluster import Host, HostAction, Reason
 from airflow_provider_dtrain.api.rows import ERRORS

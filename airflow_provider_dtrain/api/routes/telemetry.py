@@ -25,7 +25,7 @@ from airflow_provider_dtrain.api.models.trials import (
 from airflow_provider_dtrain.api.routes.trial import AttemptNumber, attempt_of
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.telemetry_records import TelemetryRecord, series_record
+from airflow_provider_dtrain.api.telemetry_rows import series_of
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.store.records import telemetry as records
 
@@ -103,7 +103,7 @@ def telemetry(
     store = call.store.telemetry
     return call.answer(
         store.version(trial_id),
-        make=lambda: TelemetryRecord(series=[series_record(one) for one in store.series(trial_id, **options)]),
+        make=lambda: Telemetry(series=[series_of(one) for one in store.series(trial_id, **options)]),
     )
 
 

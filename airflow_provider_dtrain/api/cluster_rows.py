@@ -1,54 +1,13 @@
-"""Records of the cluster page, with the fields of the models in ``models/cluster.py``.
-
-A cluster has thousands of slots and holders: models would check each of them, which takes ten times as long. Fields of
-hosts and slots at their defaults are left out.
-"""
+"""Answers about hosts and slots. Fields of the models ``Host`` and ``Slot`` at their defaults are left out."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
-from airflow_provider_dtrain.api.models.cluster import SlotState
-from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType
+from airflow_provider_dtrain.api.models.cluster import Holder, PoolSummary, SlotState
+from airflow_provider_dtrain.core.scheduling.model import HostState, SlotType
 from airflow_provider_dtrain.store.records.pages import HostCells, SlotCell
-
-
-class PoolRecord(TypedDict):
-    """A ``PoolSummary``."""
-
-    name: str
-    slot_type: SlotType
-    hosts: int
-    slots: int
-    free: int
-    held: int
-    unavailable: int
-    waiting: int
-
-
-class TaskRecord(TypedDict):
-    """A ``TaskRef``."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    map_index: int
-
-
-class HolderRecord(TypedDict):
-    """A ``Holder``."""
-
-    allocation_id: int
-    trial_id: int | None
-    experiment_id: int | None
-    experiment: str
-    trial_name: str | None
-    task: TaskRecord | None
-    since: datetime
-    slots: int
-    state: AllocationState
-    hidden: bool
 
 
 class SlotRecordOf(TypedDict, total=False):
@@ -78,8 +37,8 @@ class ClusterRecord(TypedDict):
     """A ``Cluster``."""
 
     at: datetime
-    pools: list[PoolRecord]
-    holders: dict[str, HolderRecord]
+    pools: list[PoolSummary]
+    holders: dict[str, Holder]
     hosts: list[HostRecordOf]
 
 

@@ -1,64 +1,17 @@
-"""Records of curves, with the fields of the models ``Curves`` and ``TrialCurves``.
-
-A chart has up to 40,000 points, which models would check one by one.
-"""
+"""Answers with curves of metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite
-from typing import TypedDict
 
-from airflow_provider_dtrain.api.models.charts import Axis
-from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.api.models.charts import Axis, Curve
+from airflow_provider_dtrain.api.models.trials import MetricSeries
 from airflow_provider_dtrain.store.records.curves import CurveOf
 from airflow_provider_dtrain.store.records.pages import TrialHead
-from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 
-class CurveRecord(TypedDict):
-    """A ``Curve``."""
-
-    trial_id: int
-    number: int
-    trial_name: str
-    state: TrialState
-    is_best: bool
-    x: list[float]
-    y: list[float | None]
-    sampled: bool
-
-
-class CurvesRecord(TypedDict):
-    """``Curves``."""
-
-    metric: str
-    group: MetricGroup
-    x: Axis
-    total_trials: int
-    series: list[CurveRecord]
-
-
-class MetricRecord(TypedDict):
-    """A ``MetricSeries``."""
-
-    group: MetricGroup
-    name: str
-    batches: Sequence[int]
-    epochs: list[float | None]
-    at_s: Sequence[float]
-    y: list[float | None]
-    attempt: Sequence[int]
-    sampled: bool
-
-
-class TrialCurvesRecord(TypedDict):
-    """``TrialCurves``."""
-
-    series: list[MetricRecord]
-
-
-def curve_record(head: TrialHead, name: str, of: CurveOf, x: Axis, best: int | None) -> CurveRecord:
+def curve_of(head: TrialHead, name: str, of: CurveOf, x: Axis, best: int | None) -> Curve:
     """Return a curve of a trial on one axis. Reports without a place on the axis are left out.
 
     :param name: of the trial
@@ -70,7 +23,7 @@ def curve_record(head: TrialHead, name: str, of: CurveOf, x: Axis, best: int | N
     elif x == "time":
         axis = [at - of.at_s[0] for at in of.at_s]
     kept = [(at, value) for at, value in zip(axis, finite(of.values), strict=True) if at is not None]
-    return CurveRecord(
+    return Curve(
         trial_id=of.trial_id,
         number=head.number,
         trial_name=name,
@@ -82,9 +35,9 @@ def curve_record(head: TrialHead, name: str, of: CurveOf, x: Axis, best: int | N
     )
 
 
-def metric_record(of: CurveOf) -> MetricRecord:
+def metric_series(of: CurveOf) -> MetricSeries:
     """Return a metric of a trial with all its axes."""
-    return MetricRecord(
+    return MetricSeries(
         group=of.group,
         name=of.name,
         batches=of.steps,
