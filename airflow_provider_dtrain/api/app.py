@@ -91,11 +91,17 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.api.streams import DOWNLOADS
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    return State({
-        "make_hook": make_hook or DtrainHook, "workers": Workers(),
-        "downloads": Workers(DOWNLOADS, "The storage of the files"), "log_action": log_action,
-        "names": Names(), "importances": Importances(), "prepared": Prepared(),
-    })  # fmt: skip
+    return State(
+        {
+            "make_hook": make_hook or DtrainHook,
+            "workers": Workers(),
+            "downloads": Workers(DOWNLOADS, "The storage of the files"),
+            "log_action": log_action,
+            "names": Names(),
+            "importances": Importances(),
+            "prepared": Prepared(),
+        }
+    )
 
 
 def closed_app(reason: str) -> FastAPI:
