@@ -32,15 +32,7 @@ def parse_object(text: bytes, *, depth: int, values: int) -> dict[str, Any]:
     :raises UntrustedInputError: a limit is exceeded, or it is not a JSON object in UTF-8; NaN, infinities and integers
         of more than 19 digits are not accepted
     """
-    check_size(text, depth=depth, values=values)
-    try:
-        document = json.loads(text.decode(), parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
-    except UntrustedInputError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise UntrustedInputError(f"not valid JSON ({str(error)[:200]})") from None
-    if not isinstance(document, dict):
-        raise UntrustedInputError("not a JSON object")
+    document = _parsed(text, _CHECKED, depth, values)
     return _storable(document) if _UNSTORABLE.search(text) else document
 
 
@@ -52,9 +44,13 @@ def parse_measurement(text: bytes, *, depth: int, values: int) -> dict[str, Any]
 
     :raises UntrustedInputError: a limit is exceeded, or it is not a JSON object in UTF-8
     """
+    return _parsed(text, _NUMBERS_UNCHECKED, depth, values)
+
+
+def _parsed(text: bytes, decoder: json.JSONDecoder, depth: int, values: int) -> dict[str, Any]:
     check_size(text, depth=depth, values=values)
     try:
-        document = _NUMBERS_UNCHECKED.decode(text.decode())
+        document = decoder.decode(text.decode())
     except UntrustedInputError:
         raise
     except (ValueError, RecursionError) as error:
@@ -103,6 +99,7 @@ def _finite(digits: str) -> float:
     return number
 
 
+_CHECKED = json.JSONDecoder(parse_constant=_refuse, parse_int=_integer, parse_float=_finite)
 _NUMBERS_UNCHECKED = json.JSONDecoder(parse_constant=_refuse)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,10 @@ from tests.support.accounts import PYTHON, need_accounts, open_folder, uids
 from tests.support.nvml import build_library
 from tests.support.store_world import Clock
 from tests.support.supervisor_host import Host, interpreters
+
+if TYPE_CHECKING:
+    from tests.support.api_world import Api
+    from tests.support.search_world import Search
 
 
 @pytest.fixture(scope="session")
@@ -183,3 +187,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("nvml")
     build_library(folder)
     return folder
+
+
+@pytest.fixture
+def api(search: Search) -> Api:
+    """The API on the store of the module's search, for a user with all rights."""
+    from tests.support.api_world import Api
+
+    return Api(search.store)

@@ -33,11 +33,6 @@ def search(store):
     return found
 
 
-@pytest.fixture
-def api(search):
-    return Api(search.store)
-
-
 def done(api, path, method="POST", **body):
     answer = api.answer(method, path, json=body)
     assert answer.status_code in (200, 202), answer.text

@@ -8,7 +8,6 @@ import pytest
 
 from airflow_provider_dtrain.api.metric_names import NAMES_MOST
 from testbed.stores import host
-from tests.support.api_world import Api
 from tests.support.search_world import Search
 
 pytestmark = pytest.mark.airflow
@@ -22,11 +21,6 @@ def search(store):
     found = Search(store)
     found.plan(max_trials=4)
     return found
-
-
-@pytest.fixture
-def api(search):
-    return Api(search.store)
 
 
 @SQLITE

@@ -47,11 +47,6 @@ def search(store):
     return found
 
 
-@pytest.fixture
-def api(search):
-    return Api(search.store)
-
-
 def trial(search, number, loss, *, state=None):
     ticket = search.start(number, slots=1, hparams=hparams(number))
     search.validate(ticket, loss=loss, accuracy=1 - loss)

@@ -25,11 +25,6 @@ def search(store):
     return found
 
 
-@pytest.fixture
-def api(search):
-    return Api(search.store)
-
-
 def other_dag(store, config_id, slots=1):
     key = TrialKey(dag_id="secret", run_id="r", task_id="train")
     submission = TrialSubmission(key=key, experiment_name="hush", config_id=config_id, pool="gpus", slots=slots)

@@ -30,11 +30,6 @@ def search(store):
     return found
 
 
-@pytest.fixture
-def api(search):
-    return Api(search.store)
-
-
 def shown(api):
     return {name: value for name, value in api.get("/cluster").items() if name != "at"}
 
