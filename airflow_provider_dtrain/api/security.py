@@ -27,7 +27,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from airflow_provider_dtrain.api.errors import ApiError, forbidden
 from airflow_provider_dtrain.api.models.me import Starting
-from airflow_provider_dtrain.api.starting import DAG_ID, dag_state, starting
+from airflow_provider_dtrain.api.starting import DAG_ID, DagState, dag_state, starting
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.store import Store
@@ -145,9 +145,14 @@ class Access:
         )
 
     @cached_property
+    def starter(self) -> DagState:
+        """State of the DAG that starts experiments."""
+        return dag_state(DAG_ID)
+
+    @cached_property
     def starting(self) -> Starting:
         """The DAG that starts experiments, and whether the user may trigger it now."""
-        return starting(dag_state(DAG_ID), may_trigger=self.may_trigger(DAG_ID))
+        return starting(self.starter, may_trigger=self.may_trigger(DAG_ID))
 
     def require_read(self, dag_id: str, missing: str) -> None:
         """Check that the user may read a DAG.

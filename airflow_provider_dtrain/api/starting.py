@@ -23,6 +23,8 @@ class DagState:
     exists: bool
     is_paused: bool = False
     is_broken: bool = False
+    #: Path of the DAG file where Airflow parsed it. The code of an experiment is below its folder.
+    file: str | None = None
 
 
 def dag_state(dag_id: str) -> DagState:
@@ -31,7 +33,8 @@ def dag_state(dag_id: str) -> DagState:
         model = session.get(DagModel, dag_id)
         if model is None or model.is_stale:
             return DagState(exists=False)
-        return DagState(exists=True, is_paused=bool(model.is_paused), is_broken=bool(model.has_import_errors))
+        broken = bool(model.has_import_errors)
+        return DagState(exists=True, is_paused=bool(model.is_paused), is_broken=broken, file=model.fileloc)
 
 
 def starting(dag: DagState, *, may_trigger: bool) -> Starting:

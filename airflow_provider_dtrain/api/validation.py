@@ -8,9 +8,12 @@ from typing import Any
 from airflow.configuration import conf
 
 from airflow_provider_dtrain.api.call import Call
+from airflow_provider_dtrain.api.code_source import CodeSource, code_source
+from airflow_provider_dtrain.api.configs import config_lines
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.forking import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
+from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
 from airflow_provider_dtrain.core.config.secrets import masked_paths
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
@@ -26,12 +29,12 @@ def check(call: Call, document: Mapping[str, Any], template: str | None) -> tupl
     :param template: name of a stored template; None = the one that the document names
     :raises ConfigError: all problems at once
     """
-    base = _template(call, template if template is not None else document.get("template"))
+    base = template_of(call, template if template is not None else document.get("template"))
     found = assembled(call.store, document, base)
     return found, checked(call.store, found, max_map_length=conf.getint("core", "max_map_length"))
 
 
-def _template(call: Call, named: object) -> Mapping[str, Any] | None:
+def template_of(call: Call, named: object) -> Mapping[str, Any] | None:
     """Return a stored template. A path is refused: the API server reads no files for a user."""
     if named is None:
         return None
@@ -54,11 +57,18 @@ def validation(call: Call, body: Document) -> Validation:
         known = positions(body.config)
         wanted = _whole(call, body) if document else document
         found, result = check(call, wanted, body.template)
+        code = code_source(call, found.effective.config, body.fork_of)
+        if code.errors:
+            raise ConfigError(code.errors)
     except ConfigError as error:
-        return Validation(problems=[_placed(one, known, "error") for one in error.problems], summary=None)
+        return Validation(problems=[_placed(one, known, "error") for one in error.problems], summary=None, effective=[])
     words = (*found.effective.warnings, *result.slips)
-    warnings = [_placed(Problem(path="", message=one), known, "warning") for one in words]
-    return Validation(problems=warnings, summary=_summary(found, result))
+    warnings = [*(Problem(path="", message=one) for one in words), *code.warnings]
+    return Validation(
+        problems=[_placed(one, known, "warning") for one in warnings],
+        summary=_summary(found, result, code),
+        effective=config_lines(mask(found.effective.document), found.effective.origins),
+    )
 
 
 def _whole(call: Call, body: Document) -> dict[str, Any]:
@@ -84,7 +94,7 @@ def _placed(problem: Problem, known: Mapping[str, Position], severity: Any) -> P
     )
 
 
-def _summary(found: Assembled, result: Checked) -> ConfigSummary:
+def _summary(found: Assembled, result: Checked, code: CodeSource) -> ConfigSummary:
     config = found.effective.config
     return ConfigSummary(
         name=config.name or "",
@@ -94,10 +104,11 @@ def _summary(found: Assembled, result: Checked) -> ConfigSummary:
         pool=found.pool,
         fits=result.never_fits is None,
         fits_reason=result.never_fits or "",
+        code=code.text,
     )
 
 
-def checked_config(call: Call, document: Mapping[str, Any], template: str | None) -> Config:
+def checked_config(call: Call, body: Document) -> Config:
     """Check a configuration and store it, secrets sealed.
 
     :raises ConfigError: all problems at once
@@ -106,10 +117,13 @@ def checked_config(call: Call, document: Mapping[str, Any], template: str | None
     """
     if not call.store.hosts.list():
         raise ConflictError("No host is registered. See: airflow dtrain hosts add")
-    found, result = check(call, document, template)
+    document = forked(call, body.config, body.fork_of)
+    found, result = check(call, document, body.template)
     config = found.effective.config
+    if errors := code_source(call, config, body.fork_of).errors:
+        raise ConfigError(errors)
     if result.never_fits is not None and config.on_unplaceable == "fail":
         raise UnplaceableError(result.never_fits)
     named = {**document, "name": config.name or "experiment"}
-    wanted = template if template is not None else document.get("template")
+    wanted = body.template if body.template is not None else document.get("template")
     return render(call.hook, named, None if wanted is None else str(wanted), call.hook.settings.checkpoint_dir)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.cli._output import NotNowError, UsageError
+
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -17,6 +19,8 @@ RECENT_TRIALS = 200
 JOB_ALIVE = timedelta(minutes=5)
 #: Executors whose tasks run on the scheduler's machine.
 LOCAL_EXECUTORS = frozenset({"LocalExecutor", "SequentialExecutor"})
+#: Name of the check of the DAG that starts experiments.
+EXPERIMENT_DAG = "experiment dag"
 
 Line = dict[str, Any]
 
@@ -66,12 +70,25 @@ def store_lines(hook: DtrainHook) -> Iterator[Line]:
     if (hold := hook.store.maintenance.get()) is not None:
         words = f"held until {hold.until:%Y-%m-%d %H:%MZ} by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
         yield line("hold", True, words + ". To end it, run: airflow dtrain maintenance end")
-    for check, look in (("store: machines", _machines), ("airflow pools", _pools)):
+    for check, look in (("store: machines", _machines), ("airflow pools", _pools), (EXPERIMENT_DAG, _experiment_dag)):
         try:
             yield from look(hook)
         except Exception as error:
             # Airflow's models change between versions. These checks are only advice, so a failure is not an error.
             yield line(check, True, f"not checked: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+
+
+def _experiment_dag(hook: DtrainHook) -> Iterator[Line]:
+    from airflow_provider_dtrain.cli.experiments_create import require_ready
+    from airflow_provider_dtrain.dags import DAG_ID
+
+    try:
+        require_ready(DAG_ID)
+    except (NotNowError, UsageError) as error:
+        # Only 'experiments create' and the pages need it, so a site may do without.
+        yield line(EXPERIMENT_DAG, True, f"not usable: experiments cannot be created without a DAG. {error}")
+    else:
+        yield line(EXPERIMENT_DAG, True, f"{DAG_ID}; experiments can be created from the command line and the pages")
 
 
 def _machines(hook: DtrainHook) -> Iterator[Line]:

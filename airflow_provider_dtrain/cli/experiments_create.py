@@ -59,7 +59,7 @@ def create(args: Namespace) -> int:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     hook = DtrainHook()
-    _ready(args.dag)
+    require_ready(args.dag)
     stored, code = _stored(hook, args)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
     row = {
@@ -111,7 +111,7 @@ def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
     return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
 
 
-def _ready(dag_id: str) -> None:
+def require_ready(dag_id: str) -> None:
     """Raise an error if Airflow would not run the DAG now.
 
     :raises NotNowError: Airflow does not know the DAG, or it is paused

@@ -39,6 +39,8 @@ def list_tasks(args: Namespace) -> None:
     trials = [task.trial_id for task in tasks if task.trial_id is not None]
     if trials:
         hint(f"airflow dtrain explain {trials[-1]}")
+    elif not tasks:
+        hint("airflow dtrain experiments create CONFIG, once airflow dtrain init has written its DAG")
 
 
 @command

@@ -18,7 +18,7 @@ import borrow
 import environment
 import processes
 from follow import DAG, Run, RunFailed, Screen, summary
-from standalone import AirflowError, Standalone, free_ports, leftover, taken
+from standalone import CODE, EXAMPLES, AirflowError, Standalone, free_ports, leftover, taken
 
 FOLDER = environment.ROOT / ".demo"
 PORT = 28080
@@ -207,8 +207,10 @@ def show_kept(airflow: Standalone) -> None:
         password = f"in {environment.shown(airflow.log)}, once Airflow has started"
     print(f"\nAirflow keeps running: {airflow.address}  user admin  password {password}")
     print(f"Its experiments: {airflow.address}/plugin/dtrain/experiments")
-    print(f"Its DAGs folder: {airflow.dags}")
+    print(f"Its DAGs folder: {environment.shown(airflow.dags)}, beside the examples in {environment.shown(EXAMPLES)}")
+    print(f"To start an experiment: {airflow.address}/plugin/dtrain/experiments/new (model_dir: {CODE})")
     print(f"To use the airflow command: source {environment.shown(airflow.write_environment())}")
+    print("To load a new DAG file at once, then: airflow dags reserialize")
     print("End it with: scripts/demo --stop", flush=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import time
@@ -23,6 +24,12 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Variables of the caller that would leak another Airflow, Python or training job into this one.
 FOREIGN = ("AIRFLOW", "_AIRFLOW", "PYTHON", "VIRTUAL_ENV", "CONDA_", "DTRAIN_", "TORCHELASTIC_", "MASTER_")
 READY_S = 900.0
+#: Folder of the example DAGs, and code in it that an experiment from a page can use.
+EXAMPLES, CODE = ROOT / "dags", "digits"
+#: The file that `airflow dtrain init` writes.
+EXPERIMENT_DAG = """from airflow_provider_dtrain.dags import experiment_dag
+dag = experiment_dag()
+"""
 #: Timeout of one request; slow requests are retried.
 ANSWER_S = 30.0
 
@@ -68,8 +75,21 @@ class Standalone:
 
     @property
     def dags(self) -> Path:
-        """Its DAGs folder."""
-        return ROOT / "dags"
+        """Its DAGs folder, to which users and `airflow dtrain init` add files. The examples are another bundle."""
+        return self.folder / "dags"
+
+    @property
+    def bundles(self) -> str:
+        """Its DAG bundles, for Airflow's configuration."""
+        local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+        places = {"dags-folder": {}, "examples": {"path": str(EXAMPLES)}}
+        return json.dumps([{"name": name, "classpath": local, "kwargs": place} for name, place in places.items()])
+
+    def write_dags(self) -> None:
+        """Write the DAG that starts experiments, and code with which a user can start one."""
+        self.dags.mkdir(parents=True, exist_ok=True)
+        (self.dags / "dtrain_experiment.py").write_text(EXPERIMENT_DAG)
+        shutil.copytree(EXAMPLES / CODE, self.dags / CODE, dirs_exist_ok=True)
 
     def write_environment(self) -> Path:
         """Write the file that a shell must source before it uses the airflow command, and return its path."""
@@ -83,6 +103,7 @@ class Standalone:
     def start(self) -> None:
         """Start all components in a new session and record their process and port."""
         self.home.mkdir(parents=True, exist_ok=True)
+        self.write_dags()
         command = [self.python, "-m", "airflow", "standalone"]
         with self.log.open("wb") as sink:
             process = subprocess.Popen(
@@ -118,6 +139,7 @@ class Standalone:
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": "admin:admin",
+            "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": self.bundles,
             "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "10",
             "AIRFLOW__DTRAIN__REMOTE_DIR": str(self.folder / "remote"),
             "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(self.port + 2),

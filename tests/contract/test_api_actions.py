@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.database.tables import allocations, audit
+from airflow_provider_dtrain.core.config import assemble
+from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.store.database.tables import allocations, audit, trials
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.search_world import Search
@@ -221,6 +223,69 @@ def test_without_its_dag_an_experiment_is_not_started_and_the_answer_names_the_c
     status, code, message = api.refusal("POST", "/experiments", json={"config": CONFIG})
     assert (status, code) == (409, "conflict")
     assert "airflow dtrain init" in message
+
+
+@pytest.fixture
+def dags(tmp_path):
+    (tmp_path / "dag.py").touch()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "out").symlink_to("/")
+    return tmp_path
+
+
+def code(store, dags, line, **body):
+    api = Api(store, dag_file=str(dags / "dag.py"))
+    page = api.answer("POST", "/configs/validate", json={"config": CONFIG + line, **body}).json()
+    errors = [(one["path"], one["message"]) for one in page["problems"] if one["severity"] == "error"]
+    assert (page["summary"] is None) == bool(errors)
+    return errors or page["summary"]["code"]
+
+
+def test_the_code_of_a_configuration_is_checked_where_the_server_sees_it(search, dags):
+    assert str(dags / "code") in code(search.store, dags, "model_dir: code\n")
+    ((path, words),) = code(search.store, dags, "model_dir: cod\n")
+    assert (path, f"{dags} has no folder 'cod'" in words) == ("model_dir", True)
+    ((path, words),) = code(search.store, dags, "")
+    assert (path, "no file 'train.py'" in words) == ("entrypoint", True)
+
+
+def test_the_code_that_the_server_must_not_read_is_named_as_not_checked(search, dags):
+    for line in ("model_dir: out\n", "model_dir: out/etc\n", "model_dir: /etc\n"):
+        assert "does not check it" in code(search.store, dags, line)
+    for access in ({"trigger": False, "dag_file": str(dags / "dag.py")}, {"dag_file": str(dags / "gone.py")}, {}):
+        answer = Api(search.store, **access).answer("POST", "/configs/validate", json={"config": CONFIG})
+        assert "does not see it" in answer.json()["summary"]["code"]
+
+
+def test_an_experiment_without_its_script_is_not_started(search, dags):
+    api = Api(search.store, dag_file=str(dags / "dag.py"))
+    assert api.refusal("POST", "/experiments", json={"config": CONFIG})[:2] == (422, "invalid")
+    assert api.logged == []
+
+
+def test_a_fork_shows_what_was_written_and_uses_the_code_while_the_store_has_it(api, search, dags):
+    search.store.templates.set("base", "scheduling_unit: 7\n", by="ann")
+    found = assemble({"scheduling_unit": 7}, load_yaml(CONFIG))
+    kept = search.store.configs.put(found.document, origins=found.origins, template="base", template_version=1)
+    search.config, search.name, search.view = kept.config_id, "other", None
+    search.plan(task="other")
+    number = search.view.experiment_id
+    assert api.get(f"/experiments/{number}/fork")["code_removed"] is False
+    digest = "c0de" * 16
+    search.store.payloads.put(digest, b"code")
+    search.submit(0, payload=digest)
+    source = api.get(f"/experiments/{number}/fork")
+    assert (load_yaml(source["yaml"]), source["template"]) == (load_yaml(CONFIG), "base")
+    search.store.templates.set("base", "scheduling_unit: 8\n", by="ann")
+    source = api.get(f"/experiments/{number}/fork")
+    assert (load_yaml(source["yaml"])["scheduling_unit"], source["template"]) == (7, None)
+    assert code(search.store, dags, "", fork_of=number) == f"The stored code of experiment {number} ({digest[:12]})."
+    with search.store.db.engine.begin() as conn:
+        conn.execute(trials.update().values(payload=None))
+    source = api.get(f"/experiments/{number}/fork")
+    assert (source["payload_digest"], source["code_removed"]) == (None, True)
+    assert code(search.store, dags, "model_dir: code\n", fork_of=number).startswith("Folder ")
 
 
 def test_a_fork_keeps_secrets_that_it_never_shows(api, search, monkeypatch):

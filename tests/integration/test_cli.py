@@ -320,4 +320,6 @@ def test_the_store_is_migrated_and_checked(world: World) -> None:
     revision = world.rows("db", "migrate")
     assert revision["schema"]
     assert {row["ok"] for row in world.rows("db", "check")} == {True}
-    assert world.rows("doctor")[0]["check"] == "python"
+    checks = {row["check"]: row for row in world.rows("doctor")}
+    assert next(iter(checks)) == "python"
+    assert "airflow dtrain init" in checks["experiment dag"]["message"]

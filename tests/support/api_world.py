@@ -24,6 +24,7 @@ class GivenAccess(Access):
 
     :param readable: DAGs that the user may read; None = all
     :param editable: DAGs whose runs the user may edit; None = all that they may read
+    :param dag_file: file of the DAG that starts experiments; None = Airflow knows none
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class GivenAccess(Access):
         hosts: bool = True,
         trigger: bool = True,
         dag: bool = True,
+        dag_file: str | None = None,
     ) -> None:
         super().__init__(SimpleNamespace(get_name=lambda: name))
         self.given, self.edits, self.trigger = readable, editable, trigger
         self.may_change_hosts = hosts
-        self.starting = starting(DagState(exists=dag), may_trigger=trigger)
+        self.starter = DagState(exists=dag, file=dag_file)
+        self.starting = starting(self.starter, may_trigger=trigger)
 
     def _readable(self, dag_ids: Collection[str]) -> frozenset[str]:
         return frozenset(one for one in dag_ids if self.given is None or one in self.given)

@@ -254,6 +254,26 @@ def test_the_step_is_that_of_the_accuracy_beside_it() -> None:
     assert follow.last_progress(iter(entries[1:])) == "step 46"
 
 
+def test_the_demo_has_the_dag_that_starts_experiments_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    import standalone
+
+    from airflow_provider_dtrain.cli.experiments_create import DAG_FILE
+
+    airflow = standalone.Standalone(folder=tmp_path, python=Path(sys.executable), port=1)
+    airflow.write_dags()
+    airflow.write_dags()
+    assert (airflow.dags / "dtrain_experiment.py").read_text() == DAG_FILE
+    assert (airflow.dags / "digits" / "train.py").is_file()
+    options = airflow.environment({})
+    assert options["AIRFLOW__CORE__DAGS_FOLDER"] == str(tmp_path / "dags")
+    bundles = {
+        one["name"]: one["kwargs"] for one in json.loads(options["AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"])
+    }
+    assert bundles == {"dags-folder": {}, "examples": {"path": str(SCRIPTS.parent / "dags")}}
+    written = airflow.write_environment().read_text()
+    assert "DAG_BUNDLE_CONFIG_LIST" in written
+
+
 # -- the screen ------------------------------------------------------------------------------------
 @pytest.mark.parametrize("state", ["success", "failed"])
 def test_the_line_that_is_rewritten_ends_with_the_run(state: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,13 +31,13 @@ class ShownConfig(Model):
 
 
 class Document(Model):
-    """Body of a validation."""
+    """A configuration that a user types: body of a validation, and of a start."""
 
     #: YAML.
     config: str = Field(max_length=1024 * 1024)
     #: Name of a stored template; None: the one that the configuration names.
     template: str | None = None
-    #: Experiment whose sealed secrets the masked values stand for.
+    #: Experiment whose code the new one uses, and whose sealed secrets the masked values stand for.
     fork_of: int | None = None
 
 
@@ -64,6 +64,8 @@ class ConfigSummary(Model):
     #: The hosts of the pool can run a trial, now or later.
     fits: bool
     fits_reason: str
+    #: The code of its trials in words, and whether this server could check it.
+    code: str
 
 
 class Validation(Model):
@@ -71,6 +73,8 @@ class Validation(Model):
 
     problems: list[PlacedProblem]
     summary: ConfigSummary | None
+    #: The effective configuration, secrets masked; empty with errors.
+    effective: list[ConfigLine]
 
 
 class TemplateRow(Model):

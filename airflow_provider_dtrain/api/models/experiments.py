@@ -9,6 +9,7 @@ from pydantic import Field
 
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
+from airflow_provider_dtrain.api.models.configs import Document
 from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentWish
 
@@ -145,22 +146,19 @@ class Started(Model):
     message: str
 
 
-class NewExperiment(Model):
+class NewExperiment(Document):
     """Body of a start."""
-
-    #: YAML.
-    config: str = Field(max_length=1024 * 1024)
-    #: Name of a stored template; None: the one that the configuration names.
-    template: str | None = None
-    #: Experiment whose code and sealed secrets the new one uses.
-    fork_of: int | None = None
 
 
 class ForkSource(Model):
-    """The configuration of an experiment as a start for another one."""
+    """The submitted configuration of an experiment as a start for another one."""
 
-    #: Secrets are masked. A masked value that is sent back unchanged keeps the secret of the forked experiment.
+    #: Values that a user or a template has set. Secrets are masked. A masked value that is sent back unchanged keeps
+    #: the secret of the forked experiment.
     yaml: str
-    #: Digest of its stored code; None: the code of the new experiment is the DAG's.
+    #: Digest of its stored code, which the fork uses; None: the fork uses the code that ``model_dir`` names.
     payload_digest: str | None
+    #: The store no longer has the code of the experiment.
+    code_removed: bool
+    #: The fork uses the same stored template; None: the values of the template are in the text.
     template: str | None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.call import CallDep
-from airflow_provider_dtrain.api.configs import shown_config
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.forking import forked, payload_of
+from airflow_provider_dtrain.api.fork_source import fork_source as source_of_fork
+from airflow_provider_dtrain.api.forking import payload_of
 from airflow_provider_dtrain.api.found import config_of, experiment_entry
 from airflow_provider_dtrain.api.models.configs import Document, TemplateRow, Templates, Validation
 from airflow_provider_dtrain.api.models.experiments import ForkSource, NewExperiment, Started
@@ -37,13 +37,12 @@ def validate(call: CallDep, body: Document) -> Validation:
 
 @router.get("/experiments/{experiment_id}/fork", **guarded(Rule.READ))
 def fork_source(call: CallDep, experiment_id: int) -> ForkSource:
-    """Return the configuration of an experiment as a start for another one. Secrets are masked."""
+    """Return the submitted configuration of an experiment as a start for another one. Secrets are masked."""
     entry = experiment_entry(call, experiment_id)
     config = config_of(call, entry)
     if config is None:
         raise NotFoundError(f"Experiment {experiment_id} has no trial and no plan, so it has no configuration yet.")
-    shown = shown_config(config)
-    return ForkSource(yaml=shown.yaml, payload_digest=payload_of(call, experiment_id), template=None)
+    return source_of_fork(call, entry, config)
 
 
 @router.post("/experiments", status_code=202, **guarded(Rule.START))
@@ -51,8 +50,7 @@ def start(call: CallDep, body: NewExperiment) -> Started:
     """Check and store a configuration, and trigger the DAG that runs it."""
     call.access.require_start()
     payload = None if body.fork_of is None else payload_of(call, body.fork_of)
-    document = forked(call, body.config, body.fork_of)
-    stored = checked_config(call, document, body.template)
+    stored = checked_config(call, body)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": payload}
     key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
     call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of)

@@ -647,7 +647,7 @@ export interface paths {
         };
         /**
          * Fork Source
-         * @description Return the configuration of an experiment as a start for another one. Secrets are masked.
+         * @description Return the submitted configuration of an experiment as a start for another one. Secrets are masked.
          */
         get: operations["fork_source_api_v1_experiments__experiment_id__fork_get"];
         put?: never;
@@ -1203,6 +1203,8 @@ export interface components {
             fits: boolean;
             /** Fits Reason */
             fits_reason: string;
+            /** Code */
+            code: string;
         };
         /**
          * Curve
@@ -1275,7 +1277,7 @@ export interface components {
         };
         /**
          * Document
-         * @description Body of a validation.
+         * @description A configuration that a user types: body of a validation, and of a start.
          */
         Document: {
             /** Config */
@@ -1481,13 +1483,15 @@ export interface components {
         };
         /**
          * ForkSource
-         * @description The configuration of an experiment as a start for another one.
+         * @description The submitted configuration of an experiment as a start for another one.
          */
         ForkSource: {
             /** Yaml */
             yaml: string;
             /** Payload Digest */
             payload_digest: string | null;
+            /** Code Removed */
+            code_removed: boolean;
             /** Template */
             template: string | null;
         };
@@ -2642,6 +2646,8 @@ export interface components {
             /** Problems */
             problems: components["schemas"]["PlacedProblem"][];
             summary: components["schemas"]["ConfigSummary"] | null;
+            /** Effective */
+            effective: components["schemas"]["ConfigLine"][];
         };
     };
     responses: never;

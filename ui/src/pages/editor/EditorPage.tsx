@@ -4,7 +4,7 @@ import { useSearchParams } from "react-router-dom";
 
 import { ask } from "../../actions/ask";
 import { send } from "../../api/client";
-import { type Experiment, type ForkSource, type PlacedProblem, type Started, type Templates } from "../../api/experiment";
+import { type Experiment, type ForkSource, type PlacedProblem, type Started, type Templates, type Validation } from "../../api/experiment";
 import { type Me } from "../../api/types";
 import { paths } from "../../app/paths";
 import { ErrorNotice } from "../../components/ErrorNotice";
@@ -24,6 +24,7 @@ import { useValidation } from "./useValidation";
 
 /** Text of a new experiment: the fields that most configurations have. */
 const EXAMPLE = `name: my-experiment
+model_dir: my-experiment  # The code: a folder beside the file of the DAG dtrain_experiment.
 entrypoint: python train.py
 hyperparameters:
   lr:
@@ -59,6 +60,15 @@ const whyNot = (me: Me | undefined, isPending: boolean, errors: number, isEmpty:
   return me === undefined || isPending ? "The configuration is being checked." : null;
 };
 
+const startWords = (summary: Validation["summary"]): string =>
+  summary === null
+    ? "the experiment."
+    : [
+        `${plural(summary.trials, "trial")} with ${plural(summary.slots_per_trial, "slot")} each in pool ${summary.pool}.`,
+        `Code: ${summary.code}`,
+        ...(summary.fits ? [] : [summary.fits_reason]),
+      ].join(" ");
+
 const goTo = (area: HTMLTextAreaElement | null, text: string, { line, column }: PlacedProblem) => {
   if (area === null) return;
   const before = text.split("\n").slice(0, Math.max(0, line - 1)).join("\n").length + (line > 1 ? 1 : 0);
@@ -85,7 +95,7 @@ const Editor = ({ source, template: usual, forkOf, me }: EditorProps) => {
   const start = () =>
     ask({
       id: "start", label: "Start", icon: "play", verb: "Start", title: `Start experiment ${summary?.name ?? ""}`,
-      text: `A DAG run of ${me?.starting.dag_id ?? ""} starts ${summary === null ? "the experiment" : `${plural(summary.trials, "trial")} with ${plural(summary.slots_per_trial, "slot")} each`}.${summary?.fits === false ? ` ${summary.fits_reason}` : ""}`,
+      text: `A DAG run of ${me?.starting.dag_id ?? ""} starts ${startWords(summary)}`,
       run: async () => {
         const answer = await send<Started>("POST", "experiments", { config: text, template, fork_of: fork });
         setStarted(answer);
@@ -150,8 +160,16 @@ const ForkEditor = ({ id, me }: { id: string; me: Me | undefined }) => {
       <>
         <Text fontSize="sm" mb={2}>
           Fork of <PageLink to={paths.experiment(id)}>experiment {experiment.data.display_name ?? experiment.data.name}</PageLink>
-          {source.data.payload_digest === null ? ". The code is the one of the DAG." : `. It uses the same code (${source.data.payload_digest.slice(0, 12)}).`}
+          . The text has what was submitted, without defaults.
+          {source.data.payload_digest === null ? "" : ` The fork uses the same code (${source.data.payload_digest.slice(0, 12)}).`}
         </Text>
+        {source.data.code_removed ? (
+          <Notice
+            hint="A fork uses the code that model_dir names now, from the folder of the DAG `dtrain_experiment`. It may differ from the code of the source."
+            status="warning"
+            title={`The store no longer has the code of experiment ${id}.`}
+          />
+        ) : null}
         <Editor forkOf={experiment.data} me={me} source={source.data.yaml} template={source.data.template} />
       </>
     );

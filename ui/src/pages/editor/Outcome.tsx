@@ -1,6 +1,8 @@
-import { Box, chakra, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, chakra, Stack, Text } from "@chakra-ui/react";
+import { useState } from "react";
 
 import { type PlacedProblem, type Validation } from "../../api/experiment";
+import { ConfigLines } from "../../components/ConfigLines";
 import { Facts } from "../../components/Facts";
 import { Icon } from "../../components/icons";
 import { count, plural } from "../../format/numbers";
@@ -36,6 +38,7 @@ const Problem = ({ problem, onGo }: { problem: PlacedProblem; onGo: () => void }
 
 /** Problems of the text, and the experiment that it describes. */
 export const Outcome = ({ outcome, pending, onGo }: Props) => {
+  const [whole, setWhole] = useState(false);
   const problems = outcome?.problems ?? [];
   const errors = problems.filter(({ severity }) => severity === "error").length;
   const summary = outcome?.summary ?? null;
@@ -61,12 +64,21 @@ export const Outcome = ({ outcome, pending, onGo }: Props) => {
               { label: "Trials", value: count(summary.trials) },
               { label: "Slots of a trial", value: count(summary.slots_per_trial) },
               { label: "Pool", value: summary.pool },
+              { label: "Code", value: summary.code, wide: true },
             ]}
           />
           <Text color={summary.fits ? "green.fg" : "orange.fg"} fontSize="sm">
             <Icon name={summary.fits ? "check" : "warning"} /> {summary.fits ? summary.fits_reason || "The hosts of the pool can run a trial." : summary.fits_reason}
           </Text>
         </Box>
+      )}
+      {outcome === null || outcome.effective.length === 0 ? null : (
+        <div>
+          <Button aria-expanded={whole} onClick={() => setWhole(!whole)} size="xs" variant="outline">
+            {whole ? "Hide the effective configuration" : `Show the effective configuration, ${plural(outcome.effective.length, "line")}`}
+          </Button>
+          {whole ? <Box mt={2}><ConfigLines lines={outcome.effective} maxH="50vh" /></Box> : null}
+        </div>
       )}
     </Stack>
   );

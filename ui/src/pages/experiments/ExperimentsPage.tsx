@@ -17,6 +17,7 @@ import { plural } from "../../format/numbers";
 import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
+import { CREATE_FIRST } from "../../lib/commands";
 import { experimentColumns } from "./columns";
 
 const STATES = ["running", "completed", "errored", "killed"];
@@ -65,7 +66,7 @@ export const ExperimentsPage = () => {
       </Button>
     </EmptyState>
   ) : (
-    <EmptyState command="airflow dtrain init && airflow dtrain experiments create experiment.yaml" text="Create the first one on a machine with Airflow:" title="There is no experiment yet." />
+    <EmptyState command={CREATE_FIRST} text="Create the first one on a machine with Airflow:" title="There is no experiment yet." />
   );
   return (
     <>

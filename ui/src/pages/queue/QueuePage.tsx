@@ -14,6 +14,7 @@ import { count, plural } from "../../format/numbers";
 import { useMe } from "../../hooks/useMe";
 import { useRows } from "../../hooks/useRows";
 import { useUrlState } from "../../hooks/useUrlState";
+import { CREATE_FIRST } from "../../lib/commands";
 import { queueColumns } from "./columns";
 
 const STATES = ["waiting", "granted", "starting", "running", "stopping", "expired"];
@@ -41,7 +42,7 @@ export const QueuePage = () => {
       </Button>
     </EmptyState>
   ) : (
-    <EmptyState command="airflow dtrain experiments create experiment.yaml" text="Gangs appear here when a trial requests slots." title="No gang waits or holds slots." />
+    <EmptyState command={CREATE_FIRST} text="Gangs appear here when a trial requests slots." title="No gang waits or holds slots." />
   );
   return (
     <>
