@@ -28,6 +28,8 @@ MAX_VALUES = 300_000
 MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES = 64 << 10, 4000
 #: Metrics of one report, and characters of one name.
 METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
+#: Shards of a batch inference, characters of the words that name one, shards and columns that a manifest event lists.
+SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Years up to 5138 are dates in every database.
 _LATEST = 1e11
 #: Kinds that only a supervisor writes, and those that only the control side does.
@@ -212,6 +214,23 @@ def _started(value: Any, source: Source) -> bool:
     )
 
 
+def _shard(value: Any, _: Source) -> bool:
+    return is_count(value) and value < SHARDS_LIMIT
+
+
+def _skipped(value: Any, _: Source) -> bool:
+    return isinstance(value, list) and len(value) <= SKIPPED_LIMIT
+
+
+def _schema(value: Any, source: Source) -> bool:
+    is_name = _text(METRIC_NAME_LIMIT)
+    return (
+        isinstance(value, dict)
+        and len(value) <= COLUMNS_LIMIT
+        and all(is_name(name, source) and is_name(kind, source) for name, kind in value.items())
+    )
+
+
 def _timings(value: Any, _: Source) -> bool:
     return isinstance(value, dict) and len(value) <= METRICS_LIMIT and all(isinstance(v, dict) for v in value.values())
 
@@ -239,5 +258,21 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     "returned": {"json": _text(LINE_LIMIT_BYTES), "part": _maybe(_count), "parts": _maybe(_count)},
     "stopped": {"step": _maybe(_count)},
     "invalid_hp": {"reason": _maybe(_text(1 << 16))},
+    "shards": {
+        "total": _shard, "missing": _shard, "rows": _maybe(_count), "rows_done": _count, "location": _text(4096),
+        "batch_size": _maybe(_count), "resumed": _flag,
+    },
+    "shard_started": {"shard": _shard, "label": _text(LABEL_LIMIT), "tries": _count},
+    "shard_done": {
+        "shard": _shard, "rows": _count, "bytes": _count, "part": _text(4096), "sha256": _text(64), "seconds": _number,
+    },
+    "shard_failed": {
+        "shard": _shard, "label": _text(LABEL_LIMIT), "error": _text(4096), "tries": _count, "is_final": _flag,
+    },
+    "shard_skipped": {"shard": _shard, "label": _text(LABEL_LIMIT), "error": _text(4096)},
+    "manifest": {
+        "location": _text(4096), "rows": _count, "shards": _shard, "bytes": _count, "skipped": _skipped,
+        "sha256": _text(64), "schema": _schema,
+    },
     "timings": {"batches": _maybe(_count), "names": _timings},
 }  # fmt: skip

@@ -13,7 +13,21 @@ BYTES_PER_EVENT = 1024
 RESERVED_EVENTS, RESERVED_BYTES = 1000, 16 << 20
 #: Kinds that may use the reserve. Checkpoints and validations also have limits of their own.
 RESERVED_KINDS = frozenset(
-    {"init", "first_step", "checkpoint", "validation", "rung", "result", "returned", "stopped", "invalid_hp"}
+    {
+        "init",
+        "first_step",
+        "checkpoint",
+        "validation",
+        "rung",
+        "result",
+        "returned",
+        "stopped",
+        "invalid_hp",
+        "shards",
+        "shard_failed",
+        "shard_skipped",
+        "manifest",
+    }
 )
 #: Most events of a kind that one supervisor may write: a run whose supervisor died before the start is prepared again.
 MOST_OF_SUPERVISOR = {"prepared": 10}

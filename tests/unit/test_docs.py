@@ -38,7 +38,7 @@ STRUCTURE = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("do
 def fields(model: type[BaseModel]) -> Iterator[str]:
     """Return the names of all fields of a model and of the models inside it."""
     for name, field in model.model_fields.items():
-        yield name
+        yield field.alias or name
         for inner in models_in(field.annotation):
             yield from fields(inner)
 

@@ -93,6 +93,18 @@ GOOD: dict[str, dict[str, Any]] = {
     "invalid_hp": {"reason": "too large"},
     "init": {"device": "cpu", "backend": None, "torch": "2.13"},
     "timings": {"batches": 5, "names": {"train_batch": {"count": 1}}},
+    "shards": {
+        "total": 9, "missing": 4, "rows": None, "rows_done": 50, "location": "s3://b/o", "batch_size": 64,
+        "resumed": True,
+    },
+    "shard_started": {"shard": 3, "label": "part-3.parquet rows 0-9", "tries": 1},
+    "shard_done": {"shard": 3, "rows": 10, "bytes": 99, "part": "p", "sha256": "a" * 64, "seconds": 0.5},
+    "shard_failed": {"shard": 3, "label": "part-3", "error": "poison", "tries": 3, "is_final": True},
+    "shard_skipped": {"shard": 3, "label": "part-3", "error": "poison"},
+    "manifest": {
+        "location": "/out", "rows": 90, "shards": 9, "bytes": 999, "skipped": [{"shard": 3}], "sha256": "a" * 64,
+        "schema": {"label": "int64"},
+    },
 }  # fmt: skip
 OF_SUPERVISOR: dict[str, dict[str, Any]] = {
     "prepared": {"port": 5},
@@ -105,7 +117,8 @@ WRONG: list[Any] = ["0", -1, True, 1.5, [1], {"a": []}, [[]], "x" * (1 << 17), {
 ALSO_RIGHT = {"metric": (-1, 1.5, 2**63), "epoch": (-1, 1.5, 2**63), "exit_code": (-1,), "sent_signal": (True,),
               "value": WRONG, "json": ("0", "x" * (1 << 17)), "device": ("0",), "backend": ("0",), "torch": ("0",),
               "reason": ("0",), "cause": ("0",), "path": ("0",), "sha256": ("0",), "log_tail": ("0",),
-              "metrics": (), "removed": (), "error": ()}  # fmt: skip
+              "metrics": (), "removed": (), "error": ("0",), "location": ("0",), "label": ("0",), "part": ("0",),
+              "resumed": (True,), "is_final": (True,), "seconds": (-1, 1.5, 2**63), "skipped": ([1], [[]])}  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "kinds"), [(RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR)])
@@ -175,3 +188,18 @@ def test_measurements_are_read_past_damaged_lines() -> None:
 
 def test_hosts_ranks_and_the_control_side_agree_on_the_longest_line() -> None:
     assert LINE_LIMIT_BYTES == WINDOW == written.LINE_LIMIT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("manifest", {"skipped": [0] * 101}),
+        ("manifest", {"schema": {f"c{number}": "int64" for number in range(4097)}}),
+        ("manifest", {"shards": 10_000_000}),
+        ("shard_started", {"shard": 10_000_000}),
+        ("shard_started", {"label": "x" * 1025}),
+        ("shard_failed", {"error": "x" * 4097}),
+    ],
+)
+def test_events_of_shards_are_bounded(kind: str, more: dict[str, Any]) -> None:
+    assert f"an event '{kind}' whose '{next(iter(more))}' is" in refusal(event(kind, **{**GOOD[kind], **more}))

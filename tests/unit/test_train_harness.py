@@ -15,6 +15,7 @@ import airflow_provider_dtrain
 from airflow_provider_dtrain.core.config import sections, unions
 from airflow_provider_dtrain.core.config.determined_compat import FOREIGN, SYNONYMS
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
+from airflow_provider_dtrain.core.config.inference import Inference
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.train import harness
@@ -35,6 +36,7 @@ def test_the_table_of_fields_is_that_of_the_experiments_configuration():
     plain = {
         "resources": sections.Resources, "optimizations": sections.Optimizations, "profiling": sections.Profiling,
         "reproducibility": sections.Reproducibility, "environment": sections.Environment,
+        "inference": Inference,
     }  # fmt: skip
     groups = {name: fields(model) for name, model in plain.items()}
     assert {"": fields(ExperimentConfig), **members, **groups} == config_check.FIELDS

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.experiment import Checked, ExperimentConfig
+from airflow_provider_dtrain.core.config.inference_rules import inference_problems
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
@@ -102,13 +103,16 @@ def incomplete(config: ExperimentConfig, *, needs_entrypoint: bool = True, scope
     :param scope: the fields that count. For a partial document, only contradictions are returned
     """
     found = [*_lacks(config, scope, needs_entrypoint=needs_entrypoint), *_contradictions(config, scope)]
-    return [*(Problem(path=path, message=message) for path, message in found), *search_problems(config, scope)]
+    of_inference = inference_problems(config, scope, needs_processor=needs_entrypoint)
+    own = [Problem(path=path, message=message) for path, message in found]
+    return [*own, *of_inference, *search_problems(config, scope)]
 
 
 def _lacks(config: ExperimentConfig, scope: Scope, *, needs_entrypoint: bool) -> Iterator[tuple[str, str]]:
     if scope.is_partial:
         return
-    if needs_entrypoint and config.entrypoint is None and scope.knows("entrypoint"):
+    has_code = config.entrypoint is not None or config.inference is not None
+    if needs_entrypoint and not has_code and scope.knows("entrypoint", "inference"):
         yield "entrypoint", "missing; a command such as 'python train.py', or module:TrialClass, is required"
     storage = config.checkpoint_storage
     if not isinstance(storage, AzureStorage) or not scope.knows("checkpoint_storage"):

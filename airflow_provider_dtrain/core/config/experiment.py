@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from airflow_provider_dtrain.core.config.commands import check_entrypoint, split_command
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
+from airflow_provider_dtrain.core.config.inference import INFERENCE, Inference
 from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
 from airflow_provider_dtrain.core.config.scope import Repair, Scope
@@ -118,6 +119,8 @@ class ExperimentConfig(Section):
     #: Folder of user code that is copied to the hosts. Default: the folder of the DAG file.
     model_dir: CodePath | None = None
     hyperparameters: Annotated[dict[str, Any], AfterValidator(_space)] = {}
+    #: A batch inference, which has no entrypoint.
+    inference: Inference | None = None
     searcher: Searcher = Field(default_factory=SingleSearcher)
     resources: Resources = Resources()
     optimizations: Optimizations = Optimizations()
@@ -227,9 +230,9 @@ class ExperimentConfig(Section):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Argument vector that a rank runs without a shell. Empty when there is no entrypoint."""
+        """Argument vector that a rank runs without a shell. Empty without an entrypoint and without inference."""
         if self.entrypoint is None:
-            return ()
+            return INFERENCE if self.inference is not None else ()
         if self.trial_class:
             return (*HARNESS, self.trial_class)
         return tuple(split_command(self.entrypoint))

@@ -38,6 +38,7 @@ _EXCLUSIVE: Final[dict[str, tuple[frozenset[str], ...]]] = {
     "period": (frozenset({"batches"}), frozenset({"records"}), frozenset({"epochs"})),
     "searcher": (frozenset({"max_length"}), frozenset({"max_time"})),
     "checkpoint_storage": (frozenset({"connection_string"}), frozenset({"account_url", "credential"})),
+    "weights": (frozenset({"experiment"}), frozenset({"trial", "which"}), frozenset({"checkpoint"})),
 }
 
 
@@ -150,6 +151,11 @@ _RULES: Final[dict[str, Any]] = {
     "min_validation_period": "period",
     "min_checkpoint_period": "period",
     "entrypoint": "atomic",
+    "inference": {
+        "inputs": {"path": "atomic", "columns": "atomic"},
+        "outputs": {"columns": "atomic"},
+        "weights": "weights",
+    },
     "hyperparameters": "space",
     "data": "data",
 }

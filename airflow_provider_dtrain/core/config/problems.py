@@ -9,6 +9,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel
 
 from airflow_provider_dtrain.core.config.determined_compat import SYNONYMS
+from airflow_provider_dtrain.core.config.inference import MODEL_PARALLEL
 from airflow_provider_dtrain.core.config.merge import UNION_TAG, join_path
 from airflow_provider_dtrain.core.config.secrets import hides_in_message
 from airflow_provider_dtrain.core.config.unions import MEMBERS
@@ -151,6 +152,8 @@ class _Guide:
     def unknown_field(self, location: Location) -> str:
         """Return the message for a field that its section does not have."""
         key = str(location[-1])
+        if location[0] == "inference" and key in MODEL_PARALLEL:
+            return "a model that needs several slots for one replica is not supported: each slot holds a whole replica"
         if owners := _owners(location):
             verb = "does" if len(owners) == 1 else "do"
             return f"'{location[1]}' does not have this field; {', '.join(owners)} {verb}"
@@ -190,10 +193,15 @@ def _fields_at(location: Location, model: type[BaseModel]) -> list[str]:
     for index, part in enumerate(location):
         if index == 1 and location[0] in MEMBERS:
             current = MEMBERS[str(location[0])][str(part)]
-        elif isinstance(part, str) and part in current.model_fields:
-            models = list(_models(current.model_fields[part].annotation))
+        elif isinstance(part, str) and (field := _named_fields(current).get(part)) is not None:
+            models = list(_models(field.annotation))
             current = models[0] if models else current
-    return list(current.model_fields)
+    return list(_named_fields(current))
+
+
+def _named_fields(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the fields of a model by the names that documents use."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -205,7 +213,7 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _all_paths(model: type[BaseModel], above: str = "") -> Iterator[str]:
-    for name, field in model.model_fields.items():
+    for name, field in _named_fields(model).items():
         path = join_path(above, name)
         yield path
         for inner in _models(field.annotation):

@@ -17,6 +17,8 @@ _STAND_INS: Final[dict[str, Any]] = {
     "host_path": "/",
     "bucket": "stand-in",
     "container": "stand-in",
+    "outputs": {"path": "/stand-in"},
+    "path": "/stand-in",
 }
 _DROPPED: Final = object()
 

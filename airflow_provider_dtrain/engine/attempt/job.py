@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import storage_root
+from airflow_provider_dtrain.core.config.inference import is_url
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, rank_order
+from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime
 from airflow_provider_dtrain.engine.attempt.required_modules import needed_modules
@@ -63,6 +65,8 @@ class Job:
     weights_source: SourceCheckpoint | None = None
     #: Outputs of a plain script from earlier attempts.
     carried: Carried | None = None
+    #: Shard of a batch inference -> failures of earlier attempts that were blamed on it.
+    shard_failures: Mapping[int, int] = field(default_factory=dict)
     #: Units of training at which the searcher decides on the trial.
     rungs: tuple[int, ...] = ()
     #: Seconds until Airflow's execution_timeout; None = no limit.
@@ -168,7 +172,7 @@ class Job:
         return f"../{SOURCE}/{source.name}" if source.is_sent else source.where
 
     def _context(self, view: AttemptView) -> dict[str, Any]:
-        return {
+        context = {
             "trial_id": view.trial_id,
             "trial_number": view.trial_number,
             "experiment": view.experiment,
@@ -181,6 +185,15 @@ class Job:
             "source_checkpoint": self._source_path(),
             "checkpoint_url": self._checkpoint_url(view),
             "rungs": list(self.rungs),
+        }
+        return {**context, **self._of_inference(view)} if self.config.inference is not None else context
+
+    def _of_inference(self, view: AttemptView) -> dict[str, Any]:
+        """Return the part of the context that only a batch inference gets."""
+        return {
+            "source_identity": self.weights_source.identity if self.weights_source is not None else None,
+            "code": view.payload,
+            "shard_failures": {str(shard): times for shard, times in self.shard_failures.items()},
         }
 
 
@@ -208,6 +221,27 @@ def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:
 
     found = PROTOCOLS.get(str(config.checkpoint_storage.type))
     return (found[1],) if found and config.checkpoint_policy != "none" else ()
+
+
+def inference_modules(config: ExperimentConfig) -> tuple[str, ...]:
+    """Return the modules that the ranks need for the inputs and outputs of a batch inference."""
+    from airflow_provider_dtrain.train.checkpoint.storage_options import PROTOCOLS
+
+    section = config.inference
+    if section is None:
+        return ()
+    inputs = section.inputs
+    found = {"pyarrow"}
+    if inputs is not None and inputs.format == "images":
+        found.add("PIL")
+    if section.outputs.format == "safetensors":
+        found.add("safetensors")
+    of_scheme = {**dict(PROTOCOLS.values()), "s3a": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+    for path in (section.outputs.path, *(inputs.path if inputs is not None else ())):
+        if is_url(path):
+            module = of_scheme.get(path.partition("://")[0])
+            found.update({"fsspec", module} if module else {"fsspec"})
+    return tuple(sorted(found))
 
 
 async def job_of(rt: Runtime, view: AttemptView) -> Job:
@@ -243,12 +277,13 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         document=stored.document,
         archives=archives,
         devices={name: _devices(store, name) for name in view.placement},
-        modules=(*needed, *storage_modules(config)),
+        modules=(*needed, *storage_modules(config), *inference_modules(config)),
         world_size=max(1, view.slots),
         settings=settings,
         secrets=as_variables(stored.secrets),
         checkpoint_source=own,
         weights_source=source_of(store, config, stored.secrets) if own is None else None,
+        shard_failures=_shard_failures(store, view) if config.inference is not None else {},
         rungs=_rungs(store, view),
         timeout_s=timeout_s,
     )
@@ -258,6 +293,11 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
 def _needed(store: Store, command: tuple[str, ...], digest: str) -> tuple[str, ...]:
     # The trials of a search share command and code.
     return needed_modules(command, store.payloads.get(digest))
+
+
+def _shard_failures(store: Store, view: AttemptView) -> dict[int, int]:
+    earlier = [one.failure for one in store.attempts.of_trial(view.trial_id) if one.number < view.number]
+    return shard_failures(earlier)
 
 
 def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:
@@ -272,7 +312,7 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
     :param sealed: the configuration's secrets
     :raises ConfigError: the checkpoint does not exist
     """
-    from airflow_provider_dtrain.engine.attempt.source_checkpoint import resolve
+    from airflow_provider_dtrain.engine.attempt.source_checkpoint import resolve, source_field
 
     def look_up(url: str) -> bool:
         from airflow_provider_dtrain.hooks.secrets import storage_config_now
@@ -282,7 +322,7 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
             return bool(file_system(url, storage_config_now(config, sealed)).exists(f"{url}/metadata.json"))
         except Exception as error:
             message = f"the checkpoint at {url} cannot be read from this machine: {error}"
-            raise ConfigError([Problem(path="searcher.source_checkpoint", message=message)]) from error
+            raise ConfigError([Problem(path=source_field(config)[0], message=message)]) from error
 
     return resolve(store, config, shared=shared_root(config), look_up=look_up)
 

@@ -122,9 +122,10 @@ def render(
             **document.get("reproducibility", {}),
             "experiment_seed": secrets.randbelow(SEED_LIMIT),
         }
+    from airflow_provider_dtrain.engine.attempt.source_checkpoint import pinned
     from airflow_provider_dtrain.hooks.secrets import seal
 
-    masked, sealed = seal(document)
+    masked, sealed = seal(pinned(store, document))
     return store.configs.put(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
 
 
@@ -181,7 +182,7 @@ def submit(
     :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     :raises PayloadError: the user code cannot be packed
-    :raises ConfigError: ``searcher.source_checkpoint`` does not exist
+    :raises ConfigError: ``searcher.source_checkpoint`` or ``inference.weights`` does not exist
     """
     from airflow_provider_dtrain.core.config import refuse_unsupported
     from airflow_provider_dtrain.engine.attempt.job import source_of
@@ -216,7 +217,7 @@ def _submission(
     pool = resources.pool or (store.gangs.get(gang.allocation_id).pool if gang is not None else None)
     return TrialSubmission(
         key=key,
-        experiment_name=search.experiment if search is not None else config.name or key.dag_id,
+        experiment_name=search.experiment if search is not None else config.name or _name_of(config, key),
         config_id=stored.config_id,
         payload=_payload(store, config, folder, trial.get("payload")),
         pool=choose_pool(store, pool),
@@ -233,9 +234,17 @@ def _submission(
         weight=resources.weight,
         max_slots=resources.max_slots,
         max_runtime_s=config.max_runtime,
-        preemptible=config.preemptible,
+        preemptible=may_preempt(config),
         allocation_id=gang.allocation_id if gang is not None else None,
     )
+
+
+def _name_of(config: ExperimentConfig, key: TrialKey) -> str:
+    """Return the name of an experiment whose configuration has none.
+
+    A batch inference is no trial of the training in the same DAG, with whose metrics its own would be compared.
+    """
+    return key.dag_id if config.inference is None else f"{key.dag_id}.{key.task_id}"[:128]
 
 
 def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, number: int) -> dict[str, Any] | None:
@@ -255,6 +264,14 @@ def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, numb
         raise ConfigError([Problem(path="searcher.name", message=message)])
     drawn = sample(config.hyperparameters, experiment_seed=seed, trial=number)
     return {**drawn, **(trial.get("hparams") or {})}
+
+
+def may_preempt(config: ExperimentConfig) -> bool | None:
+    """Return whether a trial can be preempted, or None: as soon as it has written a checkpoint.
+
+    A batch inference writes none. It resumes from its output folder at any time.
+    """
+    return True if config.preemptible is None and config.inference is not None else config.preemptible
 
 
 def revive(store: Store, ticket: Ticket) -> None:

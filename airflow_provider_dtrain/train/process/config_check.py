@@ -12,8 +12,8 @@ from airflow_provider_dtrain.train.errors import SetupError
 FIELDS: Mapping[str, frozenset[str]] = {
     "": frozenset((
         "name", "description", "labels", "template", "entrypoint", "model_dir", "hyperparameters", "searcher",
-        "resources", "optimizations", "reproducibility", "profiling", "checkpoint_storage", "checkpoint_policy",
-        "min_validation_period", "min_checkpoint_period", "scheduling_unit", "records_per_epoch",
+        "inference", "resources", "optimizations", "reproducibility", "profiling", "checkpoint_storage",
+        "checkpoint_policy", "min_validation_period", "min_checkpoint_period", "scheduling_unit", "records_per_epoch",
         "perform_initial_validation", "max_restarts", "log_policies", "preemption_timeout", "environment",
         "bind_mounts", "network_interface", "port_range", "data", "tensorboard", "preemptible", "launch",
         "warm_start", "on_unplaceable", "hang_timeout", "decision_timeout", "max_runtime",
@@ -37,6 +37,9 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "container", "connection_string", "account_url", "credential",
     )),
     "environment": frozenset(("python", "variables", "image")),
+    "inference": frozenset((
+        "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "collect", "compile",
+    )),
 }  # fmt: skip
 
 #: Section -> names of Determined, which an experiment reads as another field's or ignores with a warning.
