@@ -153,7 +153,7 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
         "language": [str(python), "scripts/tools/prose.py"],
         TYPES: [*module, "mypy"],
         "import-linter": [str(python.parent / "lint-imports")],
-        PAGES: [str(python), "scripts/tools/pages.py"],
+        PAGES: [str(python), "scripts/tools/pages.py", *(["--all"] if all_ else [])],
     } | tests
 
 

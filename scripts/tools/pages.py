@@ -1,7 +1,12 @@
-"""Check the sources of the pages in `ui/`, and that the bundle in the package is built from them."""
+"""Check the sources of the pages in `ui/`, and that the bundle in the package is built from them.
+
+The checks take two minutes of CPU time, and most changes do not touch the pages. So `ui/checked.sha256` has the hash of
+sources and bundle with which all checks passed, and a run with the same hash skips them. `--all` skips nothing.
+"""
 
 from __future__ import annotations
 
+import argparse
 import filecmp
 import hashlib
 import os
@@ -22,6 +27,10 @@ SCHEMA = UI / "src" / "api" / "schema.ts"
 NODE = (20, 19)
 #: Hash of the lock file from which node_modules was installed.
 STAMP = UI / "node_modules" / ".installed-from"
+#: Hash of sources and bundle with which all checks passed.
+CHECKED = UI / "checked.sha256"
+#: Has the version that is part of the bundle.
+VERSION = ROOT / "airflow_provider_dtrain" / "__init__.py"
 
 
 def missing_node() -> str | None:
@@ -37,14 +46,14 @@ def missing_node() -> str | None:
 
 def install() -> int:
     """Install the packages of the lock file, unless they are installed, and return npm's exit code."""
-    digest = hashlib.sha256((UI / "package-lock.json").read_bytes()).hexdigest()
-    if STAMP.exists() and STAMP.read_text() == digest:
+    lock = hashlib.sha256((UI / "package-lock.json").read_bytes()).hexdigest()
+    if STAMP.exists() and STAMP.read_text() == lock:
         return 0
     # The second try is for a package index that did not answer in time.
     for _ in range(2):
         code = step("npm", "ci", "--no-fund", "--no-audit", "--ignore-scripts")
         if code == 0:
-            STAMP.write_text(digest)
+            STAMP.write_text(lock)
             return 0
     return code
 
@@ -100,11 +109,27 @@ def types() -> int:
     return 1
 
 
-def main() -> int:
+def digest() -> str:
+    """Return the hash of everything that the checks read: names and contents of sources, bundle and version."""
+    found = [path for folder in (UI, WWW) for path in _files(folder) if path != CHECKED]
+    whole = hashlib.sha256()
+    for path in sorted([*found, VERSION]):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        whole.update(f"{content} {path.relative_to(ROOT).as_posix()}\n".encode())
+    return whole.hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    found = []
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [one for one in folders if one != "node_modules"]
+        # Editors keep hidden files.
+        found += [Path(parent, name) for name in names if not name.startswith(".")]
+    return found
+
+
+def check() -> int:
     """Run all checks of the pages, even after a failure, and return the first failed exit code."""
-    if reason := missing_node():
-        print(f"Skipped: lint, types, tests and bundle of the pages in ui/, because {reason}.", flush=True)
-        return 0
     if code := install():
         print("npm ci failed: the pages in ui/ are not checked.", flush=True)
         return code
@@ -113,5 +138,27 @@ def main() -> int:
     return next((code for code in codes if code), 0)
 
 
+def main(*arguments: str) -> int:
+    """Check the pages if they have changed since all checks passed, or with `--all`, and return an exit code."""
+    parser = argparse.ArgumentParser(prog="pages.py", description=__doc__.partition("\n")[0])
+    parser.add_argument("--all", action="store_true", help="run all checks, even if neither sources nor bundle changed")
+    everything = parser.parse_args(arguments).all
+    now = digest()
+    is_recorded = CHECKED.exists() and CHECKED.read_text().strip() == now
+    if is_recorded and not everything:
+        print(f"All checks passed with these pages, see {CHECKED.relative_to(ROOT)}. '--all' repeats them.", flush=True)
+        return 0
+    if reason := missing_node():
+        print(f"Skipped: lint, types, tests and bundle of the pages in ui/, because {reason}.", flush=True)
+        return 0
+    if code := check():
+        return code
+    if is_recorded:
+        return 0
+    CHECKED.write_text(f"{now}\n")
+    print(f"All checks of the pages passed. Commit {CHECKED.relative_to(ROOT)}, which records it.", flush=True)
+    return 1
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -102,6 +102,8 @@ def _become(order: Order) -> None:
 
 
 if __name__ == "__main__":
+    # The first optimizer of a process imports torch._dynamo, which takes as long as torch itself.
+    import torch._dynamo
     import torch.utils.data  # noqa: F401
 
     found = _next_order()

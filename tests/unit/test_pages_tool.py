@@ -45,8 +45,46 @@ def test_an_old_node_is_named_with_the_version_that_is_needed(monkeypatch, tmp_p
 
 def test_without_node_the_check_says_what_it_skips(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert pages.main() == 0
+    assert pages.main("--all") == 0
     assert "Skipped: lint, types, tests and bundle of the pages" in capsys.readouterr().out
+
+
+@pytest.fixture
+def tree(monkeypatch, tmp_path):
+    """A repository with pages, whose checks append to a list and pass."""
+    for name, path in {"ROOT": "", "UI": "ui", "WWW": "www", "CHECKED": "ui/checked", "VERSION": "version"}.items():
+        monkeypatch.setattr(pages, name, tmp_path / path)
+    files(tmp_path / "ui", source="1")
+    files(tmp_path / "ui" / "node_modules", library="1")
+    files(tmp_path / "www", bundle="1")
+    (tmp_path / "version").write_text("1")
+    for program in ("node", "npm"):
+        (tmp_path / program).write_text("#!/bin/sh\necho v22.1.0\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return tmp_path
+
+
+def test_pages_are_checked_again_only_after_a_change(tree, monkeypatch):
+    checked = []
+    monkeypatch.setattr(pages, "check", lambda: checked.append(pages.digest()) or 0)
+    # The new record must be committed.
+    assert [pages.main(), pages.main(), len(checked)] == [1, 0, 1]
+    assert [pages.main("--all"), len(checked)] == [0, 2]
+    for path in ("ui/source", "ui/new", "www/bundle", "version"):
+        (tree / path).write_text("2")
+        assert [pages.main(), pages.main()] == [1, 0], path
+    (tree / "ui" / "source").rename(tree / "ui" / "renamed")
+    assert [pages.main(), pages.main()] == [1, 0]
+    (tree / "ui" / "node_modules" / "library").write_text("2")
+    assert pages.main() == 0
+    assert len(set(checked)) == 6
+
+
+def test_pages_whose_checks_fail_are_not_recorded(tree, monkeypatch):
+    monkeypatch.setattr(pages, "check", lambda: 3)
+    assert [pages.main(), pages.main()] == [3, 3]
+    assert not (tree / "ui" / "checked").exists()
 
 
 def test_the_lock_file_names_no_package_index():
