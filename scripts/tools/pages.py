@@ -123,8 +123,8 @@ def _files(folder: Path) -> list[Path]:
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [one for one in folders if one != "node_modules"]
-        # Editors keep hidden files.
-        found += [Path(parent, name) for name in names if not name.startswith(".")]
+        # Editors keep hidden files, and no check reads documentation.
+        found += [Path(parent, name) for name in names if not name.startswith(".") and not name.endswith(".md")]
     return found
 
 

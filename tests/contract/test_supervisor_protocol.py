@@ -360,8 +360,8 @@ def test_a_read_only_home_stops_no_run_and_is_named_by_what_needs_it(tmp_path: P
 
 def test_a_flood_of_output_neither_blocks_nor_kills_its_rank(one_host: Host) -> None:
     channel = one_host.channel()
-    # Two gigabytes as fast as the disk takes them, far more than 100 MB/s, then a last word.
-    script = "head -c 2000000000 /dev/zero | tr '\\0' x; echo; echo last word"
+    # 800 MB as fast as the disk takes them, far more than 100 MB/s, then a last word.
+    script = "head -c 800000000 /dev/zero | tr '\\0' x; echo; echo last word"
     plan = make_plan("t1.1.7", "sh", "-c", script, log_limit_bytes=4 << 20)
     channel.call("prepare", plan=plan, secrets={})
     channel.call("go", run="t1.1.7", master_addr="127.0.0.1", master_port=0)
@@ -376,9 +376,9 @@ def test_a_flood_of_output_neither_blocks_nor_kills_its_rank(one_host: Host) -> 
     channel.call("subscribe", run="t1.1.7", offsets={}, logs="all")
     assert channel.wait_event("t1.1.7", "ended")["reason"] == "completed"
     gaps = [frame for frame in channel.frames if frame["t"] == "gap"]
-    assert sum(gap["skip_bytes"] for gap in gaps) > 1_900_000_000
+    assert sum(gap["skip_bytes"] for gap in gaps) > 760_000_000
     assert channel.stream("t1.1.7", "rank0.log").endswith(b"\nlast word\n")
-    assert used < 1_600_000_000, "the middle is freed while it is written"
+    assert used < 640_000_000, "the middle is freed while it is written"
 
 
 def beats(channel: Any) -> list[dict[str, Any]]:
@@ -387,7 +387,9 @@ def beats(channel: Any) -> list[dict[str, Any]]:
 
 def test_beats_go_on_while_logs_and_fences_keep_the_channel_busy(one_host: Host) -> None:
     channel = one_host.channel()
-    flood = make_plan("t1.1.7", "sh", "-c", "exec cat /dev/zero", log_limit_bytes=4 << 20)
+    flood = make_plan(
+        "t1.1.7", "sh", "-c", "while head -c 2000000 /dev/zero; do sleep 0.05; done", log_limit_bytes=4 << 20
+    )
     start(channel, flood)
     busy = make_plan("t2.1.8", *SLEEP)
     busy["ranks"][0]["slot"] = 1

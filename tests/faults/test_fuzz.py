@@ -18,7 +18,6 @@ def world(new_world: Callable[..., World]) -> World:
     return new_world("sqlite")
 
 
-@pytest.mark.each_change("11")
 @pytest.mark.parametrize("seed", [*SEEDS, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(100, 160))])
 def test_a_fuzzed_run_leaves_no_violation(world: World, seed: int) -> None:
     run = one_run(world, seed, possible(world, clocks=False))

@@ -92,7 +92,6 @@ def test_a_home_that_is_read_only_is_a_fault_of_the_host(world: World, dice: ran
     assert [world.trial(trial).restarts for trial in trials] == [0, 0, 0]
 
 
-@pytest.mark.each_change
 def test_a_full_disk_ends_the_run_and_the_trial_goes_on(world: World) -> None:
     host, folder = world.hosts.host(0), "/var/tmp/dtrain-0"
     world.trigger.kill()

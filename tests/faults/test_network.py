@@ -13,7 +13,6 @@ from tests.faults.world import World
 pytestmark = [pytest.mark.nightly, pytest.mark.netns, pytest.mark.slow]
 
 
-@pytest.mark.each_change("cut all")
 @pytest.mark.parametrize("fault", ["cut host", "cut all", "sshd restart", "stopped proxy"])
 def test_what_passes_before_the_deadline_costs_nothing(world: World, dice: random.Random, fault: str) -> None:
     trial = world.submit(4, until=60)

@@ -25,7 +25,6 @@ def world(request: pytest.FixtureRequest, new_world: Callable[..., World]) -> Wo
     return new_world(request.param, orphan_timeout_s=60.0)
 
 
-@pytest.mark.each_change("postgresql")
 def test_a_database_that_is_killed_and_comes_back_costs_nothing(world: World) -> None:
     if world.db.name == "sqlite":
         pytest.skip("SQLite has no server")
@@ -91,7 +90,6 @@ def restored(request: pytest.FixtureRequest, new_world: Callable[..., World]) ->
     return new_world(request.param)
 
 
-@pytest.mark.each_change("sqlite")
 @pytest.mark.parametrize("restored", ["sqlite", "postgresql"], indirect=True)
 def test_a_backup_from_before_the_grant_never_lets_two_gangs_share_a_slot(restored: World, dice: random.Random) -> None:
     world = restored

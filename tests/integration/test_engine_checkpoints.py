@@ -20,13 +20,13 @@ pytest.importorskip("torch")
 pytestmark = [pytest.mark.nightly, pytest.mark.torch, pytest.mark.slow]
 
 
-def config(until: int, *, fail_at: int = -1, slots: int = 1, **more: Any) -> dict[str, Any]:
+def config(until: int, *, fail_at: int = -1, **more: Any) -> dict[str, Any]:
     return {
         "name": "checkpoints",
         "entrypoint": f"python resume.py {until} {fail_at}",
         "model_dir": "checkpoints",
         "max_restarts": 1,
-        "resources": {"slots_per_trial": slots},
+        "resources": {"slots_per_trial": 1},
         "hyperparameters": {"fail": fail_at >= 0, "global_batch_size": 8},
         "searcher": {"name": "single", "metric": "loss", "smaller_is_better": True, **more.pop("searcher", {})},
         "reproducibility": {"experiment_seed": 7},
@@ -57,10 +57,10 @@ async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbro
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
-    await carried(engine, submitted(engine, config(8, slots=2), run_id="whole"))
+    await carried(engine, submitted(engine, config(8), run_id="whole"))
     unbroken = said(caplog, r"end 8 (\w+)")
     caplog.clear()
-    ticket = submitted(engine, config(8, fail_at=5, slots=2), run_id="broken")
+    ticket = submitted(engine, config(8, fail_at=5), run_id="broken")
     result = await carried(engine, ticket)
     assert [int(step) for step, _ in said(caplog, r"start (\d+) (\w+)")] == [0, 4]
     assert said(caplog, r"end 8 (\w+)") == unbroken != []

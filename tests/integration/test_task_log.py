@@ -46,7 +46,6 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(request.param)
 
 
-@pytest.mark.each_change
 def test_a_log_without_a_fault_is_there_once_and_in_order(scene: LogScene, trials: list[int]) -> None:
     scene.start(trials)
     scene.fired(trials)
@@ -58,7 +57,7 @@ def test_a_log_without_a_fault_is_there_once_and_in_order(scene: LogScene, trial
         assert list(numbers) == list(range(LINES))
 
 
-@pytest.mark.each_change
+@pytest.mark.each_change("0-triggerer")
 @pytest.mark.parametrize("parent", [True, False], ids=["triggerer", "runner"])
 def test_a_killed_triggerer_loses_no_line(
     scene: LogScene, trials: list[int], dice: random.Random, parent: bool

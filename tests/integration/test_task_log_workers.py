@@ -78,7 +78,6 @@ def dice(request: pytest.FixtureRequest) -> random.Random:
     return random.Random(request.param)
 
 
-@pytest.mark.each_change
 def test_the_log_of_a_worker_without_a_fault_is_there_once_and_in_order(scene: LogScene, tasks: Tasks) -> None:
     tasks.ended()
     assert tasks.lost() == []

@@ -54,7 +54,7 @@ def config(**hyperparameters: Any) -> dict[str, Any]:
         "min_validation_period": {"epochs": 1},
         "scheduling_unit": 3,
         "max_restarts": 2,
-        "resources": {"slots_per_trial": 2},
+        "resources": {"slots_per_trial": 1},
     }
 
 
@@ -72,7 +72,7 @@ async def test_the_engine_trains_a_trial_class(engine: Engine, folder: Path) -> 
     assert outcome.state == "completed", outcome
     assert outcome.result is not None
     assert outcome.result["steps"] == 8
-    assert outcome.result["metrics"]["records"] == 2.0
+    assert outcome.result["metrics"]["records"] == 4.0
     assert outcome.result["checkpoint"] is not None
 
 

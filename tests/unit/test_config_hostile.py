@@ -156,6 +156,9 @@ LARGE: dict[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
 }
 
 
+@pytest.mark.nightly(
+    "axes", "bracket_rungs", "equal bind mounts", "equal policies", "labels", "unknown keys of a section", "a long word"
+)
 @pytest.mark.parametrize("name", LARGE)
 def test_the_cost_of_a_document_grows_with_its_length(name: str) -> None:
     size, make = LARGE[name]
