@@ -103,7 +103,7 @@ def _become(order: Order) -> None:
 
 if __name__ == "__main__":
     # The first optimizer of a process imports torch._dynamo, which takes as long as torch itself.
-    import torch._dynamo
+    import torch._dynamo  # noqa: F401
     import torch.utils.data  # noqa: F401
 
     found = _next_order()
