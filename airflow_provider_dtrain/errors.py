@@ -13,6 +13,8 @@
     │   ├── RankFailedError            the training code failed; carries rank, host, traceback
     │   │   └── TrainingRefusedError   the training library rejected its use or configuration: a restart fails again
     │   ├── InvalidHPError             the training code rejected its hyperparameters
+    │   ├── ShardFailedError           a rank ended or hung while it processed a shard of a batch inference
+    │   ├── BadShardError              a shard of a batch inference failed too often: a restart fails again
     │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
     │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
     │   ├── SearchFailedError          no trial of a search completed or was stopped
@@ -44,8 +46,8 @@
         ├── SlotBusyError              another run holds the lock of a slot
         └── NetworkPathError           no network path from one host of the gang to another
 
-``user`` failures count against ``max_restarts``. ``infra`` failures exclude the host for that
-trial and are not counted. ``platform`` failures are retried with back-off.
+``user`` failures count against ``max_restarts``, except those that are attributed to a shard. ``infra`` failures
+exclude the host for that trial and are not counted. ``platform`` failures are retried with back-off.
 """
 
 from __future__ import annotations
@@ -142,7 +144,13 @@ class RankHangsError(UserError):
     """A rank that was able to run made no progress for ``hang_timeout`` while other ranks waited for it.
 
     Its program hangs. It would hang again on another host, so the failure counts against ``max_restarts``.
+
+    :param rank: the rank; None: not known
     """
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        self.rank = rank
+        super().__init__(message)
 
 
 class TrialKilledError(UserError):
@@ -163,6 +171,29 @@ class EnvironmentMissingError(UserError):
 
 class InvalidHPError(UserError):
     """The training code rejected its hyperparameters: another attempt would reject them as well."""
+
+
+class ShardFailedError(UserError):
+    """A rank ended or hung while it processed a shard of a batch inference.
+
+    The failure is attributed to the shard and does not count against ``max_restarts``.
+
+    :param error: the failure of the rank
+    :param shard: number of the shard
+    :param label: source and rows of the shard in words
+    :param finished: shards that the attempt finished
+    """
+
+    def __init__(self, error: DtrainError, *, shard: int, label: str, finished: int) -> None:
+        self.rank: int | None = getattr(error, "rank", None)
+        self.host: str | None = getattr(error, "host", None)
+        self.shard: dict[str, Any] = {"index": shard, "label": label, "finished": finished}
+        head, newline, rest = str(error).partition("\n")
+        super().__init__(f"{head} It was processing shard {shard} ({label}).{newline}{rest}")
+
+
+class BadShardError(UserError):
+    """A shard of a batch inference failed too often. Another attempt would fail in the same way."""
 
 
 class LogPolicyError(UserError):

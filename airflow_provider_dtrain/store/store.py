@@ -47,6 +47,7 @@ from airflow_provider_dtrain.store.queue.requests import Queue
 from airflow_provider_dtrain.store.records.trials import Check
 from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
+from airflow_provider_dtrain.store.shards import Shards
 from airflow_provider_dtrain.store.telemetry.telemetry import Telemetry
 from airflow_provider_dtrain.store.timeline.timeline import Timeline
 from airflow_provider_dtrain.store.trials import Trials
@@ -89,6 +90,7 @@ class Store:
         self.events = Events(db)
         self.metrics = Metrics(db)
         self.checkpoints = Checkpoints(db)
+        self.shards = Shards(db)
         self.telemetry = Telemetry(db)
         #: Everything that happened to a trial.
         self.timeline = Timeline(db)

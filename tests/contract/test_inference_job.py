@@ -139,3 +139,21 @@ def test_a_batch_inference_can_be_preempted_from_its_start() -> None:
 )
 def test_modules_for_inputs_and_outputs_are_looked_for_before_the_launch(section, modules) -> None:
     assert inference_modules(effective(**section).config) == modules
+
+
+def test_the_latest_events_of_one_rank_are_read_in_order(store, start) -> None:
+    store.hosts.add(host("a", slots=2))
+    ticket = submitted(store, effective().document, slots=2)
+    watch = start(ticket)
+
+    def event(seq, kind, shard):
+        return {"seq": seq, "at": 1.0, "kind": kind, "shard": shard, "label": f"part-{shard}"}
+
+    first = [event(1, "shard_started", 0), event(2, "shard_done", 0), event(3, "init", 0)]
+    store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 9, first)
+    store.events.commit(ticket.attempt_id, watch, "a", "rank1.events", 0, 9, [event(1, "shard_started", 1)])
+    store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 9, 20, [event(4, "shard_started", 2)])
+    found = [(one["kind"], one["shard"]) for one in store.shards.of_rank(ticket.attempt_id, 0)]
+    assert found == [("shard_started", 0), ("shard_done", 0), ("shard_started", 2)]
+    assert [one["shard"] for one in store.shards.of_rank(ticket.attempt_id, 1)] == [1]
+    assert store.shards.finished(ticket.attempt_id) == 1

@@ -37,6 +37,8 @@ from airflow_provider_dtrain.core.lifecycle.after_failure import (
 RANK: dict[str, Any] = {"error": "RankFailedError", "kind": "user", "restarts": 2, "max_restarts": 5}
 RUN: dict[str, Any] = {"error": "RunEndedError", "kind": "platform", "restarts": 5, "max_restarts": 5}
 SAMPLE: dict[str, Any] = {"error": "InvalidHPError", "kind": "user", "has_draw": True}
+SHARD: dict[str, Any] = {"error": "ShardFailedError", "kind": "user", "restarts": 2, "max_restarts": 5}
+SKIP = {"skips_bad_shards": True}
 CLEAR, UNCLEAR, HELD, SALVAGED = {"is_clear": True}, {"is_clear": False}, {"is_held_gang": True}, {"is_salvaged": True}
 NONE: dict[str, Any] = {"error": None, "kind": None}
 
@@ -55,6 +57,10 @@ def counted(pause_s: float, *, keeps_gang: bool = True) -> Restart:
 
 def uncounted(pause_s: float, *, keeps_gang: bool = True) -> Restart:
     return Restart(counted=False, pause_s=pause_s, keeps_gang=keeps_gang, pauses_first=not keeps_gang)
+
+
+def uncounted_shard(pause_s: float, *, keeps_gang: bool = True) -> Restart:
+    return Restart(counted=False, pause_s=pause_s, keeps_gang=keeps_gang)
 
 
 LEFT_OUT, GONE = MoveOn(excludes=True, is_away=False), Finish(waits_until_gone=True)
@@ -81,6 +87,24 @@ CASES: dict[str, tuple[dict[str, Any], Action]] = {
     "a log policy is final": (user("LogPolicyError"), Finish()),
     "max_runtime is final": (user("MaxRuntimeError"), Finish()),
     "recovery ends a final failure for good": (user("MaxRuntimeError", **SALVAGED), Finish()),
+    # -- shards of a batch inference
+    "a failed shard fences its gang first": (SHARD, Fence(then=uncounted_shard(1))),
+    "a failed shard does not count": ({**SHARD, **CLEAR}, uncounted_shard(1)),
+    "a failed shard needs no restarts": ({**SHARD, **CLEAR, "restarts": 5}, uncounted_shard(1)),
+    "the second failure of a shard pauses longer": ({**SHARD, **CLEAR, "shard_failures": 1}, uncounted_shard(2)),
+    "the third failure of a shard is final": ({**SHARD, "shard_failures": 2}, Finish()),
+    "the third failure is set aside": ({**SHARD, **CLEAR, **SKIP, "shard_failures": 2}, uncounted_shard(4)),
+    "a shard that was not set aside is final": ({**SHARD, **SKIP, "shard_failures": 3}, Finish()),
+    "a failed shard on a silent host": ({**SHARD, **UNCLEAR}, uncounted_shard(1, keeps_gang=False)),
+    "a failed shard on a silent held gang": ({**SHARD, **HELD, **UNCLEAR}, Finish()),
+    "recovery leaves a failed shard to Airflow": ({**SHARD, **SALVAGED, "restarts": 5}, Finish(resumes=True)),
+    "recovery ends the third failure of a shard": ({**SHARD, **SALVAGED, "shard_failures": 2}, Finish()),
+    "a rank that gave a shard up is final": (user("BadShardError"), Finish()),
+    "a processor that fails everywhere is final": ({**SHARD, **SKIP, "fruitless": 29}, Finish()),
+    "a processor that finished a shard continues": ({**SHARD, **SKIP, **CLEAR, "fruitless": 29, "finished": 1},
+                                                   uncounted_shard(60)),
+    "a failed shard of a preempted gang": ({**SHARD, "shard_failures": 2, "request": "preempted"},
+                                           GiveBack(is_paused=False, follows=True)),
     # -- rejected hyperparameters
     "a rejected sample fences its gang first": (SAMPLE, Fence(then=DrawAgain(keeps_gang=True))),
     "a rejected sample is drawn again": ({**SAMPLE, **CLEAR}, DrawAgain(keeps_gang=True)),

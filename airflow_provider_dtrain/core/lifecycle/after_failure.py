@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from airflow_provider_dtrain.core.lifecycle.shard_blame import MOST_FRUITLESS, MOST_SHARD_FAILURES
 from airflow_provider_dtrain.errors import (
+    BadShardError,
     DtrainError,
     HostRefusedError,
     HostSilentError,
@@ -20,6 +22,7 @@ from airflow_provider_dtrain.errors import (
     LogPolicyError,
     MaxRuntimeError,
     RankFailedError,
+    ShardFailedError,
     SlotBusyError,
     TaskEndedError,
     TrainingRefusedError,
@@ -31,7 +34,7 @@ def _names(*errors: type[DtrainError]) -> frozenset[str]:
 
 
 #: Failures of kind ``user`` that another attempt would repeat.
-FINAL = _names(InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError)
+FINAL = _names(InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError, BadShardError)
 #: Error codes of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
 #: earlier follower had given the attempt up. A new grant solves both.
 BEHIND = frozenset({"stale_token", "tombstone", "other_launch"})
@@ -79,6 +82,14 @@ class Facts:
     is_behind: bool = False
     #: Launches that this host has refused in a row, before this one.
     refusals: int = 0
+    #: Earlier failures that were attributed to the shard of this failure.
+    shard_failures: int = 0
+    #: Shards that failed too often are set aside by the ranks.
+    skips_bad_shards: bool = False
+    #: Attempts in a row, before this one, that failed in shards and finished none.
+    fruitless: int = 0
+    #: Shards that this attempt finished.
+    finished: int = 0
     #: The ranks left training on request.
     request: Request | None = None
 
@@ -86,6 +97,22 @@ class Facts:
     def is_refused_too_often(self) -> bool:
         """True when new grants have not helped against the refusals of the host."""
         return self.is_behind and self.refusals + 1 >= MOST_REFUSALS
+
+    @property
+    def has_bad_shard(self) -> bool:
+        """True when the shard of this failure has failed so often that the run ends.
+
+        Ranks that set such a shard aside do not process it again. If it fails once more, they did not.
+        """
+        if self.error != ShardFailedError.__name__:
+            return False
+        is_too_often = self.shard_failures + 1 >= MOST_SHARD_FAILURES + int(self.skips_bad_shards)
+        return is_too_often or self.is_fruitless
+
+    @property
+    def is_fruitless(self) -> bool:
+        """True when so many attempts finished no shard that the processor is at fault."""
+        return not self.finished and self.fruitless + 1 >= MOST_FRUITLESS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +219,9 @@ def _after_user_failure(facts: Facts) -> Action:
     if facts.error == InvalidHPError.__name__ and facts.has_draw and not _has_lost_held_gang(facts):
         again = DrawAgain(keeps_gang=facts.is_clear is not False and not facts.is_salvaged)
         return Fence(then=again) if facts.is_clear is None else again
-    if facts.error in FINAL or not _has_restarts(facts.restarts, facts.max_restarts):
+    is_counted = facts.error != ShardFailedError.__name__
+    has_restarts = not is_counted or _has_restarts(facts.restarts, facts.max_restarts)
+    if facts.error in FINAL or facts.has_bad_shard or not has_restarts:
         return Finish()
     if facts.is_salvaged:
         return Finish(resumes=True)
@@ -200,7 +229,8 @@ def _after_user_failure(facts: Facts) -> Action:
         return Finish()
     # Without a confirmation of every host the gang is broken up: slots of silent hosts stay taken.
     keeps_gang = facts.is_clear is not False
-    restart = Restart(counted=True, pause_s=back_off_s(facts.restarts), keeps_gang=keeps_gang)
+    pause_s = back_off_s(facts.restarts if is_counted else max(facts.shard_failures, facts.fruitless))
+    restart = Restart(counted=is_counted, pause_s=pause_s, keeps_gang=keeps_gang)
     return Fence(then=restart) if facts.is_clear is None else restart
 
 
@@ -243,7 +273,8 @@ def restart_of(trial: EndedTrial) -> bool | None:
         return False
     if trial.trial_state != "errored" or trial.failure is None:
         return None
-    if failure.get("kind") != "user":
+    # A failure of a shard is not counted. It ends a trial only if the follower died before the next attempt.
+    if failure.get("kind") != "user" or failure.get("error") == ShardFailedError.__name__:
         return False
     may_restart = failure.get("error") == RankFailedError.__name__
     return True if may_restart and _has_restarts(trial.restarts, trial.max_restarts) else None

@@ -5,6 +5,7 @@ A rank records a shard before it processes it. A rank that dies leaves the shard
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,8 +13,12 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.core.untrusted_json import is_count
 
+#: Exit status of a rank that gave up a shard after its own retries. The library's program has the same number.
+EXIT_BAD_SHARD: Final = 66
 #: Failures after which a shard ends the run, or is set aside.
 MOST_SHARD_FAILURES: Final = 3
+#: Attempts in a row that may fail in shards without finishing one. Then it is the processor that fails, not its input.
+MOST_FRUITLESS: Final = 30
 #: Kinds of events that a rank writes about a shard; all but the first one end its work on the shard.
 STARTED, DONE, FAILED, SKIPPED = "shard_started", "shard_done", "shard_failed", "shard_skipped"
 SHARD_KINDS: Final = (STARTED, DONE, FAILED, SKIPPED)
@@ -26,6 +31,8 @@ class BlamedShard:
     index: int
     #: Source and rows in words.
     label: str
+    #: Shards that the attempt finished.
+    finished: int = 0
 
     @classmethod
     def of(cls, failure: Mapping[str, Any] | None) -> BlamedShard | None:
@@ -33,7 +40,9 @@ class BlamedShard:
         shard = (failure or {}).get("shard")
         if not isinstance(shard, Mapping) or not is_count(shard.get("index")):
             return None
-        return cls(index=int(shard["index"]), label=str(shard.get("label") or ""))
+        finished = shard.get("finished", 0)
+        count = int(finished) if is_count(finished) else 0
+        return cls(index=int(shard["index"]), label=str(shard.get("label") or ""), finished=count)
 
 
 def unfinished_shard(events: Iterable[Mapping[str, Any]]) -> BlamedShard | None:
@@ -57,3 +66,12 @@ def shard_failures(failures: Iterable[Mapping[str, Any] | None]) -> dict[int, in
     """
     blamed = [shard.index for failure in failures if (shard := BlamedShard.of(failure)) is not None]
     return dict(Counter(blamed))
+
+
+def fruitless_in_a_row(failures: Iterable[Mapping[str, Any] | None]) -> int:
+    """Return how many of the latest attempts failed in a shard and had finished none.
+
+    :param failures: failures of earlier attempts, latest first
+    """
+    blamed = (BlamedShard.of(failure) for failure in failures)
+    return len(list(itertools.takewhile(lambda shard: shard is not None and not shard.finished, blamed)))

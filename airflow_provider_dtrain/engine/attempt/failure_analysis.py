@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import first_failure
 from airflow_provider_dtrain.engine.attempt import teardown
+from airflow_provider_dtrain.engine.attempt.bad_shards import blamed_on_shard, given_up
 from airflow_provider_dtrain.engine.attempt.log_policies import apply_policies
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.errors import (
@@ -16,6 +17,7 @@ from airflow_provider_dtrain.errors import (
     InvalidHPError,
     MetricMissingError,
     RankFailedError,
+    RankHangsError,
     TrainingRefusedError,
 )
 
@@ -31,18 +33,24 @@ _PASSING = re.compile(r"(?:[0-9a-f]{8}-)?t\d+\.\d+\.\d+|0x[0-9a-f]{4,}")
 
 
 async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> DtrainError:
-    """Return why an attempt failed: rejected hyperparameters, a match of a log policy, or the first exit."""
+    """Return why an attempt failed: rejected hyperparameters, a bad shard, a log policy, or the first exit."""
     reason = await _invalid_hp(rt, view, end)
     if reason is not None:
         return InvalidHPError(
             f"The training code refused its hyperparameters: {reason}\nThe trial is not started again "
             f"with these hyperparameters: {dict(view.hparams)}"
         )
+    is_inference = job.config.inference is not None
+    if is_inference and (bad := await given_up(rt, view, end)) is not None:
+        return bad
     error = teardown.cause(end)
+    if is_inference and isinstance(error, RankHangsError):
+        return await blamed_on_shard(rt, view, error)
     if type(error) not in (RankFailedError, TrainingRefusedError, HostError):
         # The ranks' logs do not explain such an error.
         return error
-    return await apply_policies(rt, view, job.config.log_policies, error)
+    error = await apply_policies(rt, view, job.config.log_policies, error)
+    return await blamed_on_shard(rt, view, error) if is_inference else error
 
 
 async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:

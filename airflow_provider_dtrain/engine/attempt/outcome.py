@@ -27,6 +27,9 @@ class Failure:
     message: str
     host: str | None = None
     rank: int | None = None
+    #: Shard of a batch inference to which the failure is attributed: ``index``, ``label``, and how many shards the
+    #: attempt ``finished``.
+    shard: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, error: DtrainError) -> Failure:
@@ -37,6 +40,7 @@ class Failure:
             message=str(error),
             host=getattr(error, "host", None),
             rank=getattr(error, "rank", None),
+            shard=getattr(error, "shard", None),
         )
 
     @property

@@ -23,9 +23,11 @@ from airflow_provider_dtrain.core.lifecycle.after_failure import (
     platform_failures_in_a_row,
     refusals_in_a_row,
 )
+from airflow_provider_dtrain.core.lifecycle.shard_blame import fruitless_in_a_row, shard_failures
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_AGAIN_S
 from airflow_provider_dtrain.core.untrusted_json import is_count
 from airflow_provider_dtrain.engine.attempt import teardown
+from airflow_provider_dtrain.engine.attempt.bad_shards import bad_shard
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
 from airflow_provider_dtrain.engine.attempt.job import job_of
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome, failure_dict
@@ -41,6 +43,7 @@ from airflow_provider_dtrain.errors import (
     HostSilentError,
     HostUnreachableError,
     InvalidHPError,
+    ShardFailedError,
     SlotBusyError,
 )
 
@@ -110,6 +113,8 @@ class Restarts:
         facts = await self._facts(failed)
         if facts.is_refused_too_often and isinstance(error, HostRefusedError):
             failed = replace(failed, error=_refused_again(error, facts.refusals + 1))
+        if facts.has_bad_shard and isinstance(error, ShardFailedError):
+            failed = replace(failed, error=bad_shard(error, facts))
         action = after_failure(facts)
         if isinstance(action, Fence):
             self._announce(failed, action.then)
@@ -148,8 +153,22 @@ class Restarts:
             platform_failures=platform_failures_in_a_row(failed.earlier),
             is_behind=is_behind,
             refusals=refusals_in_a_row(failed.earlier, host),
+            **await self._shard_facts(failed),
             request=self._request(failed.give_way),
         )
+
+    async def _shard_facts(self, failed: Failed) -> dict[str, Any]:
+        """Return the facts of a failure that is attributed to a shard."""
+        if not isinstance(failed.error, ShardFailedError):
+            return {}
+        shard = failed.error.shard
+        section = (await job_of(self.rt, failed.view)).config.inference
+        return {
+            "shard_failures": shard_failures(failed.earlier).get(shard["index"], 0),
+            "skips_bad_shards": section is not None and section.on_bad_shard == "skip",
+            "fruitless": fruitless_in_a_row(failed.earlier),
+            "finished": shard["finished"],
+        }
 
     def _request(self, give_way: GiveWay | None) -> Request | None:
         if give_way is None:

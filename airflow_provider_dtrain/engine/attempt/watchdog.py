@@ -107,7 +107,8 @@ class GangWatchdog:
             message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
             if one.kind == "infra":
                 return ProcessStuckError(one.report.host, f"{message} Find out on that host which process stopped it.")
-            return RankHangsError(f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}")
+            words = f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}"
+            return RankHangsError(words, rank=one.report.rank)
         return None
 
     def _look_at_supervisors(self, fresh: Mapping[str, Progress]) -> None:
