@@ -17,6 +17,10 @@
     │   └── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
     ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
     ├── ResultError              the result of a decorated function cannot become an XCom
+    ├── InputError               an input of a batch inference is empty, cannot be read, or changed
+    ├── OutputError              an output of a batch inference cannot be written
+    │   ├── ResultRowsError      a processor returns another number of rows than its batch has
+    │   └── SchemaError          a column of the output has no type, or another one than declared or before
     └── LeaderFailedError        rank 0 or local rank 0 failed while other ranks waited for it
 """
 
@@ -105,6 +109,22 @@ class OptimizerError(TrainError, ValueError):
 
 class ResultError(TrainError):
     """Raised when the result of a decorated function cannot become an XCom."""
+
+
+class InputError(TrainError):
+    """Raised when an input of a batch inference is empty, cannot be read, or is not the one that was planned."""
+
+
+class OutputError(TrainError):
+    """Raised when an output of a batch inference cannot be written."""
+
+
+class ResultRowsError(OutputError):
+    """Raised when the result of a processor has another number of rows than its batch."""
+
+
+class SchemaError(OutputError):
+    """Raised when a column of the output has no type, or another one than declared or in earlier batches."""
 
 
 class LeaderFailedError(TrainError):

@@ -26,10 +26,11 @@ def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"s3": _s3, "gcs": _gcs, "azure": _azure}[kind](config)
 
 
-def file_system(url: str, config: Mapping[str, Any], *, is_patient: bool = True) -> Any:
+def file_system(url: str, config: Mapping[str, Any], *, is_patient: bool = True, purpose: str = "Checkpoints") -> Any:
     """Return the fsspec file system that reaches a URL.
 
     :param is_patient: retry a busy server for minutes, as a save should; False: fail soon (S3)
+    :param purpose: subject of the errors' messages
     :raises SetupError: fsspec, or the module for this kind of storage, is not installed
     """
     protocol = url.partition("://")[0]
@@ -38,18 +39,19 @@ def file_system(url: str, config: Mapping[str, Any], *, is_patient: bool = True)
     try:
         import fsspec
 
-        options = options_for(protocol, config)
+        # A cached listing would hide what another process wrote.
+        options = {"use_listings_cache": False, **options_for(protocol, config)}
         if not is_patient and "config_kwargs" in options:
             options["config_kwargs"] = dict(S3_IMPATIENT)
         # Its own instance: no other code changes or sees its credentials.
         return fsspec.filesystem(protocol, **options, skip_instance_cache=True)
     except ImportError as error:
         raise SetupError(
-            f"Checkpoints at {url} need the module {module}, which is not installed ({error}). "
+            f"{purpose} at {url} need the module {module}, which is not installed ({error}). "
             f"Install it where the ranks run: python -m pip install {module}"
         ) from error
     except ValueError as error:
-        raise SetupError(f"Checkpoints at {url} cannot be reached: {error}") from error
+        raise SetupError(f"{purpose} at {url} cannot be reached: {error}") from error
 
 
 def _s3(config: Mapping[str, Any]) -> dict[str, Any]:

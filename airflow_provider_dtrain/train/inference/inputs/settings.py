@@ -1,0 +1,79 @@
+"""Settings of an input without code, and the formats that file names tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import InputError
+
+TABLES = ("parquet", "csv", "jsonl")
+FORMATS = (*TABLES, "files", "images")
+#: Suffix -> format. ``files`` has none: any file is one.
+SUFFIXES = {
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
+    **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"), "images"),
+}
+#: Suffix of a compressed CSV or JSON lines file -> name of the codec in pyarrow.
+CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+
+
+@dataclass(frozen=True)
+class InputSettings:
+    """The group ``inference.inputs`` of the configuration."""
+
+    paths: tuple[str, ...]
+    #: One of :data:`FORMATS`; None: by the suffixes.
+    format: str | None
+    #: Columns of a table that the processor gets; None: all.
+    columns: tuple[str, ...] | None
+    #: Most rows of a shard; None: by the number of rows.
+    shard_rows: int | None
+    #: Columns of the input that are passed through to the output.
+    passed: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any], passed: Sequence[str]) -> InputSettings:
+        """Return the settings of the plain mapping.
+
+        :param passed: ``inference.outputs.columns``
+        :raises InputError: a value is not valid
+        """
+        path, columns = settings.get("path"), settings.get("columns")
+        paths = (path,) if isinstance(path, str) else tuple(path or ())
+        if not paths or not all(isinstance(one, str) and one for one in paths):
+            raise InputError(f"inputs.path must be a path, a URL or a list of them, got {path!r}.")
+        kind, shard_rows = settings.get("format"), settings.get("shard_rows")
+        if kind is not None and kind not in FORMATS:
+            raise InputError(f"inputs.format must be one of {', '.join(FORMATS)}, got {kind!r}.")
+        if shard_rows is not None and (not isinstance(shard_rows, int) or shard_rows < 1):
+            raise InputError(f"inputs.shard_rows must be a whole number from 1 on, got {shard_rows!r}.")
+        if columns is not None and (not columns or not all(isinstance(one, str) for one in columns)):
+            raise InputError(f"inputs.columns must be a list of at least one name, got {columns!r}.")
+        return cls(paths, kind, None if columns is None else tuple(columns), shard_rows, tuple(passed))
+
+    @property
+    def read_columns(self) -> tuple[str, ...] | None:
+        """Columns that are read: those of the processor, then those that are only passed through; None: all."""
+        return None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.passed)))
+
+
+def format_of(name: str) -> str | None:
+    """Return the format that a file name tells, else None."""
+    stem, suffix = split_codec(name)
+    found = SUFFIXES.get(_suffix(stem))
+    return found if found in ("csv", "jsonl") or suffix is None else None
+
+
+def split_codec(name: str) -> tuple[str, str | None]:
+    """Return a file name without the suffix of its compression, and pyarrow's name of the codec."""
+    codec = CODECS.get(_suffix(name))
+    return (name.rpartition(".")[0], codec) if codec else (name, None)
+
+
+def _suffix(name: str) -> str:
+    _, dot, suffix = name.rpartition("/")[2].rpartition(".")
+    return f"{dot}{suffix}".lower()

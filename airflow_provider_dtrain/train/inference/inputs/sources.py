@@ -1,0 +1,230 @@
+"""Files of an input: below a folder, by a pattern or by name, on this host or behind a URL."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import stat
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from airflow_provider_dtrain.train.checkpoint.storage import is_url
+from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
+from airflow_provider_dtrain.train.errors import InputError
+
+log = logging.getLogger(__name__)
+
+#: Names that tools give to their own files, such as ``_SUCCESS`` and ``.crc``. They are not input.
+HIDDEN = ("_", ".")
+#: Keys under which fsspec file systems keep the version of an object, the strongest first.
+VERSION_KEYS = (
+    "ETag", "etag", "md5Hash", "content_md5", "generation", "mtime", "LastModified", "last_modified", "updated",
+    "created",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of the input."""
+
+    #: Path on this host, or URL.
+    path: str
+    size: int
+    #: Time of the last change in nanoseconds, or the object's ETag; empty if the storage has neither.
+    version: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the file as plain JSON, for the input's identity."""
+        return {"path": self.path, "size": self.size, "version": self.version}
+
+    @property
+    def content(self) -> str:
+        """Version that all hosts agree about. Copies of a file on several hosts differ in their times."""
+        return f"{self.size} {self.version}" if is_url(self.path) else str(self.size)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The files of one entry of ``inputs.path``."""
+
+    path: str
+    files: tuple[SourceFile, ...]
+    #: Files of a folder, whose format may not be the input's. A pattern or a name chooses files itself.
+    is_folder: bool
+
+
+class Sources:
+    """Lists and opens files.
+
+    :param storage: ``checkpoint_storage`` of the configuration, whose credentials serve URLs of the same kind
+    """
+
+    def __init__(self, storage: Mapping[str, Any]) -> None:
+        self._storage = storage
+        self._systems: dict[str, Any] = {}
+
+    def entry(self, path: str) -> Entry:
+        """Return the files of a path, URL or pattern, sorted by name.
+
+        :raises InputError: it does not exist, or cannot be listed
+        """
+        try:
+            is_folder, files = self._remote(path) if is_remote(path) else self._local(local(path))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"inputs.path {path} cannot be listed: {reason(error)}") from error
+        return Entry(path, tuple(sorted(set(files), key=lambda one: one.path)), is_folder)
+
+    def file(self, path: str) -> SourceFile:
+        """Return the current state of a file.
+
+        :raises InputError: the file is missing or cannot be read
+        """
+        try:
+            if is_remote(path):
+                return _remote_file(path, self.system(path).info(path))
+            return _local_file(local(path))
+        except Exception as error:
+            raise InputError(f"{path} cannot be read: {reason(error)}") from error
+
+    def open(self, path: str, *, is_random: bool = False) -> BinaryIO:
+        """Open a file for reading.
+
+        :param is_random: the reader requests ranges, which a cache of the following bytes would multiply
+        """
+        if is_remote(path):
+            cache = "none" if is_random else "readahead"
+            opened: BinaryIO = self.system(path).open(path, "rb", cache_type=cache)
+            return opened
+        return open(local(path), "rb")
+
+    def contents(self, paths: list[str]) -> list[bytes]:
+        """Return the contents of files, objects of a bucket concurrently.
+
+        :raises InputError: a file cannot be read
+        """
+        if paths and is_remote(paths[0]) and len({one.partition("://")[0] for one in paths}) == 1:
+            system = self.system(paths[0])
+            found = system.cat([system._strip_protocol(one) for one in paths], on_error="return")
+            return [_content(one, found.get(system._strip_protocol(one))) for one in paths]
+        return [self._content(one) for one in paths]
+
+    def system(self, url: str) -> Any:
+        """Return the fsspec file system of a URL."""
+        scheme = url.partition("://")[0]
+        if scheme not in self._systems:
+            self._systems[scheme] = file_system(url, self._storage, purpose="Input files")
+        return self._systems[scheme]
+
+    def _content(self, path: str) -> bytes:
+        try:
+            with self.open(path) as file:
+                return file.read()
+        except Exception as error:
+            raise InputError(f"{path} cannot be read: {reason(error)}") from error
+
+    def _local(self, path: str) -> tuple[bool, list[SourceFile]]:
+        if os.path.isdir(path):
+            return True, [_local_file(one) for one in _walk(path)]
+        if os.path.exists(path):
+            return False, [_local_file(path)]
+        matches = [one for one in glob.glob(path, recursive=True) if not _is_hidden(one, path)]
+        if not matches:
+            raise InputError(f"inputs.path {path} does not exist on this host, and matches no file as a pattern.")
+        return False, [_local_file(one) for match in matches for one in _below(match)]
+
+    def _remote(self, url: str) -> tuple[bool, list[SourceFile]]:
+        system = self.system(url)
+        # A listing that this process has kept would miss newer files.
+        system.invalidate_cache()
+        root = system._strip_protocol(url)
+        is_pattern = glob.has_magic(url) and not system.exists(root)
+        found = dict(system.glob(url, detail=True) if is_pattern else system.find(url, detail=True))
+        for path, facts in list(found.items()):
+            if facts["type"] == "directory":
+                del found[path]
+                found.update(system.find(path, detail=True))
+        visible = {path: facts for path, facts in found.items() if not _is_hidden(path, root) and _is_object(facts)}
+        if not found:
+            raise InputError(f"inputs.path {url} does not exist, or no file is below it.")
+        is_folder = not is_pattern and list(found) != [root]
+        return is_folder, [_remote_file(system.unstrip_protocol(path), facts) for path, facts in visible.items()]
+
+
+def is_remote(path: str) -> bool:
+    """Return whether fsspec reaches the path. URLs with ``file://`` are local paths."""
+    return is_url(path) and not path.startswith("file://")
+
+
+def local(path: str) -> str:
+    """Return the local path of a path or ``file://`` URL."""
+    return os.path.expanduser(path[len("file://") :] if path.startswith("file://") else path)
+
+
+def reason(error: BaseException) -> str:
+    """Return the type and the message of an error, in one line."""
+    text = " ".join(str(error).split())[:500]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _content(path: str, found: Any) -> bytes:
+    if isinstance(found, bytes):
+        return found
+    cause = reason(found) if isinstance(found, BaseException) else "the storage returned no content"
+    raise InputError(f"{path} cannot be read: {cause}") from (found if isinstance(found, BaseException) else None)
+
+
+def _below(match: str) -> Iterable[str]:
+    return _walk(match) if os.path.isdir(match) else (match,)
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Yield the visible files below a folder. Links are followed, but each folder is read once."""
+    seen: set[tuple[int, int]] = set()
+    todo = [folder]
+    while todo:
+        current = todo.pop()
+        facts = os.stat(current)
+        if (facts.st_dev, facts.st_ino) in seen:
+            log.warning("Input folder %s was already read under another name. It is skipped.", current)
+            continue
+        seen.add((facts.st_dev, facts.st_ino))
+        for one in sorted(os.scandir(current), key=lambda one: one.name, reverse=True):
+            if one.name.startswith(HIDDEN):
+                continue
+            if one.is_dir():
+                todo.append(one.path)
+            elif one.is_file() or one.is_symlink():
+                yield one.path
+
+
+def _is_hidden(path: str, pattern: str) -> bool:
+    """Return whether a name below the fixed start of a pattern is hidden, unless the pattern asks for such names."""
+    parts, wanted = path.split("/"), pattern.rstrip("/").split("/")
+    fixed = next((i for i, part in enumerate(wanted) if glob.has_magic(part)), len(wanted))
+    if any(part.startswith(HIDDEN) for part in wanted[fixed:]):
+        return False
+    return any(part.startswith(HIDDEN) for part in parts[fixed:])
+
+
+def _is_object(facts: Mapping[str, Any]) -> bool:
+    """Return whether an entry is no mark of an empty folder."""
+    return facts["type"] == "file" and not (str(facts["name"]).endswith("/") and not facts.get("size"))
+
+
+def _local_file(path: str) -> SourceFile:
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {reason(error)}") from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise InputError(f"{path} is no regular file.")
+    return SourceFile(path, facts.st_size, str(facts.st_mtime_ns))
+
+
+def _remote_file(url: str, facts: Mapping[str, Any]) -> SourceFile:
+    version = next((facts[key] for key in VERSION_KEYS if facts.get(key)), "")
+    return SourceFile(url, int(facts.get("size") or 0), str(version).strip('"'))

@@ -1,0 +1,68 @@
+"""Files as input: one class for all formats, which lists the files and calls the reader of their format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.inputs.listing import identity_of, list_input
+from airflow_provider_dtrain.train.inference.inputs.settings import TABLES, InputSettings
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources
+from airflow_provider_dtrain.train.inference.libraries import require
+from airflow_provider_dtrain.train.inference.shards import InputPlan, Shard
+
+
+class Reader(Protocol):
+    """Reads files of one format."""
+
+    def shards(self, files: Sequence[SourceFile]) -> list[Shard]:
+        """Return the shards of files, whose rows follow each other in this order.
+
+        :raises InputError: a file cannot be read, the columns of two files differ, or there is no row
+        """
+
+    def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
+        """Yield the batches of a shard."""
+
+
+class StoredInput:
+    """Rows of files on this host or behind URLs.
+
+    Only :meth:`plan` looks at all files. The other ranks learn the format from the shards.
+    """
+
+    def __init__(self, settings: InputSettings, sources: Sources) -> None:
+        self._settings = settings
+        self._sources = sources
+        self._readers: dict[str, Reader] = {}
+
+    def plan(self) -> InputPlan:
+        """Return the division into shards."""
+        kind, files = list_input(self._settings, self._sources)
+        found = self._reader(kind).shards(files)
+        shards = tuple(replace(shard, details={**shard.details, "format": kind}) for shard in found)
+        rows = InputPlan(shards, {}).rows
+        return InputPlan(shards, identity_of(kind, self._settings, files, rows))
+
+    def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
+        """Yield the batches of a shard in order."""
+        return self._reader(str(shard.details["format"])).batches(shard, batch_size)
+
+    def _reader(self, kind: str) -> Reader:
+        if kind not in self._readers:
+            self._readers[kind] = _open_reader(kind, self._settings, self._sources)
+        return self._readers[kind]
+
+
+def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> Reader:
+    """Return the reader of a format. Only its own libraries are imported."""
+    if kind in TABLES:
+        require("pyarrow", f"Reading {kind} files")
+    if kind == "parquet":
+        from airflow_provider_dtrain.train.inference.inputs.parquet import ParquetReader
+
+        return ParquetReader(settings, sources)
+    raise InputError(f"inputs.format {kind!r} has no reader.")

@@ -1,0 +1,53 @@
+"""Batches of tables: cut to the batch size, with their columns as tensors or lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.inputs.columns import values
+from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
+
+
+def input_batches(
+    pieces: Iterable[pa.RecordBatch], settings: InputSettings, first_row: int, batch_size: int
+) -> Iterator[InputBatch]:
+    """Yield the rows of pieces in batches of one size. Only the last batch may be smaller."""
+    for rows in recut(pieces, batch_size):
+        yield input_batch(rows, settings, first_row)
+        first_row += rows.num_rows
+
+
+def input_batch(rows: pa.RecordBatch, settings: InputSettings, first_row: int) -> InputBatch:
+    """Return the rows as a batch."""
+    names = rows.schema.names if settings.columns is None else settings.columns
+    data = {name: values(rows.column(name), is_shared=name in settings.passed) for name in names}
+    passed = rows.select(list(settings.passed)) if settings.passed else None
+    return InputBatch(data, rows.num_rows, passed, first_row)
+
+
+def recut(pieces: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of pieces in record batches of ``size`` rows. Only rows that cross pieces are copied."""
+    waiting: list[pa.RecordBatch] = []
+    count = 0
+    for piece in pieces:
+        start = 0
+        while start < piece.num_rows:
+            part = piece.slice(start, size - count)
+            start += part.num_rows
+            waiting.append(part)
+            count += part.num_rows
+            if count == size:
+                yield _joined(waiting)
+                waiting, count = [], 0
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [pa.concat_arrays([part.column(i) for part in parts]) for i in range(parts[0].num_columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=parts[0].schema)

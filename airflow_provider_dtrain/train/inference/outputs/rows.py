@@ -1,0 +1,123 @@
+"""Rows of the output: the result of a batch with row ids and passed columns, checked against the schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_provider_dtrain.train.errors import ResultRowsError, SchemaError
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.outputs.column_types import converted, parse_type, type_text
+from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.outputs.result_columns import result_columns
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that a part's writer takes. They share no memory with the batch or the result."""
+
+    #: None: the processor returned no rows.
+    table: pa.RecordBatch | None
+
+    @property
+    def count(self) -> int:
+        """Number of rows."""
+        return 0 if self.table is None else self.table.num_rows
+
+
+def to_rows(result: Any, batch: InputBatch, options: OutputOptions) -> Rows:
+    """Return the rows of a batch's result. The first result decides the columns and types that are not declared.
+
+    :param result: return value of ``process_batch``; None: no rows, which then holds for all batches
+    :param options: remembers the columns, so that all calls for one output take the same object
+    :raises ResultRowsError: the result has another number of rows than the batch
+    :raises SchemaError: the columns or types differ from the declared ones or from earlier rows, or two have one name
+    """
+    if options.has_rows is not None and options.has_rows != (result is not None):
+        one, other = ("rows", "None") if options.has_rows else ("None", "rows")
+        raise ResultRowsError(f"process_batch returned {one} for earlier batches and {other} for this one.")
+    if result is None:
+        options.has_rows = False
+        return Rows(None)
+    columns = _merged(result_columns(result, batch.rows), batch, options)
+    _check_names(columns, options)
+    names = list(options.known or columns)
+    table = pa.record_batch([_fitted(name, columns[name], options) for name in names], names=names)
+    options.has_rows = True
+    options.known = {field.name: type_text(field.type) for field in table.schema}
+    return Rows(table)
+
+
+def _merged(result: dict[str, pa.Array], batch: InputBatch, options: OutputOptions) -> dict[str, pa.Array]:
+    """Return all columns in the order of the output: row id, passed columns, result."""
+    columns: dict[str, pa.Array] = {}
+    if options.row_id is not None:
+        columns[options.row_id] = pa.array(range(batch.first_row, batch.first_row + batch.rows), type=pa.int64())
+    if options.columns:
+        assert batch.passed is not None, "the input was opened without outputs.columns"
+        columns.update({name: batch.passed.column(name) for name in options.columns})
+    taken = sorted(set(columns) & set(result))
+    if taken:
+        raise SchemaError(
+            f"process_batch returns a column {taken[0]!r}, which outputs.columns or outputs.row_id has as well. "
+            "Rename one of them."
+        )
+    columns.update(result)
+    if not columns:
+        raise SchemaError("process_batch returned no column. Return at least one, or None for no rows.")
+    return columns
+
+
+def _check_names(columns: Mapping[str, pa.Array], options: OutputOptions) -> None:
+    missing = [name for name in options.declared if name not in columns]
+    if missing:
+        found = ", ".join(columns)
+        raise SchemaError(f"outputs.schema declares the column {missing[0]!r}, the result has only: {found}.")
+    gone = [name for name in options.known if name not in columns]
+    new = [name for name in columns if name not in options.known]
+    if options.known and (gone or new):
+        change = f"has no column {gone[0]!r}" if gone else f"has a new column {new[0]!r}"
+        raise SchemaError(f"The result {change}. The columns of earlier rows are {', '.join(options.known)}.")
+
+
+def _fitted(name: str, column: pa.Array, options: OutputOptions) -> pa.Array:
+    """Return a column in its declared type, else in that of earlier rows."""
+    declared, known = options.declared.get(name), options.known.get(name, "null")
+    found = type_text(column.type)
+    if declared is not None:
+        return _converted(name, column, declared, f"outputs.schema declares {declared}")
+    if known in ("null", found):
+        return column
+    if pa.types.is_null(column.type) or _is_narrower(column.type, known):
+        return _converted(name, column, known, f"it was {known} in earlier rows")
+    raise SchemaError(
+        f"Column {name!r} of the result is {found}, it was {known} in earlier rows. "
+        "Return the same type for each batch, or declare it in outputs.schema."
+    )
+
+
+def _converted(name: str, column: pa.Array, text: str, reason: str) -> pa.Array:
+    try:
+        return converted(column, parse_type(text))
+    except (pa.ArrowException, SchemaError) as error:
+        words = " ".join(str(error).split())[:300]
+        raise SchemaError(f"Column {name!r} of the result is {type_text(column.type)}, {reason}: {words}") from error
+
+
+def _is_narrower(kind: pa.DataType, known: str) -> bool:
+    """Return whether every value of an integer, float or list type is a value of the known type."""
+    try:
+        wanted = parse_type(known)
+    except SchemaError:
+        return False
+    if pa.types.is_list(wanted) and (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return kind.value_type in (wanted.value_type, pa.null()) or _is_narrower(
+            kind.value_type, type_text(wanted.value_type)
+        )
+    both = (kind, wanted)
+    if all(map(pa.types.is_signed_integer, both)) or all(map(pa.types.is_floating, both)):
+        return kind.bit_width <= wanted.bit_width
+    return False

@@ -1,0 +1,65 @@
+"""Arrow types without differences of encoding, in which all files and batches agree."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type without differences of encoding: no dictionary, and 32-bit offsets wherever 64 are possible."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return _nested(kind.value_type, kind.shape)
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or kind in _views("string_view"):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or kind in _views("binary_view"):
+        return pa.binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(plain_type(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(kind.field(i).name, plain_type(kind.field(i).type)) for i in range(kind.num_fields)])
+    return kind
+
+
+def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return a column in one piece and with its plain type."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    kind = plain_type(column.type)
+    return column if column.type == kind else decoded(column).cast(kind)
+
+
+def decoded(column: pa.Array) -> pa.Array:
+    """Return a column without its extension type or dictionary."""
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        return _tensors(column)
+    if isinstance(column, pa.ExtensionArray):
+        return decoded(column.storage)
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def _tensors(column: pa.ExtensionArray) -> pa.Array:
+    """Return the tensors of a column as nested lists of fixed sizes."""
+    storage, shape = column.storage, column.type.shape
+    if storage.null_count:
+        raise pa.ArrowInvalid("a column of tensors with nulls cannot be read")
+    found = storage.flatten()
+    for size in reversed(shape):
+        found = pa.FixedSizeListArray.from_arrays(found, size)
+    return found
+
+
+def _nested(kind: pa.DataType, shape: list[int]) -> pa.DataType:
+    for size in reversed(shape):
+        kind = pa.list_(kind, size)
+    return kind
+
+
+def _views(name: str) -> tuple[pa.DataType, ...]:
+    """Return a type that early versions of pyarrow do not have."""
+    return (getattr(pa, name)(),) if hasattr(pa, name) else ()
