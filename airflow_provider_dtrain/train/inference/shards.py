@@ -75,7 +75,7 @@ class InputPlan:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of the input; None if a source does not say it."""
+        """Number of rows of the input, None if a source does not know it."""
         counts = [shard.rows for shard in self.shards]
         return None if None in counts else sum(count for count in counts if count is not None)
 

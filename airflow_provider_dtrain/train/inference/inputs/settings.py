@@ -57,7 +57,7 @@ class InputSettings:
 
     @property
     def read_columns(self) -> tuple[str, ...] | None:
-        """Columns that are read: those of the processor, then those that are only passed through; None: all."""
+        """Columns that are read, those of the processor first. None stands for all."""
         return None if self.columns is None else tuple(dict.fromkeys((*self.columns, *self.passed)))
 
 

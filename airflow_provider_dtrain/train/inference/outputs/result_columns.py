@@ -64,7 +64,7 @@ def _named(result: Any) -> Mapping[str, Any]:
 
 
 def _table(result: Any) -> Any:
-    """Return a table of pyarrow, pandas, or a library that exports Arrow data; None for other objects."""
+    """Return a table of pyarrow, pandas, or a library that exports Arrow data, else None."""
     if isinstance(result, (pa.Table, pa.RecordBatch)):
         return result
     if _is_of(result, "pandas", "DataFrame"):
