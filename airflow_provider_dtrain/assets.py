@@ -1,4 +1,4 @@
-"""The best model of an experiment as an Airflow asset: a better model can trigger other DAGs."""
+"""Airflow assets that can trigger other DAGs: the best model of an experiment, and the results of an inference."""
 
 from __future__ import annotations
 
@@ -21,3 +21,19 @@ def best_asset(name: str) -> Asset:
     :param name: of the experiment
     """
     return Asset(f"x-dtrain://{quote(name, safe='')}/best")
+
+
+def outputs_alias(task: str) -> AssetAlias:
+    """Return the asset alias of a batch inference whose output folder is known only when it runs.
+
+    :param task: ``<dag>.<task>``
+    """
+    return AssetAlias(f"dtrain-outputs-{task}")
+
+
+def outputs_asset(location: str) -> Asset:
+    """Return the asset of the results of a batch inference. The ``extra`` of its events is the manifest.
+
+    :param location: absolute path or URL of the output folder
+    """
+    return Asset(location if "://" in location else f"file://{quote(location)}")

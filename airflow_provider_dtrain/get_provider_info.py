@@ -193,6 +193,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_provider_dtrain.operators.config",
                     "airflow_provider_dtrain.operators.gang",
+                    "airflow_provider_dtrain.operators.inference",
                     "airflow_provider_dtrain.operators.search",
                     "airflow_provider_dtrain.operators.trial",
                 ],
@@ -218,7 +219,10 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "task-decorators": [{"name": "dtrain", "class-name": "airflow_provider_dtrain.decorators.dtrain.dtrain_task"}],
+        "task-decorators": [
+            {"name": "dtrain", "class-name": "airflow_provider_dtrain.decorators.dtrain.dtrain_task"},
+            {"name": "dtrain_batch", "class-name": "airflow_provider_dtrain.decorators.dtrain_batch.dtrain_batch_task"},
+        ],
         "plugins": [{"name": "dtrain", "plugin-class": "airflow_provider_dtrain.plugins.dtrain_plugin.DtrainPlugin"}],
         "extra-links": [
             "airflow_provider_dtrain.links.pages.ExperimentLink",

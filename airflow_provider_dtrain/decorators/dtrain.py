@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import inspect
 import json
-import shutil
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
-from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
+from airflow_provider_dtrain.decorators._function import check_function, read_function
+from airflow_provider_dtrain.decorators._payload import FOLDER, call_of, code_with
 from airflow_provider_dtrain.errors import FunctionError
 from airflow_provider_dtrain.hooks.tasks import host_pool_of, log_mistaken_pool
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
     from airflow.sdk.definitions._internal.expandinput import ExpandInput
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
-
-#: Folder of the payload that holds the function.
-FOLDER = "dtrain_function"
 
 
 class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
@@ -86,41 +83,22 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         from airflow_provider_dtrain.engine.submission.submit import render, submit
 
         source = read_function(self.python_callable)
-        call = self._call()
+        call = call_of(self.python_callable, list(self.op_args), self.op_kwargs, self._context or {})
         gang = self._gang()
         held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
         document = self._document(folder, source.file_name, slots=held.slots if held is not None else None)
         stored = render(hook, document, self.template, folder, pool=held.pool if held is not None else None)
         if held is None:
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
-        with tempfile.TemporaryDirectory(prefix="dtrain-") as root:
-            model_dir = stored.document.get("model_dir")
-            code = Path(root) / (model_dir or "")
-            if model_dir:
-                shutil.copytree(folder / model_dir, code, symlinks=True)
-            place = code / FOLDER
-            place.mkdir()
-            (place / source.file_name).write_text(source.text, encoding="utf-8")
-            (place / "call.json").write_text(json.dumps(call, allow_nan=False), encoding="utf-8")
-            return submit(hook, stored, key=key, folder=Path(root), trial=self._planned(key), gang=gang)
-
-    def _call(self) -> dict[str, Any]:
-        """Return the call, with values of Airflow's context for parameters that have the name of a context key."""
-        from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
-
-        kwargs = dict(self.op_kwargs)
-        context = self._context or {}
-        given = inspect.signature(self.python_callable).bind_partial(*self.op_args, **kwargs).arguments
-        for name in inspect.signature(self.python_callable).parameters:
-            if name in KNOWN_CONTEXT_KEYS and name not in given and name in context:
-                kwargs[name] = context[name]  # type: ignore[literal-required]
-        return bind(self.python_callable, list(self.op_args), kwargs)
+        with code_with(source, call, folder, stored.document.get("model_dir")) as root:
+            return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
 
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> dict[str, Any]:
         """Return the configuration with the function as its entrypoint.
 
         :param slots: number of slots of the held gang; used if neither the operator nor the configuration states one
         """
+        from airflow_provider_dtrain.engine.submission.inference import whole
         from airflow_provider_dtrain.engine.submission.submit import read_document
 
         assert self.config is not None
@@ -135,7 +113,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             document.setdefault("max_restarts", 0)
         resources = dict(document.get("resources") or {})
         if self.slots is not None:
-            resources["slots_per_trial"] = _whole(self.slots)
+            resources["slots_per_trial"] = whole(self.slots)
         elif slots is not None:
             resources.setdefault("slots_per_trial", slots)
         if self.host_pool:
@@ -165,7 +143,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
 _OF_MAPPED = {name: inspect.signature(TrialOperator).parameters[name].default for name in ("retries", "retry_delay")}
 
 
-class _DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
+class DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
     """Decorator that gives mapped tasks the operator's defaults, which Airflow's own decorator ignores."""
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
@@ -175,11 +153,6 @@ class _DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
             # The given arguments include the DAG's default_args.
             given.setdefault(name, default)
         return mapped
-
-
-def _whole(value: int | str) -> int | str:
-    text = str(value).strip()
-    return int(text) if text.lstrip("-").isdigit() else value
 
 
 def dtrain_task(
@@ -208,7 +181,7 @@ def dtrain_task(
 
     def decorate(function: Callable[..., Any]) -> TaskDecorator:
         more: dict[str, Any] = {} if multiple_outputs is None else {"multiple_outputs": multiple_outputs}
-        decorator = _DtrainDecorator(
+        decorator = DtrainDecorator(
             function=function, operator_class=DtrainDecoratedOperator, kwargs=dict(kwargs), **more
         )
         return cast("TaskDecorator", decorator)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.notifications.events import Given
+    from airflow_provider_dtrain.store.records.gangs import GangView
     from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 
 
@@ -184,13 +185,23 @@ class TrialOperator(BaseOperator):
 
         :param folder: folder of the DAG file
         """
-        from airflow_provider_dtrain.engine.submission.submit import config_of, overridden, submit
+        from airflow_provider_dtrain.engine.submission.submit import config_of, submit
 
         gang = self._gang()
-        pool = hook.store.gangs.get(gang.allocation_id).pool if gang is not None else None
-        config = overridden(self.config, self.overrides, folder) if self.config is not None else None
+        held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
+        config = self._configured(folder, held)
+        pool = held.pool if held is not None else None
         stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
         return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)
+
+    def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:
+        """Return the configuration with the operator's own arguments.
+
+        :param held: the held gang that the trial uses
+        """
+        from airflow_provider_dtrain.engine.submission.submit import overridden
+
+        return overridden(self.config, self.overrides, folder) if self.config is not None else None
 
     def _gang(self) -> HeldGang | None:
         if self.allocation is None:

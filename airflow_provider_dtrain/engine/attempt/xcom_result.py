@@ -45,8 +45,23 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
         "rung": view.rung,
         "checkpoint": checkpoint_url(best_checkpoint(checkpoints, metric, smaller) if checkpoints else None),
         "hosts": _hosts(store, view),
+        **_manifest(store, view),
     }
     return dict(plain(result))
+
+
+def _manifest(store: Store, view: AttemptView) -> dict[str, Any]:
+    """Return the manifest of a batch inference, and nothing for another trial."""
+    section = store.configs.get(view.config_id).document.get("inference")
+    if not section:
+        return {}
+    found = store.events.of_attempt(view.attempt_id, kinds=("manifest",))
+    if not found:
+        return {"manifest": None}
+    body = found[-1].body
+    # The location is that of the configuration, whatever a host reports.
+    own = {name: body[name] for name in ("rows", "shards", "bytes", "skipped", "sha256", "schema")}
+    return {"manifest": {"location": section["outputs"]["path"], **own}}
 
 
 def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:

@@ -73,13 +73,14 @@ def overridden(
 
     if not overrides:
         return config
-    if _is_rendered(config):
+    if is_rendered(config):
         message = "belong to the task that renders the configuration; this task gets a rendered one"
         raise ConfigError([Problem(path="overrides", message=message)])
     return with_overrides(read_document(config, folder, what="configuration").document, overrides)
 
 
-def _is_rendered(config: str | Mapping[str, Any]) -> bool:
+def is_rendered(config: str | Mapping[str, Any]) -> bool:
+    """Return whether a configuration is the result of a ``RenderConfigOperator``."""
     return isinstance(config, Mapping) and set(config) == {"config_id", "digest"}
 
 
@@ -104,7 +105,7 @@ def render(
     :raises ConfigError: all problems at once
     """
     store = hook.store
-    if isinstance(config, Mapping) and _is_rendered(config):
+    if isinstance(config, Mapping) and is_rendered(config):
         return store.configs.get(int(config["config_id"]))
     source = read_document(config, folder, what="configuration")
     named = template if template is not None else source.document.get("template")

@@ -1,0 +1,145 @@
+"""Operator for one batch inference: it reads inputs in shards on a gang of slots, and writes each result once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import Asset, AssetAlias
+
+from airflow_provider_dtrain.assets import outputs_alias, outputs_asset
+from airflow_provider_dtrain.operators.trial import TrialOperator
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from airflow.sdk import Context
+
+    from airflow_provider_dtrain.store.records.gangs import GangView
+
+
+class BatchInferenceOperator(TrialOperator):
+    """Runs a batch inference on a gang of slots.
+
+    It waits, restarts, is preempted and deferred like a ``TrialOperator``. Its arguments override the section
+    ``inference`` of the configuration, which may be absent. A run into a folder with results of the same inputs, code,
+    weights and processor computes only what is missing.
+
+    XCom: that of a ``TrialOperator``, and ``manifest`` with ``location, rows, shards, bytes, skipped, sha256, schema``.
+    The end of the task is an event of its outlets with the manifest as ``extra``. Without ``outlets``, the outlet is
+    the asset of the output folder, or, if a template names the folder, the alias ``dtrain-outputs-<dag>.<task>``.
+
+    :param config: experiment configuration as for a ``TrialOperator``; None = the arguments below say everything
+        (templated)
+    :param processor: ``module:Name`` of a ``BatchProcessor``, a function ``batch -> rows`` or a trial class (templated)
+    :param inputs: path or URL, several, or the fields of ``inference.inputs``; None = the processor builds the data set
+        (templated)
+    :param outputs: folder or URL, or the fields of ``inference.outputs`` (templated)
+    :param weights: XCom of the task that trained the model, or any form of ``inference.weights``; None = no weights
+        (templated)
+    :param batch_size: rows per batch, or ``auto``; None = the configuration's, else 64 (templated)
+    :param on_bad_shard: ``fail`` or ``skip``; None = the configuration's, else ``fail`` (templated)
+    :param slots: number of slots of the gang; None = the configuration's, else 1 (templated)
+    :param host_pool: pool of hosts; None = the configuration's (templated)
+    """
+
+    template_fields: Sequence[str] = (
+        *TrialOperator.template_fields, "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard",
+        "slots", "host_pool",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **TrialOperator.template_fields_renderers, "inputs": "json", "outputs": "json", "weights": "json",
+    }  # fmt: skip
+    ui_color = "#e0f2f1"
+
+    def __init__(
+        self,
+        *,
+        config: str | Mapping[str, Any] | None = None,
+        processor: str | None = None,
+        inputs: str | Sequence[str] | Mapping[str, Any] | None = None,
+        outputs: str | Mapping[str, Any] | None = None,
+        weights: str | Mapping[str, Any] | None = None,
+        batch_size: int | str | None = None,
+        on_bad_shard: str | None = None,
+        slots: int | str | None = None,
+        host_pool: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(config=config, **kwargs)
+        self.processor = processor
+        self.inputs = inputs
+        self.outputs = outputs
+        self.weights = weights
+        self.batch_size = batch_size
+        self.on_bad_shard = on_bad_shard
+        self.slots = slots
+        self.host_pool = host_pool
+        if not self.outlets and (location := _known_location(outputs)) is not None:
+            self.outlets = [outputs_asset(location)]
+
+    def execute(self, context: Context) -> dict[str, Any] | None:
+        """Run the inference to its end, or defer to the triggerer. Raises like a ``TrialOperator``."""
+        result = super().execute(context)
+        self._announce(context, result)
+        return result
+
+    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the result of the inference. Raises like :meth:`execute`.
+
+        :param event: event of the trigger
+        """
+        result = super().execute_complete(context, event)
+        self._announce(context, result)
+        return result
+
+    def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:
+        from airflow_provider_dtrain.engine.submission.inference import with_inference
+        from airflow_provider_dtrain.engine.submission.submit import is_rendered, overridden, read_document
+        from airflow_provider_dtrain.errors import ConfigError, Problem
+
+        fields = self._fields()
+        config = overridden(self.config or {}, self.overrides, folder)
+        if is_rendered(config):
+            own = {**fields, "slots": self.slots, "host_pool": self.host_pool}
+            given = [name for name, value in own.items() if value is not None]
+            if given:
+                message = "belongs to the task that renders the configuration; this task gets a rendered one"
+                raise ConfigError([Problem(path=name, message=message) for name in given])
+            return config
+        return with_inference(
+            read_document(config, folder, what="configuration").document,
+            fields,
+            slots=self.slots,
+            host_pool=self.host_pool,
+            held_slots=held.slots if held is not None else None,
+        )
+
+    def _fields(self) -> dict[str, Any]:
+        """Return the arguments that are fields of the section ``inference``."""
+        names = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard")
+        return {name: getattr(self, name) for name in names}
+
+    def _announce(self, context: Context, result: Mapping[str, Any] | None) -> None:
+        """Add the manifest to the events of the outlets."""
+        manifest = (result or {}).get("manifest")
+        if result is None or not manifest:
+            return
+        asset = outputs_asset(manifest["location"])
+        if not self.outlets:
+            # Airflow accepts no events of other aliases.
+            self.outlets = [outputs_alias(f"{self.dag_id}.{self.task_id}")]
+        extra = {"experiment_id": result["experiment_id"], "trial_id": result["trial_id"], **manifest}
+        for outlet in self.outlets:
+            if isinstance(outlet, AssetAlias):
+                context["outlet_events"][outlet].add(asset, extra=extra)
+            elif isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(extra)
+
+
+def _known_location(outputs: object) -> str | None:
+    """Return the output folder that the DAG file itself names, or None for a template or an XCom."""
+    path = outputs.get("path") if isinstance(outputs, Mapping) else outputs
+    if not isinstance(path, str) or "{{" in path or "{%" in path:
+        return None
+    return path if path.startswith("/") or "://" in path else None
