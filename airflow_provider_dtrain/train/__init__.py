@@ -28,10 +28,12 @@ from typing import Any
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import (
+    BadShardError,
     BatchSizeError,
     CheckpointError,
     DamagedCheckpointError,
     EmptyLoaderError,
+    FolderInUseError,
     HparamError,
     InputError,
     InvalidHP,
@@ -41,7 +43,9 @@ from airflow_provider_dtrain.train.errors import (
     MissingMetricError,
     NonFiniteLossError,
     OptimizerError,
+    OtherRunError,
     OutputError,
+    OutputFolderError,
     ResultError,
     ResultRowsError,
     SchemaError,
@@ -53,12 +57,14 @@ from airflow_provider_dtrain.train.initialization import init
 from airflow_provider_dtrain.train.prepared import parameters_sha256, unwrap
 
 __all__ = [
+    "BadShardError",
     "BatchSizeError",
     "CheckpointError",
     "Context",
     "DamagedCheckpointError",
     "Distributed",
     "EmptyLoaderError",
+    "FolderInUseError",
     "HparamError",
     "InputError",
     "InvalidHP",
@@ -68,7 +74,9 @@ __all__ = [
     "MissingMetricError",
     "NonFiniteLossError",
     "OptimizerError",
+    "OtherRunError",
     "OutputError",
+    "OutputFolderError",
     "ResultError",
     "ResultRowsError",
     "SchemaError",
@@ -82,6 +90,8 @@ __all__ = [
 
 #: Name -> submodule, imported on first use because it imports torch. If both are equal, the name is the submodule.
 _LATER = {
+    **dict.fromkeys(("BatchProcessor", "InferenceContext"), "inference.processor"),
+    "load_weights": "checkpoint.weights",
     "optim": "optim",
     "pytorch": "pytorch",
     **dict.fromkeys(("DataLoader",), "trial.dataloader"),

@@ -30,6 +30,9 @@ class Distributed:
         self._group = group
         self._store = store
         self._leader_calls = self._chief_calls = 0
+        #: Counters and posts of a gang of one rank.
+        self._counters: dict[str, int] = {}
+        self._posts: dict[str, str] = {}
         guess = -(-env.world_size // max(1, env.local_world_size))
         self._hosts = int(os.environ.get("GROUP_WORLD_SIZE") or guess)
 
@@ -161,6 +164,27 @@ class Distributed:
         if self._store is None:
             return value
         return bytes(self._store.compare_set(f"first/{key}", "", value)).decode()
+
+    def count(self, key: str, amount: int = 1) -> int:
+        """Add to a counter that all ranks share, and return its new value. Waits for no other rank.
+
+        :param amount: 0 reads the counter
+        """
+        if self._store is None:
+            self._counters[key] = self._counters.get(key, 0) + amount
+            return self._counters[key]
+        return int(self._store.add(f"count/{key}", amount))
+
+    def post(self, key: str, text: str) -> None:
+        """Leave a text for other ranks, which :meth:`posted` returns. Waits for no other rank."""
+        if self._store is None:
+            self._posts[key] = text
+        else:
+            self._store.set(f"post/{key}", text)
+
+    def posted(self, key: str) -> str:
+        """Return the text that a rank posted under a key. Waits for it, at most the time limit of an exchange."""
+        return bytes(self._store.get(f"post/{key}")).decode() if self._store is not None else self._posts[key]
 
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
         """Return rank 0's bytes on every rank. Nothing is unpickled."""

@@ -53,6 +53,8 @@ class Environment:
     attempt: int | None = None
     #: Lengths at which the searcher decides, in units of ``searcher.max_length``.
     rungs: tuple[int, ...] = ()
+    #: Shard of a batch inference -> failures that earlier attempts had because of it.
+    shard_failures: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def on_cluster(self) -> bool:
@@ -94,6 +96,7 @@ class Environment:
             experiment_id=context.get("experiment_id"),
             attempt=context.get("attempt"),
             rungs=_rungs(context.get("rungs")),
+            shard_failures=_shard_failures(context.get("shard_failures")),
         )
 
 
@@ -129,6 +132,11 @@ def _rungs(value: Any) -> tuple[int, ...]:
     if not isinstance(value, (list, type(None))) or not all(type(units) is int for units in value or ()):
         raise SetupError(f"rungs of DTRAIN_CONTEXT must be a list of whole numbers, got {value!r}.")
     return tuple(sorted(value or ()))
+
+
+def _shard_failures(value: Any) -> Mapping[int, int]:
+    """Return failures per shard. JSON has texts as keys."""
+    return {int(shard): int(count) for shard, count in _mapping(value, "shard_failures of DTRAIN_CONTEXT").items()}
 
 
 def _mapping(value: Any, what: str) -> Mapping[str, Any]:

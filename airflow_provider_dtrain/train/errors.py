@@ -20,7 +20,11 @@
     ├── InputError               an input of a batch inference is empty, cannot be read, or changed
     ├── OutputError              an output of a batch inference cannot be written
     │   ├── ResultRowsError      a processor returns another number of rows than its batch has
-    │   └── SchemaError          a column of the output has no type, or another one than declared or before
+    │   ├── SchemaError          a column of the output has no type, or another one than declared or before
+    │   └── OutputFolderError    the output folder cannot be read or written
+    │       ├── FolderInUseError   another run writes to it, or has taken it over
+    │       └── OtherRunError    it holds results of other inputs, code, weights or settings
+    ├── BadShardError            a shard of a batch inference failed too often
     └── LeaderFailedError        rank 0 or local rank 0 failed while other ranks waited for it
 """
 
@@ -125,6 +129,22 @@ class ResultRowsError(OutputError):
 
 class SchemaError(OutputError):
     """Raised when a column of the output has no type, or another one than declared or in earlier batches."""
+
+
+class OutputFolderError(OutputError):
+    """Raised when the output folder of a batch inference cannot be read or written."""
+
+
+class FolderInUseError(OutputFolderError):
+    """Raised when another run writes to the output folder, or has taken it over."""
+
+
+class OtherRunError(OutputFolderError):
+    """Raised when the output folder holds results of other inputs, code, weights or settings."""
+
+
+class BadShardError(TrainError):
+    """Raised when a shard of a batch inference failed too often."""
 
 
 class LeaderFailedError(TrainError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import json
 import logging
 import os
 import re
@@ -28,6 +27,7 @@ from airflow_provider_dtrain.train.errors import (
     TrainError,
 )
 from airflow_provider_dtrain.train.initialization import init
+from airflow_provider_dtrain.train.process.config_file import read_config
 from airflow_provider_dtrain.train.reports import failure
 
 log = logging.getLogger("airflow_provider_dtrain.train.harness")  # run with -m, __name__ is "__main__"
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _train(options: argparse.Namespace) -> None:
     with init(
         hparams=dict(map(_hparam, options.hparam)),
-        config=_read(options.config) if options.config else None,
+        config=read_config(options.config) if options.config else None,
         seed=options.seed,
         checkpoint_dir=options.checkpoint_dir,
         device=options.device,
@@ -156,29 +156,6 @@ def _hparam(text: str) -> tuple[str, Any]:
         return name, ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return name, {"true": True, "false": False}.get(value.lower(), value)
-
-
-def _read(path: str) -> Mapping[str, Any]:
-    try:
-        document = _parse(path, Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SetupError(f"--config {path} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise SetupError(f"--config {path} cannot be parsed: {' '.join(str(error).split())}.") from error
-    if not isinstance(document, Mapping):
-        raise SetupError(f"--config {path} must hold a mapping, got {type(document).__name__}.")
-    return document
-
-
-def _parse(path: str, text: str) -> Any:
-    if path.endswith(".json"):
-        return json.loads(text)
-    try:
-        from airflow_provider_dtrain.train.process import yaml12
-    except ImportError:
-        raise SetupError(f"--config {path} needs PyYAML: pip install pyyaml, or give a .json file.") from None
-    document = yaml12.load(text)
-    return {} if document is None else document
 
 
 def _shown(metrics: Mapping[str, float]) -> str:

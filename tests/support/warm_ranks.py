@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import functools
+import importlib
 import json
 import os
 import runpy
@@ -22,7 +23,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Variables that PyTorch reads when it is imported, and their usual values. Other values need a program of their own.
-AT_IMPORT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+#: The last one names further modules to import.
+AT_IMPORT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DTRAIN_TEST_IMPORTS": ""}
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,8 @@ if __name__ == "__main__":
     import torch._dynamo  # noqa: F401
     import torch.utils.data  # noqa: F401
 
+    for module in os.environ["DTRAIN_TEST_IMPORTS"].split():
+        importlib.import_module(module)
     found = _next_order()
     if found is not None:
         _become(found)

@@ -42,7 +42,7 @@ class Validator:
                 self._loader, context.distributed, seed, "validation", left_alone=context.experimental.left_alone
             )
             self._shares.length()
-            self._with_index = _takes_index(trial.evaluate_batch)
+            self._with_index = takes_index(trial.evaluate_batch)
 
     def run(self) -> dict[str, float]:
         """Return the metrics of the whole data set, the same on all ranks. Called by all ranks."""
@@ -160,7 +160,7 @@ def evaluating(models: list[Any]) -> Iterator[None]:
             model.broadcast_buffers = True
 
 
-def _takes_index(method: Any) -> bool:
+def takes_index(method: Any) -> bool:
     """Return whether ``evaluate_batch`` takes the index of the batch."""
     parameters = list(inspect.signature(method).parameters.values())
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -1,0 +1,65 @@
+"""Weights of one checkpoint for a model: ``dtrain.load_weights(model, where)``."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint import disk, storage, warm_start
+from airflow_provider_dtrain.train.distributed import load_bytes
+from airflow_provider_dtrain.train.errors import CheckpointError
+
+
+def load_weights(
+    model: Any,
+    where: str | Path | Mapping[str, Any],
+    *,
+    index: int = 0,
+    storage_config: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Load the parameters and buffers of a checkpoint into a model. Return the checkpoint's metadata.
+
+    Each process reads the checkpoint itself. Nothing is unpickled.
+
+    :param model: a module whose parameters have the names and shapes of those in the checkpoint
+    :param where: folder or URL of a checkpoint, or the XCom of a trial, whose best checkpoint counts
+    :param index: number of the model, in the order in which the training prepared its models
+    :param storage_config: ``checkpoint_storage`` of a configuration, for credentials of a URL
+    :raises CheckpointError: the checkpoint is damaged, or does not fit the model; nothing is loaded
+    """
+    place = place_of(where)
+    with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
+        found = storage.reader(place, storage_config or {})(Path(scratch))
+        content = (found.path / disk.STATE).read_bytes()
+        metadata = dict(found.metadata)
+    put(model, content, index, str(place))
+    return metadata
+
+
+def place_of(where: str | Path | Mapping[str, Any]) -> str | Path:
+    """Return the folder or URL of a checkpoint.
+
+    :param where: the same, or the XCom of a trial
+    :raises CheckpointError: the trial has no checkpoint
+    """
+    if not isinstance(where, Mapping):
+        return where if storage.is_url(where) else Path(where)
+    found = where.get("checkpoint")
+    if not isinstance(found, str) or not found:
+        raise CheckpointError(f"The trial {where.get('trial_id')} has no checkpoint. Give the path or URL of one.")
+    return place_of(found)
+
+
+def put(model: Any, content: bytes, index: int, source: str) -> None:
+    """Load the weights of a checkpoint's state file into a model.
+
+    :param content: the file ``state.pt``
+    :param source: the checkpoint, for messages
+    :raises CheckpointError: the checkpoint has no model of this number, or does not fit
+    """
+    models = load_bytes(content).get("models", [])
+    if not 0 <= index < len(models):
+        raise CheckpointError(f"The checkpoint ({source}) holds {len(models)} models, so it has no model {index}.")
+    warm_start.load_weights([model], [models[index]], source)

@@ -1,0 +1,60 @@
+"""Facts on which the results of a batch inference depend, compared before another run continues in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.environment import Environment
+
+#: Settings of the section ``inference`` that do not change a row of the output.
+_WITHOUT_EFFECT = frozenset({"inputs", "weights", "on_bad_shard", "collect", "batch_size"})
+_OUTPUTS_WITHOUT_EFFECT = frozenset({"path", "overwrite"})
+_LIBRARY = __name__.partition(".")[0]
+
+
+def facts(env: Environment, settings: Mapping[str, Any], identity: Mapping[str, Any], weights: Any) -> dict[str, Any]:
+    """Return the facts: part -> JSON.
+
+    :param settings: the section ``inference`` of the configuration
+    :param identity: identity of the input, as its plan gives it
+    :param weights: identity of the weights, or None
+    """
+    outputs = settings.get("outputs") or {}
+    optimizations = env.config.get("optimizations") or {}
+    return {
+        "inputs": dict(identity),
+        "code": code_files(Path(os.getcwd())),
+        "weights": weights,
+        "settings": {
+            **{name: value for name, value in settings.items() if name not in {*_WITHOUT_EFFECT, "outputs"}},
+            "outputs": {name: value for name, value in outputs.items() if name not in _OUTPUTS_WITHOUT_EFFECT},
+            "mixed_precision": optimizations.get("mixed_precision") or "none",
+            "hyperparameters": dict(env.hparams),
+            "seed": env.seed,
+        },
+    }
+
+
+def code_files(root: Path) -> dict[str, str]:
+    """Return the user's modules that this process has imported: path below the folder -> sha256.
+
+    Other files of the folder do not matter: a DAG folder holds code of many DAGs. Blank lines around the code do not
+    matter either: the function of a decorated task keeps its line numbers by them.
+    """
+    found = {}
+    for module_name, module in list(sys.modules.items()):
+        path = getattr(module, "__file__", None)
+        if not isinstance(path, str) or not path.endswith(".py") or module_name.partition(".")[0] == _LIBRARY:
+            continue
+        try:
+            name = Path(os.path.abspath(path)).relative_to(root)
+            if "site-packages" not in name.parts:
+                found[str(name)] = hashlib.sha256(Path(path).read_bytes().strip()).hexdigest()
+        except (ValueError, OSError):
+            continue
+    return dict(sorted(found.items()))

@@ -1,0 +1,353 @@
+"""Ledger of an output folder: which shards are done, by which run, from what.
+
+::
+
+    _dtrain/owner.json                       the run that may write, with a counter that it raises
+    _dtrain/run.json                         what the results depend on, and the batch size
+    _dtrain/plan.json                        the shards
+    _dtrain/done/00012.<run>.json            one entry per shard: its part, rows, checksum, schema, metrics
+    _dtrain/skipped/00012.json               a shard that was set aside, and why
+    _dtrain/parts/part-00012.<run>.parquet   parts that are not published yet (file systems)
+    part-00012.parquet                       published part (file systems)
+    part-00012.<run>.parquet                 part (object stores, which cannot rename)
+    manifest.json                            the result, written last
+
+The ledger alone decides what is missing. It needs no store of the control side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError
+from airflow_provider_dtrain.train.inference.output_folder import OWN, OutputFolder
+from airflow_provider_dtrain.train.inference.shards import Shard, differences
+
+log = logging.getLogger(__name__)
+
+RUN = f"{OWN}/run.json"
+PLAN = f"{OWN}/plan.json"
+DONE = f"{OWN}/done"
+SKIPPED = f"{OWN}/skipped"
+PARTS = f"{OWN}/parts"
+MANIFEST = "manifest.json"
+FORMAT = 1
+_ENTRY = re.compile(r"(\d{5,})\.(.+)\.json", re.ASCII)
+#: Characters of an error message that the ledger keeps.
+ERROR_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A shard that is done."""
+
+    shard: int
+    #: Run that computed it.
+    run: str
+    #: Name of the part, without folder. None: the processor returned no rows.
+    part: str | None
+    rows: int
+    size: int
+    sha256: str
+    #: Column -> type; empty without rows.
+    schema: Mapping[str, str] = field(default_factory=dict)
+    #: Metric -> (reducer, value, weight), see :mod:`airflow_provider_dtrain.train.inference.metrics`.
+    metrics: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    #: Rows of the input, which are also rows of the output unless the processor returned none.
+    rows_read: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name of the entry in the ledger."""
+        return f"{DONE}/{self.shard:05d}.{self.run}.json"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A shard that was set aside."""
+
+    shard: int
+    label: str
+    error: str
+    #: Run key of the run that set it aside. Another run tries it again.
+    key: str
+
+
+class Ledger:
+    """The ledger of one output folder, as one run uses it.
+
+    :param run: name of this run, different for each attempt; part of the names of its files
+    :param key: name that all attempts of one task share
+    """
+
+    def __init__(self, folder: OutputFolder, *, run: str, key: str, suffix: str) -> None:
+        self.folder = folder
+        self.run = run
+        self.key = key
+        self._suffix = suffix
+
+    # -- the start of a run, on rank 0 -----------------------------------------------------------------------------
+
+    def open(self, facts: Mapping[str, Any], shards: Sequence[Shard], *, overwrite: bool) -> dict[str, Any]:
+        """Begin or continue the work in the folder. Return what the ledger knows of the run.
+
+        :param facts: what the results depend on: part -> JSON
+        :param overwrite: begin anew unless this task itself has begun
+        :raises OtherRunError: the folder holds results that depend on other facts, or files that are not of a run
+        """
+        known = self._document(RUN)
+        if known is None:
+            self.refuse_strangers()
+        elif overwrite and known.get("key") != self.key:
+            self.clear()
+            known = None
+        if known is not None:
+            self._compare(known, facts, overwrite=overwrite)
+            return known
+        document = {"format": FORMAT, "key": self.key, "facts": dict(facts), "batch_size": None}
+        self.folder.write(PLAN, encode([shard.to_dict() for shard in shards]))
+        self.folder.write(RUN, encode(document))
+        return document
+
+    def set_batch_size(self, size: int) -> None:
+        """Record the batch size, which every later run into the folder uses."""
+        self.folder.write(RUN, encode({**(self._document(RUN) or {}), "batch_size": size}))
+
+    def planned(self) -> list[Shard]:
+        """Return the shards that the folder's first run planned."""
+        content = self.folder.read(PLAN)
+        found = decode(content) if content is not None else None
+        if not isinstance(found, list):
+            raise OutputFolderError(
+                f"The ledger of {self.folder.location} is damaged: {PLAN} is missing or not readable. Remove the "
+                "folder, or set overwrite: true."
+            )
+        return [Shard.from_dict(item) for item in found]
+
+    def clear(self) -> None:
+        """Remove the results of another run: the manifest first, so that no moment shows a part of them."""
+        folder = self.folder
+        own = {name for name in folder.names() if name.startswith("part-") or name == MANIFEST}
+        strangers = set(folder.strangers()) - own
+        if strangers:
+            raise OtherRunError(self._foreign(strangers))
+        folder.remove(MANIFEST)
+        folder.remove(RUN)
+        for place in (DONE, SKIPPED, PARTS):
+            for name in folder.names(place):
+                folder.remove(f"{place}/{name}")
+        for name in sorted(own):
+            folder.remove(name)
+        folder.remove(PLAN)
+
+    # -- shards ----------------------------------------------------------------------------------------------------
+
+    def entries(self) -> dict[int, Entry]:
+        """Return the entry of each shard that is done and whose part exists, read anew."""
+        names = [f"{DONE}/{name}" for name in self.folder.names(DONE) if _ENTRY.fullmatch(name)]
+        sizes: dict[int, Entry] = {}
+        for name, content in sorted(self.folder.read_all(names).items()):
+            found = _entry(content)
+            # A run that was cut off while it wrote leaves an entry that cannot be read, and another run's comes first.
+            if found is None or found.name != name or found.shard in sizes:
+                continue
+            if found.part is None or self.place_of(found) is not None:
+                sizes[found.shard] = found
+        return sizes
+
+    def place_of(self, entry: Entry) -> str | None:
+        """Return the name of a part in the folder, wherever it is now, or None when it is missing or was cut."""
+        if entry.part is None:
+            return None
+        places = (f"{PARTS}/{entry.part}", self.final_name(entry)) if self.folder.renames else (entry.part,)
+        return next((place for place in places if self.folder.size(place) == entry.size), None)
+
+    def skipped(self) -> dict[int, Skipped]:
+        """Return the shards that attempts of this task have set aside."""
+        names = [f"{SKIPPED}/{name}" for name in self.folder.names(SKIPPED)]
+        found = [decode(content) for content in self.folder.read_all(names).values()]
+        known = [Skipped(**item) for item in found if isinstance(item, dict)]
+        return {one.shard: one for one in known if one.key == self.key}
+
+    def part_name(self, shard: int) -> str:
+        """Return the name of this run's part of a shard."""
+        return f"part-{shard:05d}.{self.run}.{self._suffix}"
+
+    def final_name(self, entry: Entry) -> str:
+        """Return the name that a part has in the published folder."""
+        assert entry.part is not None
+        return f"part-{entry.shard:05d}.{self._suffix}" if self.folder.renames else entry.part
+
+    def delivery_name(self, shard: int) -> str:
+        """Return the place of this run's part of a shard before it is published."""
+        name = self.part_name(shard)
+        return f"{PARTS}/{name}" if self.folder.renames else name
+
+    def add(self, entry: Entry) -> None:
+        """Record that a shard is done. Its part is in the folder already."""
+        self.folder.write(entry.name, encode(entry.__dict__))
+
+    def set_aside(self, shard: Shard, error: str) -> Skipped:
+        """Record that a shard is skipped."""
+        one = Skipped(shard.index, shard.label, error[:ERROR_CHARACTERS], self.key)
+        self.folder.write(f"{SKIPPED}/{shard.index:05d}.json", encode(one.__dict__))
+        return one
+
+    # -- the end of a run, on rank 0 -------------------------------------------------------------------------------
+
+    def publish(
+        self, entries: Iterable[Entry], skipped: Iterable[Skipped], facts: Mapping[str, Any], metrics: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], str]:
+        """Give every part its final name, remove what does not belong, write the manifest. Can be repeated.
+
+        :return: the manifest, and its sha256
+        :raises OutputFolderError: a part is missing
+        """
+        folder = self.folder
+        ordered = sorted(entries, key=lambda entry: entry.shard)
+        names = {entry.shard: self.final_name(entry) for entry in ordered if entry.part is not None}
+        for entry in ordered:
+            if entry.part is None:
+                continue
+            place = self.place_of(entry)
+            if place is None:
+                raise OutputFolderError(
+                    f"The part {entry.part} of {folder.location} has vanished or was changed. Run again: its shard is "
+                    "computed anew."
+                )
+            if place != names[entry.shard]:
+                folder.rename(place, names[entry.shard])
+        kept = set(names.values())
+        for name in folder.names():
+            if name.startswith("part-") and name not in kept:
+                folder.remove(name)
+        aside = list(skipped)
+        manifest = {
+            "format": FORMAT,
+            "location": folder.location,
+            "rows": sum(entry.rows for entry in ordered),
+            "rows_read": sum(entry.rows_read for entry in ordered),
+            "bytes": sum(entry.size for entry in ordered),
+            "schema": next((dict(entry.schema) for entry in ordered if entry.schema), {}),
+            "metrics": dict(metrics),
+            "facts": dict(facts),
+            "objects": [
+                {"name": names[entry.shard], "shard": entry.shard, "rows": entry.rows, "bytes": entry.size,
+                 "sha256": entry.sha256}
+                for entry in ordered
+                if entry.part is not None
+            ],
+            "skipped": [{"shard": one.shard, "label": one.label, "error": one.error} for one in aside],
+        }  # fmt: skip
+        content = json.dumps(manifest, allow_nan=False, indent=1).encode()
+        if folder.read(MANIFEST) != content:
+            folder.write(MANIFEST, content)
+        for name in folder.names(PARTS):
+            folder.remove(f"{PARTS}/{name}")
+        return manifest, hashlib.sha256(content).hexdigest()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _document(self, name: str) -> dict[str, Any] | None:
+        content = self.folder.read(name)
+        if content is None:
+            return None
+        found = decode(content)
+        if not isinstance(found, dict) or found.get("format") != FORMAT:
+            raise OtherRunError(
+                f"{self.folder.location}/{name} is damaged, or was written by another version. Use another output "
+                "folder, or remove this one."
+            )
+        return found
+
+    def refuse_strangers(self) -> None:
+        """Raise when the folder holds files, but no ledger.
+
+        :raises OtherRunError: names some of the files
+        """
+        if self._document(RUN) is not None:
+            return
+        strangers = self.folder.strangers()
+        if strangers:
+            raise OtherRunError(self._foreign(strangers))
+
+    def _foreign(self, names: Iterable[str]) -> str:
+        shown = sorted(names)
+        more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+        return (
+            f"The output folder {self.folder.location} must be empty, or hold results of a batch inference. It holds "
+            f"{', '.join(shown[:3])}{more}, which no run wrote. Use another folder."
+        )
+
+    def _compare(self, known: Mapping[str, Any], facts: Mapping[str, Any], *, overwrite: bool) -> None:
+        before = known.get("facts") or {}
+        names = [name for name in facts if _plain(before.get(name)) != _plain(facts[name])]
+        if not names:
+            return
+        lines = "".join(f"\n  {name}: {_words(name, before.get(name), facts[name])}" for name in names)
+        advice = "Clear the task's output folder" if overwrite else "Use another folder, or set overwrite: true"
+        raise OtherRunError(
+            f"The output folder {self.folder.location} holds results that depend on other {', '.join(names)}. {advice}."
+            f"{lines}"
+        )
+
+
+def _words(name: str, before: Any, now: Any) -> str:
+    if name == "inputs" and isinstance(before, Mapping):
+        return "; ".join(differences(before, now))
+    return difference(before, now)
+
+
+def difference(before: Any, now: Any) -> str:
+    """Return the first difference of two JSON values, ``was X, is Y``, with its path."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in [*before, *(key for key in now if key not in before)]:
+            if _plain(before.get(key)) != _plain(now.get(key)):
+                inner = difference(before.get(key), now.get(key))
+                return f"{key}: {inner}"
+    if isinstance(before, list) and isinstance(now, list):
+        for index, (old, new) in enumerate(zip(before, now)):
+            if _plain(old) != _plain(new):
+                return f"[{index}]: {difference(old, new)}"
+        return f"was {len(before)} items, is {len(now)} items"
+    return f"was {_shown(before)}, is {_shown(now)}"
+
+
+def _shown(value: Any) -> str:
+    text = "missing" if value is None else json.dumps(value)
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def _plain(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def encode(value: Any) -> bytes:
+    """Return a document of the ledger: JSON, with a checksum by which a cut file is found."""
+    text = json.dumps(value, allow_nan=False)
+    return f'{{"crc32": {zlib.crc32(text.encode())}, "document": {text}}}'.encode()
+
+
+def decode(content: bytes) -> Any:
+    """Return the document, or None when it is damaged."""
+    try:
+        found = json.loads(content)
+        value = found["document"]
+        return value if found["crc32"] == zlib.crc32(json.dumps(value, allow_nan=False).encode()) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _entry(content: bytes) -> Entry | None:
+    found = decode(content)
+    try:
+        return Entry(**found) if isinstance(found, dict) else None
+    except TypeError:
+        return None

@@ -1,0 +1,276 @@
+"""Pipeline of one rank: reads ahead, computes, and writes in the background, shard by shard."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_provider_dtrain.train.inference.inputs import Input, InputBatch
+from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
+from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
+from airflow_provider_dtrain.train.inference.output_folder import explained
+from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.outputs.rows import to_rows
+from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter
+from airflow_provider_dtrain.train.inference.shards import Shard
+
+#: Batches that are read ahead, and batches that wait for the writer.
+READ_AHEAD = 4
+WRITE_BEHIND = 4
+_END = object()
+
+
+class Reader(threading.Thread):
+    """Reads the batches of one shard ahead of their computation.
+
+    :param after: reader of the shard before, which must have ended because one thread at a time uses the input
+    :param pins: copy tensors to page-locked memory, from which the GPU fetches them in the background
+    """
+
+    def __init__(
+        self, source: Input, shard: Shard, batch_size: int, *, pins: bool, after: threading.Thread | None = None
+    ) -> None:
+        super().__init__(name=f"dtrain-read-{shard.index}", daemon=True)
+        self._source = source
+        self._after = after
+        self._shard = shard
+        self._batch_size = batch_size
+        self._pins = pins
+        self._batches: queue.Queue[Any] = queue.Queue(maxsize=READ_AHEAD)
+        self._left = threading.Event()
+        self.start()
+
+    def __iter__(self) -> Iterator[InputBatch]:
+        """Yield the batches. Raises what reading raised."""
+        while True:
+            item = self._batches.get()
+            if item is _END:
+                return
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._left.set()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._batches.get_nowait()
+        self.join()
+
+    def run(self) -> None:
+        """Read to the end of the shard, or until :meth:`close`."""
+        try:
+            if self._after is not None:
+                self._after.join()
+                self._after = None
+            for batch in self._source.batches(self._shard, self._batch_size):
+                if self._pins:
+                    batch = pinned(batch)
+                if not self._put(batch):
+                    return
+            self._put(_END)
+        except BaseException as error:  # raised where the batches are used
+            self._put(error)
+
+    def _put(self, item: Any) -> bool:
+        while not self._left.is_set():
+            try:
+                self._batches.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+            return True
+        return False
+
+
+def pinned(batch: InputBatch) -> InputBatch:
+    """Return a batch whose tensors are in page-locked memory."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    batch.data = pin_memory(batch.data)
+    return batch
+
+
+@dataclass
+class Work:
+    """A shard on its way through the pipeline."""
+
+    shard: Shard
+    reader: Reader
+    metrics: ShardMetrics = field(default_factory=ShardMetrics)
+    started_at: float = field(default_factory=time.monotonic)
+    rows: int = 0
+    #: First error of any stage. The shard's output is discarded.
+    error: BaseException | None = None
+
+
+class PartOutput:
+    """The part of one shard, written by the writer's thread."""
+
+    def __init__(self, ledger: Ledger, options: OutputOptions) -> None:
+        self._ledger = ledger
+        self._options = options
+        self._open: contextlib.ExitStack | None = None
+        self._path: Any = None
+        self._file: Any = None
+        self._writer: PartWriter | None = None
+
+    def write(self, result: Any, batch: InputBatch) -> None:
+        """Append the rows of one batch."""
+        rows = to_rows(result, batch, self._options)
+        if rows.table is None:
+            return
+        if self._writer is None:
+            self._open = contextlib.ExitStack()
+            self._path = self._open.enter_context(self._ledger.folder.scratch())
+            with explained(self._ledger.folder.location):
+                self._file = self._open.enter_context(self._path.open("wb"))
+            self._writer = PartWriter(self._file, self._options)
+        self._writer.write(rows)
+
+    def finish(self, work: Work) -> Entry:
+        """Deliver the part to the output folder and return its entry, which is not recorded yet."""
+        if self._writer is None or self._open is None:
+            return Entry(work.shard.index, self._ledger.run, None, 0, 0, "", {}, work.metrics.parts(), work.rows)
+        with self._open:
+            info = self._writer.close()
+            with explained(self._ledger.folder.location):
+                self._file.close()
+            size, digest = digest_of(self._path)
+            self._ledger.folder.deliver(self._path, self._ledger.delivery_name(work.shard.index))
+        return Entry(
+            shard=work.shard.index,
+            run=self._ledger.run,
+            part=self._ledger.part_name(work.shard.index),
+            rows=info.rows,
+            size=size,
+            sha256=digest,
+            schema=info.schema,
+            metrics=work.metrics.parts(),
+            rows_read=work.rows,
+        )
+
+    def discard(self) -> None:
+        """Remove the incomplete part."""
+        if self._open is not None:
+            # Closing flushes, which a full disk refuses again.
+            with contextlib.suppress(OSError):
+                self._open.close()
+
+
+def digest_of(path: Any) -> tuple[int, str]:
+    """Return size and sha256 of a file."""
+    digest = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+            size += len(piece)
+    return size, digest.hexdigest()
+
+
+class Pipeline:
+    """Takes shards from reading to their entries. The computation runs in the caller's thread.
+
+    :param process: batch and its index in the shard -> rows
+    :param begin: called before each batch with the shard's metrics and the rows of the batch
+    :param move: moves a batch to the device
+    :param beat: called after each batch with its rows
+    :param record: called by the writer's thread with the entry of a complete shard
+    """
+
+    def __init__(
+        self,
+        source: Input,
+        new_output: Callable[[], PartOutput],
+        process: Callable[[Any, int], Any],
+        *,
+        begin: Callable[[ShardMetrics, int], None],
+        move: Callable[[Any], Any],
+        beat: Callable[[int], None],
+        record: Callable[[Work, Entry], None],
+        pins: bool,
+    ) -> None:
+        self._source = source
+        self._new_output = new_output
+        self._process = process
+        self._begin = begin
+        self._move = move
+        self._beat = beat
+        self._record = record
+        self._pins = pins
+        self._reader: Reader | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="dtrain-write")
+        self._behind = threading.BoundedSemaphore(WRITE_BEHIND)
+        self._failed: queue.SimpleQueue[Work] = queue.SimpleQueue()
+
+    def read(self, shard: Shard, batch_size: int) -> Work:
+        """Begin to read a shard."""
+        self._reader = Reader(self._source, shard, batch_size, pins=self._pins, after=self._reader)
+        return Work(shard, self._reader)
+
+    def compute(self, work: Work) -> None:
+        """Compute a shard. Its last rows are written and its entry is recorded in the background."""
+        output = self._new_output()
+        try:
+            for index, batch in enumerate(work.reader):
+                if work.error is not None:
+                    break
+                self._begin(work.metrics, batch.rows)
+                result = self._process(self._move(batch.data), index)
+                work.rows += batch.rows
+                self._submit(work, output.write, result, batch)
+                self._beat(batch.rows)
+        except Exception as error:
+            work.error = work.error or error
+        finally:
+            work.reader.close()
+        self._submit(work, self._finish, work, output, always=True)
+
+    def failures(self) -> Iterator[Work]:
+        """Yield the shards that have failed in any stage since the last call."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                yield self._failed.get_nowait()
+
+    def drain(self) -> None:
+        """Wait until the writer has nothing left to do."""
+        self._writer.submit(int).result()
+
+    def close(self) -> None:
+        """End the writer's thread."""
+        self._writer.shutdown(wait=True)
+
+    def _submit(self, work: Work, function: Callable[..., Any], *arguments: Any, always: bool = False) -> None:
+        self._behind.acquire()
+        try:
+            self._writer.submit(self._run, work, function, arguments, always)
+        except BaseException:
+            self._behind.release()
+            raise
+
+    def _run(self, work: Work, function: Callable[..., Any], arguments: tuple[Any, ...], always: bool) -> None:
+        try:
+            if always or work.error is None:
+                function(*arguments)
+        except BaseException as error:  # of this shard alone; the rank decides what follows
+            work.error = work.error or error
+        finally:
+            self._behind.release()
+
+    def _finish(self, work: Work, output: PartOutput) -> None:
+        if work.error is None:
+            try:
+                self._record(work, output.finish(work))
+            except BaseException as error:
+                work.error = error
+        if work.error is not None:
+            output.discard()
+            self._failed.put(work)

@@ -1,0 +1,150 @@
+"""Batch inference on one rank: from the configuration to the published folder."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.context import Context
+from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError
+from airflow_provider_dtrain.train.inference import batch_size, fingerprint, processor_loader, publication
+from airflow_provider_dtrain.train.inference.adapters import Processor
+from airflow_provider_dtrain.train.inference.inputs import Input, open_input
+from airflow_provider_dtrain.train.inference.ledger import Ledger
+from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
+from airflow_provider_dtrain.train.inference.output_folder import OWN, OutputFolder, open_folder
+from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.owner import Owner
+from airflow_provider_dtrain.train.inference.processor import InferenceContext
+from airflow_provider_dtrain.train.inference.run import Begun, Run
+from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop
+from airflow_provider_dtrain.train.inference.weights import Weights
+from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
+
+log = logging.getLogger(__name__)
+
+
+def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Compute what is missing in the output folder, and publish it. Called by all ranks.
+
+    :param settings: the section ``inference`` of the configuration
+    :return: the manifest; None on the other ranks, and when the run was asked to stop before its end
+    :raises SetupError: the settings do not fit
+    :raises OutputFolderError: the folder cannot be written, is in use, or holds results of something else
+    :raises BadShardError: a shard failed too often
+    """
+    run = Run.of(ctx, settings)
+    weights = Weights(ctx._env.source_checkpoint, ctx.distributed, run.storage)
+    context = InferenceContext(ctx, weights, compiles=bool(settings.get("compile")))
+    inputs = settings.get("inputs")
+    found = processor_loader.load(str(settings.get("processor")), context, needs_data=not inputs)
+    used = weights.identity()
+    weights.release()
+    options = OutputOptions.parse(run.outputs)
+    source = open_input(inputs or {}, storage=run.storage, passed=options.columns)
+    folder = open_folder(str(run.outputs["path"]), run.storage)
+    ledger = Ledger(folder, run=run.name, key=run.key, suffix=run.kind)
+    with _owned(run, folder, ledger) as owner:
+        _check_common(run, folder)
+        begun: Begun = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used))
+        with found.running():
+            size = ctx.distributed.on_chief(lambda: _batch_size(run, ledger, source, begun, found, context))
+            options.expect(begun.schema or {})
+            queue = WorkQueue(ctx.distributed, begun.missing)
+            progress = publication.announce(run, folder, queue, begun, size)
+            loop = ShardLoop(run, queue, ledger, source, found, context, options, begun.shards, size, owner)
+            loop.work()
+        found.finish()
+        manifest = publication.end(run, queue, ledger, owner, begun, stopped=loop.stopped)
+        if progress is not None:
+            progress.end()
+        return manifest
+
+
+@contextlib.contextmanager
+def _owned(run: Run, folder: OutputFolder, ledger: Ledger) -> Iterator[Owner | None]:
+    """Own the folder for the duration of the block. Called by all ranks."""
+    owner = Owner(folder, run=run.name, key=run.key, host=socket.gethostname()) if run.is_chief else None
+
+    def acquire() -> None:
+        assert owner is not None
+        ledger.refuse_strangers()
+        owner.acquire()
+
+    try:
+        run.ctx.distributed.on_chief(acquire)
+        yield owner
+    finally:
+        if owner is not None:
+            owner.release()
+
+
+def _check_common(run: Run, folder: OutputFolder) -> None:
+    """Raise when the hosts do not see the same folder. Called by all ranks.
+
+    :raises OutputFolderError: names the hosts that do not see what rank 0 wrote
+    """
+    distributed = run.ctx.distributed
+    name = f"{OWN}/common-{run.name}"
+    distributed.on_chief(lambda: folder.write(name, b"x"))
+    answers = distributed.allgather((folder.read(name) is not None, socket.gethostname()))
+    if run.is_chief:
+        folder.remove(name)
+    apart = sorted({host for sees, host in answers if not sees})
+    if apart:
+        raise OutputFolderError(
+            f"The output folder {folder.location} is not the same on all hosts: {', '.join(apart)} did not see a file "
+            f"that {answers[0][1]} wrote into it. Use shared storage or a URL, or set inference.collect: true."
+        )
+
+
+def _begin(run: Run, ledger: Ledger, source: Input, weights: Any) -> Begun:
+    """Plan, and open the ledger. Rank 0 alone calls it."""
+    plan = source.plan()
+    facts = fingerprint.facts(run.ctx._env, run.settings, plan.identity, weights)
+    known = ledger.open(facts, plan.shards, overwrite=bool(run.outputs.get("overwrite")))
+    shards = tuple(ledger.planned())
+    entries = ledger.entries()
+    skipped = ledger.skipped()
+    missing = tuple(shard.index for shard in shards if shard.index not in entries and shard.index not in skipped)
+    return Begun(facts, known.get("batch_size"), shards, tuple(entries.values()), tuple(skipped.values()), missing)
+
+
+def _batch_size(run: Run, ledger: Ledger, source: Input, begun: Begun, found: Processor, context: Any) -> int:
+    """Return the batch size: that of earlier runs into the folder, else the configured or the best one.
+
+    Rank 0 alone calls it.
+    """
+    wanted = batch_size.configured(run.settings.get("batch_size"))
+    if begun.batch_size is not None:
+        if wanted not in {None, begun.batch_size}:
+            raise OtherRunError(
+                f"The output folder {ledger.folder.location} holds results of batches of {begun.batch_size} rows, and "
+                f"inference.batch_size is {wanted}. Use another folder, or set overwrite: true."
+            )
+        return begun.batch_size
+    size = wanted or _grown(run, source, begun, found, context)
+    ledger.set_batch_size(size)
+    return size
+
+
+def _grown(run: Run, source: Input, begun: Begun, found: Processor, context: Any) -> int:
+    """Return the best batch size for the first shard. Its rows and metrics are discarded."""
+    import torch
+
+    device = run.ctx.device
+    first = begun.shards[begun.missing[0] if begun.missing else 0]
+
+    def compute(batch: Any) -> None:
+        context._begin(ShardMetrics(), batch.rows)
+        found.process(run.ctx.to_device(batch.data), 0)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    most = max((shard.rows or batch_size.MOST for shard in begun.shards), default=1)
+    size = batch_size.grown(lambda size: source.batches(first, size), compute, most=most)
+    log.info("inference.batch_size: auto is %d rows", size)
+    return size

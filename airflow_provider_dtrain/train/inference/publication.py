@@ -1,0 +1,173 @@
+"""Beginning and end of a batch inference as rank 0 reports them: progress, metrics, manifest."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.inference import metrics
+from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
+from airflow_provider_dtrain.train.inference.output_folder import OutputFolder
+from airflow_provider_dtrain.train.inference.owner import Owner
+from airflow_provider_dtrain.train.inference.run import Begun, Run
+from airflow_provider_dtrain.train.inference.shards import Shard
+from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
+from airflow_provider_dtrain.train.process.heartbeat import HERE
+
+log = logging.getLogger(__name__)
+
+#: Interval of the lines about progress in the log, seconds.
+SAY_EVERY_S = 10.0
+#: Skipped shards that the event of the end names.
+SKIPPED_MOST = 100
+WAITING = ("exchange", "the shards of other ranks")
+
+
+class Progress(threading.Thread):
+    """Logs the progress of all ranks, from rank 0's counters.
+
+    :param total: rows of the missing shards; None: unknown
+    :param shards: number of missing shards
+    """
+
+    def __init__(self, queue: WorkQueue, shards: int, total: int | None) -> None:
+        super().__init__(name="dtrain-inference-progress", daemon=True)
+        self._queue = queue
+        self._shards = shards
+        self._total = total
+        self._over = threading.Event()
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """Log until :meth:`end`."""
+        while not self._over.wait(SAY_EVERY_S):
+            try:
+                log.info("%s", self.words())
+            except RuntimeError:
+                # The key-value store ends with the gang.
+                return
+
+    def end(self) -> None:
+        """Log the last line."""
+        self._over.set()
+        self.join()
+        log.info("%s", self.words())
+
+    def words(self) -> str:
+        """Return shards, rows, rows per second and the time that is left."""
+        rows = self._queue.count_rows(0)
+        ended = self._queue.ended
+        passed_s = max(time.monotonic() - self._began, 1e-9)
+        share = rows / self._total if self._total else ended / max(1, self._shards)
+        left = f", about {duration(passed_s * (1 - share) / share)} left" if 0 < share < 1 else ""
+        return (
+            f"{ended:,} of {self._shards:,} shards, {rows:,} rows ({min(share, 1):.0%}), "
+            f"{rows / passed_s:,.0f} rows/s{left}"
+        )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as ``2 h 05 min``, ``3 min 20 s`` or ``12 s``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+
+
+def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, batch_size: int) -> Progress | None:
+    """Report what is to be done, and return the running progress on rank 0."""
+    if not run.is_chief:
+        return None
+    missing = [begun.shards[index] for index in begun.missing]
+    total = _rows(begun.shards)
+    done = sum(entry.rows_read for entry in begun.entries)
+    if begun.entries or begun.skipped:
+        log.info(
+            "%d of %d shards are done in %s; computing the rest", len(begun.entries), len(begun.shards), folder.location
+        )
+    run.ctx._writer.write(
+        "shards",
+        {
+            "total": len(begun.shards),
+            "missing": len(missing),
+            "rows": total,
+            "rows_done": done,
+            "location": folder.location,
+            "batch_size": batch_size,
+            "resumed": bool(begun.entries),
+        },
+        sync=True,
+    )
+    progress = Progress(queue, len(missing), _rows(missing))
+    progress.start()
+    return progress
+
+
+def _rows(shards: Sequence[Shard]) -> int | None:
+    """Return the rows of shards, or None when a shard's are unknown."""
+    found = [shard.rows for shard in shards]
+    return None if None in found else sum(rows for rows in found if rows is not None)
+
+
+def end(
+    run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner | None, begun: Begun, *, stopped: bool
+) -> dict[str, Any] | None:
+    """Wait for all ranks and publish, if no shard is missing. Called by all ranks.
+
+    :param stopped: this rank was asked to stop
+    :return: the manifest on rank 0, None elsewhere and when a shard is missing
+    """
+    with HERE.at(WAITING):
+        queue.leave()
+        if owner is None:
+            queue.wait_for_chief()
+            run.ctx._left_early = stopped
+            return None
+    manifest = None
+    if queue.ended < len(begun.missing):
+        run.ctx._left_early = True
+    else:
+        manifest = _publish(run, queue, ledger, owner, begun)
+    queue.chief_is_done()
+    return manifest
+
+
+def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner, begun: Begun) -> dict[str, Any]:
+    new, aside = queue.results()
+    entries = [*begun.entries, *new]
+    skipped = [*begun.skipped, *aside]
+    found = metrics.combined([entry.metrics for entry in sorted(entries, key=_number)])
+    owner.confirm()
+    manifest, digest = ledger.publish(entries, skipped, begun.facts, run.ctx._reporter.json_safe(found))
+    rows = manifest["rows_read"]
+    if found:
+        run.ctx.report_validation(rows, found, average=False)
+    run.ctx._writer.write(
+        "manifest",
+        {
+            "location": manifest["location"],
+            "rows": manifest["rows"],
+            "shards": len(begun.shards),
+            "bytes": manifest["bytes"],
+            "skipped": [one.shard for one in skipped][:SKIPPED_MOST],
+            "sha256": digest,
+            "schema": manifest["schema"],
+        },
+        sync=True,
+    )
+    log.info(
+        "%s rows in %s%s",
+        f"{manifest['rows']:,}",
+        manifest["location"],
+        f"; {len(skipped)} shards are set aside" if skipped else "",
+    )
+    run.ctx.set_result({"metrics": dict(found), "rows": manifest["rows"], "location": manifest["location"]})
+    return manifest
+
+
+def _number(entry: Entry) -> int:
+    return entry.shard

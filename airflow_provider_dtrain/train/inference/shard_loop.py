@@ -1,0 +1,262 @@
+"""Loop of one rank over shards: claims, retries, and shards that are set aside."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import BadShardError, OutputError, ResultRowsError, SchemaError
+from airflow_provider_dtrain.train.inference.adapters import Processor
+from airflow_provider_dtrain.train.inference.inputs import Input
+from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, Entry, Ledger, difference
+from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
+from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.owner import Owner
+from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work
+from airflow_provider_dtrain.train.inference.processor import InferenceContext
+from airflow_provider_dtrain.train.inference.run import Run
+from airflow_provider_dtrain.train.inference.shards import Shard
+from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
+from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
+
+log = logging.getLogger(__name__)
+
+#: Failures after which a shard fails the run, or is set aside.
+MOST_TRIES = 3
+#: Interval at which a rank counts its rows for the progress of the gang, seconds.
+COUNT_EVERY_S = 0.5
+
+
+class ShardLoop:
+    """One rank's way through the shards that it claims.
+
+    A shard that has failed before is computed alone, with nothing read ahead or written behind. After an attempt that
+    died in a shard, every shard is: the next death is then attributed to the right one.
+
+    :param shards: all shards of the input, in their order
+    :param owner: owner of the output folder; rank 0 only
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        queue: WorkQueue,
+        ledger: Ledger,
+        source: Input,
+        processor: Processor,
+        context: InferenceContext,
+        options: OutputOptions,
+        shards: Sequence[Shard],
+        batch_size: int,
+        owner: Owner | None,
+    ) -> None:
+        self._run = run
+        self._ctx = run.ctx
+        self._queue = queue
+        self._ledger = ledger
+        self._shards = shards
+        self._batch_size = batch_size
+        self._owner = owner
+        self._options = options
+        self._context = context
+        self._skips = run.settings.get("on_bad_shard") == "skip"
+        #: Failures per shard, in earlier attempts and in this one.
+        self._tries = dict(run.ctx._env.shard_failures)
+        #: An earlier attempt died in a shard that is not known for certain, so one shard at a time is on its way.
+        self._is_careful = bool(self._tries)
+        self._again: list[Shard] = []
+        self._uncounted = 0
+        self._count_at = 0.0
+        #: The run was asked to stop, so shards may be missing.
+        self.stopped = False
+        self._pipeline = Pipeline(
+            source,
+            self._new_output,
+            processor.process,
+            begin=self._begin,
+            move=run.ctx.to_device,
+            beat=self._beat,
+            record=self._record,
+            pins=getattr(run.ctx.device, "type", "cpu") == "cuda",
+        )
+
+    def work(self) -> None:
+        """Compute shards until none is left, or the run is asked to stop.
+
+        :raises BadShardError: a shard failed too often, and the configuration does not skip it
+        """
+        try:
+            self._work()
+            self._count_rows()
+        finally:
+            self._pipeline.close()
+
+    def _work(self) -> None:
+        ahead: Work | None = None
+        while not self._is_asked_to_stop():
+            if ahead is not None:
+                self._announce(ahead.shard)
+            work = ahead or self._open_next()
+            ahead = None
+            if work is None:
+                self._drain()
+                if not self._again:
+                    return
+            elif self._is_suspect(work.shard):
+                self._pipeline.compute(work)
+                self._drain()
+            else:
+                ahead = self._open_ahead()
+                self._pipeline.compute(work)
+                self._settle()
+        self.stopped = True
+        if ahead is not None:
+            ahead.reader.close()
+        self._drain()
+
+    # -- claims ----------------------------------------------------------------------------------------------------
+
+    def _open_next(self) -> Work | None:
+        """Begin to read the next shard, or return None when no shard is left."""
+        while (shard := self._claim() or self._next_again()) is not None:
+            if self._tries.get(shard.index, 0) >= MOST_TRIES:
+                self._give_up(shard, f"it failed {self._tries[shard.index]} times in earlier attempts", None)
+                continue
+            if self._is_suspect(shard):
+                self._drain()
+            self._announce(shard)
+            return self._pipeline.read(shard, self._batch_size)
+        return None
+
+    def _open_ahead(self) -> Work | None:
+        """Begin to read a shard while another one is computed."""
+        shard = self._claim()
+        if shard is None:
+            return None
+        if self._is_suspect(shard):
+            self._again.append(shard)
+            return None
+        return self._pipeline.read(shard, self._batch_size)
+
+    def _claim(self) -> Shard | None:
+        index = self._queue.claim()
+        return None if index is None else self._shards[index]
+
+    def _next_again(self) -> Shard | None:
+        return self._again.pop(0) if self._again else None
+
+    def _is_suspect(self, shard: Shard) -> bool:
+        return self._is_careful or self._tries.get(shard.index, 0) > 0
+
+    def _is_asked_to_stop(self) -> bool:
+        return self._ctx._is_asked_to_stop()
+
+    def _announce(self, shard: Shard) -> None:
+        """Record that a shard is being processed, on disk before any of it: a crash is then attributed to it."""
+        tries = self._tries.get(shard.index, 0)
+        self._event("shard_started", {"shard": shard.index, "label": shard.label, "tries": tries})
+
+    # -- stages ----------------------------------------------------------------------------------------------------
+
+    def _new_output(self) -> PartOutput:
+        return PartOutput(self._ledger, self._options)
+
+    def _begin(self, metrics: ShardMetrics, rows: int) -> None:
+        self._context._begin(metrics, rows)
+        HERE.now = COMPUTE
+
+    def _beat(self, rows: int) -> None:
+        """Record the progress of one batch."""
+        ctx = self._ctx
+        if not HERE.started:
+            HERE.started = True
+            ctx._writer.write("first_step", {})
+        ctx._batches += 1
+        self._uncounted += rows
+        if time.monotonic() >= self._count_at:
+            self._count_rows()
+        HERE.now = DATA
+
+    def _count_rows(self) -> None:
+        """Add this rank's rows to those of the gang. One message takes longer than a small batch."""
+        self._queue.count_rows(self._uncounted)
+        self._uncounted = 0
+        self._count_at = time.monotonic() + COUNT_EVERY_S
+
+    def _record(self, work: Work, entry: Entry) -> None:
+        """Record a complete shard. Runs in the writer's thread."""
+        if self._owner is not None:
+            self._owner.check()
+        self._check_schema(entry)
+        self._ledger.add(entry)
+        self._queue.post(entry)
+        facts = {"rows": entry.rows, "bytes": entry.size, "part": entry.part, "sha256": entry.sha256}
+        seconds = round(time.monotonic() - work.started_at, 3)
+        self._event("shard_done", {"shard": entry.shard, **facts, "seconds": seconds})
+
+    def _check_schema(self, entry: Entry) -> None:
+        """Raise when the shard's output has other columns or types than the first one of the gang.
+
+        :raises SchemaError: names the first column that differs
+        """
+        if not entry.schema:
+            return
+        first = json.loads(self._ctx.distributed.first_value("schema", json.dumps(dict(entry.schema))))
+        if first != dict(entry.schema):
+            raise SchemaError(
+                f"The output of shard {entry.shard} has other columns or types than that of an earlier shard: "
+                f"{difference(first, dict(entry.schema))}. Declare inference.outputs.schema."
+            )
+
+    # -- failures --------------------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        self._pipeline.drain()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Decide about the shards that have failed: again, aside, or the end of the run."""
+        for work in self._pipeline.failures():
+            error = work.error
+            assert error is not None
+            if not _is_of_shard(error):
+                raise error
+            shard = work.shard
+            self._tries[shard.index] = tries = self._tries.get(shard.index, 0) + 1
+            words = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+            is_final = tries >= MOST_TRIES
+            facts = {"shard": shard.index, "label": shard.label, "error": words, "tries": tries, "is_final": is_final}
+            self._event("shard_failed", facts)
+            log.warning("Shard %d (%s) failed, try %d of %d: %s", shard.index, shard.label, tries, MOST_TRIES, words)
+            if is_final:
+                self._give_up(shard, words, error)
+            else:
+                self._again.append(shard)
+
+    def _give_up(self, shard: Shard, words: str, error: BaseException | None) -> None:
+        """Set a shard aside, or end the run.
+
+        :raises BadShardError: the configuration does not skip shards
+        """
+        if not self._skips:
+            raise BadShardError(
+                f"Shard {shard.index} ({shard.label}) failed {MOST_TRIES} times; the last error: {words}. Mend the "
+                "input or the processor, or set inference.on_bad_shard: skip."
+            ) from error
+        skipped = self._ledger.set_aside(shard, words)
+        self._queue.post(skipped)
+        self._event("shard_skipped", {"shard": shard.index, "label": shard.label, "error": skipped.error})
+        log.warning("Shard %d (%s) is set aside: its rows are missing in the output", shard.index, shard.label)
+
+    def _event(self, kind: str, fields: dict[str, Any]) -> None:
+        self._ctx._writer.write(kind, fields, sync=True)
+
+
+def _is_of_shard(error: BaseException) -> bool:
+    """Return False for a full disk, a folder that is gone, or a stop of the interpreter."""
+    if isinstance(error, OutputError):
+        return isinstance(error, (ResultRowsError, SchemaError))
+    return isinstance(error, Exception)

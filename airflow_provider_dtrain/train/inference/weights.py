@@ -1,0 +1,79 @@
+"""Weights that a batch inference uses, and their identity."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint import disk, storage
+from airflow_provider_dtrain.train.checkpoint.weights import load_weights, put
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.errors import CheckpointError
+
+
+class Weights:
+    """The checkpoint that ``inference.weights`` names. Rank 0 reads it, and sends it to the other ranks.
+
+    :param source: folder or URL; None: the configuration names none
+    :param config: ``checkpoint_storage`` of the configuration, for credentials
+    """
+
+    def __init__(self, source: Path | str | None, distributed: Distributed, config: Mapping[str, Any]) -> None:
+        self._source = source
+        self._distributed = distributed
+        self._config = config
+        self._content: bytes | None = None
+        self._identity: dict[str, Any] | None = None
+
+    @property
+    def exist(self) -> bool:
+        """True if the configuration names a checkpoint."""
+        return self._source is not None
+
+    def identity(self) -> dict[str, Any] | None:
+        """Return what names the weights: step and checksum, the same wherever a copy of them is. Called by all ranks.
+
+        None without weights.
+        """
+        self._fetch()
+        return self._identity
+
+    def load(self, model: Any, where: Any, index: int) -> None:
+        """Load the weights into a model. Called by all ranks.
+
+        :param where: another checkpoint, which each rank reads itself
+        :raises CheckpointError: there are no weights, or they do not fit
+        """
+        if where is not None:
+            load_weights(plain_model(model), where, index=index, storage_config=self._config)
+            return
+        if self._source is None:
+            raise CheckpointError(
+                "ctx.load_weights() has no checkpoint to load: set inference.weights, or pass a path or URL."
+            )
+        self._fetch()
+        assert self._content is not None
+        put(plain_model(model), self._content, index, str(self._source))
+
+    def release(self) -> None:
+        """Free the memory of the weights."""
+        self._content = None
+
+    def _fetch(self) -> None:
+        if self._source is None or self._content is not None:
+            return
+        content = None
+        if self._distributed.get_rank() == 0:
+            with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
+                found = storage.reader(self._source, self._config)(Path(scratch))
+                content = (found.path / disk.STATE).read_bytes()
+                self._identity = {"step": found.step, "sha256": found.sha256, "trial": found.metadata.get("trial_id")}
+        self._identity = self._distributed.broadcast(self._identity)
+        self._content = self._distributed.broadcast_bytes(content)
+
+
+def plain_model(model: Any) -> Any:
+    """Return the module inside a compiled model, whose parameters have the names of the checkpoint."""
+    return getattr(model, "_orig_mod", model)

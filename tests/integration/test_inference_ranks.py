@@ -1,0 +1,314 @@
+"""Batch inference on real ranks: the union of all outputs equals that of one process, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("torch")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+from tests.support.ranks import run_ranks  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+ROWS = 1_000
+#: pyarrow imports pandas with the first list that becomes a column.
+IMPORTS = "pandas pyarrow.parquet"
+PROGRAM = """
+import sys
+from airflow_provider_dtrain.train.inference.__main__ import main
+sys.exit(main([]))
+"""
+PROCESSOR = '''
+import os, signal, time
+import torch
+import airflow_provider_dtrain.train as dtrain
+
+class Model(dtrain.BatchProcessor):
+    def setup(self, ctx):
+        self.ctx = ctx
+        torch.manual_seed(1)
+        self.model = ctx.prepare_model(torch.nn.Linear(2, 3))
+
+    def process_batch(self, batch, batch_idx):
+        scores = self.model(torch.stack([batch["x"], batch["y"]], 1).float())
+        self.ctx.add_metrics({"positive": (scores[:, 0] > 0).float().mean()})
+        return {"label": scores.argmax(1), "score": scores.max(1).values}
+
+class DiesOnce(Model):
+    """Kills its process in the shard that holds row 450, once."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 450).any() and not os.path.exists("../died"):
+            open("../died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().process_batch(batch, batch_idx)
+
+class Poisoned(Model):
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 450).any():
+            raise ValueError("row 450 is poison")
+        return super().process_batch(batch, batch_idx)
+
+class Stops(Model):
+    """Asks its own run to stop, as its supervisor does, in the shard that holds row 150."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 150).any():
+            open("stop_requested", "w").close()
+        return super().process_batch(batch, batch_idx)
+
+class Slow(Model):
+    """Rank 0 takes far longer."""
+    def process_batch(self, batch, batch_idx):
+        time.sleep(0.2 if self.ctx.rank == 0 else 0)
+        return super().process_batch(batch, batch_idx)
+
+def double(batch):
+    return {"twice": batch["x"] * 2}
+
+def short(batch):
+    return {"twice": batch["x"][:-1]}
+'''
+
+
+@pytest.fixture
+def place(tmp_path):
+    table = pa.table(
+        {"id": range(ROWS), "x": [float(i % 7) for i in range(ROWS)], "y": [i / ROWS for i in range(ROWS)]}
+    )
+    (tmp_path / "in").mkdir()
+    pq.write_table(table.slice(0, 600), tmp_path / "in" / "a.parquet", row_group_size=100)
+    pq.write_table(table.slice(600), tmp_path / "in" / "b.parquet")
+    return tmp_path
+
+
+def infer(place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=None, **section):
+    """Run the program on some ranks, in a folder with the processor, and return what they left."""
+    run_dir = place / f"run-{len(list(place.iterdir()))}"
+    run_dir.mkdir()
+    (run_dir / "processors.py").write_text(PROCESSOR)
+    (run_dir / "script.py").write_text(PROGRAM)
+    outputs = {"path": str(place / folder), "columns": ["id"], "row_id": "row", **section.pop("outputs", {})}
+    settings = {
+        "processor": "processors:Model",
+        "inputs": {"path": str(place / "in"), "shard_rows": 50} if inputs is None else inputs,
+        "outputs": outputs,
+        "batch_size": 16,
+        **section,
+    }
+    context = {"config": {"inference": settings}, "hparams": {}, "shard_failures": failures or {}}
+    env = {"DTRAIN_RUN": f"store-{run}", "DTRAIN_TEST_IMPORTS": IMPORTS}
+    return run_ranks(run_dir / "script.py", run_dir, size, context=context, env=env)
+
+
+def well(ranks):
+    for rank in ranks:
+        assert rank.exit_code == 0, rank.output
+    return ranks
+
+
+def rows(place, folder="out"):
+    manifest = json.loads((place / folder / "manifest.json").read_text())
+    parts = [place / folder / one["name"] for one in manifest["objects"]]
+    assert sorted(os.listdir(place / folder)) == sorted([*(part.name for part in parts), "manifest.json", "_dtrain"])
+    table = pa.concat_tables([pq.read_table(part) for part in parts])
+    assert manifest["rows"] == table.num_rows
+    return table.sort_by("row").to_pylist()
+
+
+def events(ranks, kind):
+    return [event for rank in ranks for event in rank.events if event["kind"] == kind]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """Rows of a single process, computed by a plain loop."""
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(2, 3).eval()
+    found = []
+    with torch.inference_mode():
+        for shard in [
+            *((s, min(s + 50, 600)) for s in range(0, 600, 50)),
+            *((s, s + 50) for s in range(600, 1000, 50)),
+        ]:
+            for start in range(shard[0], shard[1], 16):
+                ids = range(start, min(start + 16, shard[1]))
+                x = torch.tensor([float(i % 7) for i in ids])
+                y = torch.tensor([i / ROWS for i in ids], dtype=torch.float64)
+                scores = model(torch.stack([x.double(), y], 1).float())
+                found += [
+                    {"label": int(label), "score": float(score), "id": i, "row": i}
+                    for i, label, score in zip(ids, scores.argmax(1), scores.max(1).values, strict=True)
+                ]
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_union_of_the_outputs_is_that_of_one_process_row_for_row(place, alone, size):
+    ranks = well(infer(place, size))
+
+    assert rows(place) == alone
+    (manifest,) = events(ranks, "manifest")
+    assert manifest["rows"] == ROWS
+    (validation,) = events(ranks, "validation")
+    assert 0 <= validation["metrics"]["positive"] <= 1
+    assert len(events(ranks, "shard_done")) == 20
+
+
+def test_a_killed_rank_costs_only_its_shards_and_another_number_of_ranks_computes_them(place, alone):
+    ranks = infer(place, 1, processor="processors:DiesOnce")
+    assert ranks[0].exit_code == -9
+    before = {event["shard"] for event in events(ranks, "shard_done")}
+    started = {event["shard"] for event in events(ranks, "shard_started")}
+    assert 0 < len(before) < 20
+    assert 9 in started - before
+
+    again = well(infer(place, 2, run="t1.2.8", processor="processors:DiesOnce", failures={"9": 1}))
+
+    assert {event["shard"] for event in events(again, "shard_done")} == set(range(20)) - before
+    assert rows(place) == alone
+
+
+def test_a_slow_rank_does_not_hold_up_the_others(place, alone):
+    ranks = well(infer(place, 2, processor="processors:Slow"))
+
+    slow, fast = (len([event for event in rank.events if event["kind"] == "shard_done"]) for rank in ranks)
+    assert slow + fast == 20
+    assert fast > 3 * slow
+    assert rows(place) == alone
+
+
+def test_a_second_run_computes_nothing_again(place, alone):
+    well(infer(place, 2))
+    before = (place / "out" / "manifest.json").read_bytes()
+
+    ranks = well(infer(place, 1, run="t2.1.9"))
+
+    assert events(ranks, "shard_started") == []
+    (shards,) = events(ranks, "shards")
+    assert (shards["total"], shards["missing"], shards["rows"], shards["rows_done"]) == (20, 0, ROWS, ROWS)
+    assert len(events(ranks, "manifest")) == len(events(ranks, "validation")) == 1
+    assert (place / "out" / "manifest.json").read_bytes() == before
+
+
+def test_a_lost_part_of_a_published_folder_is_computed_again(place, alone):
+    well(infer(place))
+    (place / "out" / "part-00003.parquet").unlink()
+
+    ranks = well(infer(place, run="t2.1.9"))
+
+    assert [event["shard"] for event in events(ranks, "shard_done")] == [3]
+    assert rows(place) == alone
+
+
+def test_a_poisoned_shard_is_tried_three_times_and_fails_the_run_with_its_rows(place):
+    (rank,) = infer(place, processor="processors:Poisoned")
+
+    assert rank.exit_code == 66
+    words = r"Shard 9 \(a\.parquet rows 450-499\) failed 3 times; the last error: ValueError: row 450 is poison"
+    assert rank.said(words)
+    assert "BadShardError" in rank.error["message"]
+    assert [event["tries"] for event in rank.events if event["kind"] == "shard_failed"] == [1, 2, 3]
+    assert not (place / "out" / "manifest.json").exists()
+    assert os.listdir(place / "out") == ["_dtrain"]
+
+
+def test_a_poisoned_shard_is_set_aside_and_named_in_the_manifest(place, alone):
+    ranks = well(infer(place, 2, processor="processors:Poisoned", on_bad_shard="skip"))
+
+    assert rows(place) == [row for row in alone if not 450 <= row["id"] < 500]
+    manifest = json.loads((place / "out" / "manifest.json").read_text())
+    (aside,) = manifest["skipped"]
+    assert aside == {"shard": 9, "label": "a.parquet rows 450-499", "error": "ValueError: row 450 is poison"}
+    assert events(ranks, "manifest")[0]["skipped"] == [9]
+
+
+def test_a_shard_that_crashed_three_attempts_is_not_touched_again(place):
+    ranks = well(infer(place, processor="processors:DiesOnce", on_bad_shard="skip", failures={"9": 3}))
+
+    assert 9 not in {event["shard"] for event in events(ranks, "shard_started")}
+    assert events(ranks, "manifest")[0]["skipped"] == [9]
+
+
+def test_a_suspect_shard_is_computed_alone(place):
+    (rank,) = well(infer(place, failures={"5": 1}))
+
+    kinds = [(event["kind"], event.get("shard")) for event in rank.events if event["kind"].startswith("shard_")]
+    at = kinds.index(("shard_started", 5))
+    assert kinds[at + 1] == ("shard_done", 5)
+    assert len([kind for kind, _ in kinds[:at] if kind == "shard_started"]) == len(
+        [kind for kind, _ in kinds[:at] if kind == "shard_done"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"processor": "processors:double"}, r"depend on other settings.*processor: was .*Model"),
+        ({"outputs": {"columns": []}}, r"depend on other settings.*columns"),
+        ({"batch_size": 32}, r"batches of 16 rows, and inference\.batch_size is 32"),
+    ],
+    ids=["processor", "columns", "batch size"],
+)
+def test_a_used_folder_refuses_other_settings(place, change, words):
+    well(infer(place))
+
+    (rank,) = infer(place, run="t2.1.9", **change)
+
+    assert rank.exit_code == 1
+    assert rank.said(rf"(?s){words}")
+
+
+def test_changed_inputs_are_refused_and_overwrite_begins_anew(place):
+    well(infer(place))
+    pq.write_table(pa.table({"id": [0], "x": [0.0], "y": [0.0]}), place / "in" / "b.parquet")
+
+    (refused,) = infer(place, run="t2.1.9")
+    assert refused.exit_code == 1
+    assert refused.said(r"depend on other inputs")
+    well(infer(place, run="t3.1.9", outputs={"overwrite": True}))
+    assert len(rows(place)) == 601
+
+
+def test_a_run_that_is_asked_to_stop_ends_between_shards_and_resumes(place, alone):
+    ranks = infer(place, processor="processors:Stops")
+
+    assert ranks[0].exit_code == 0
+    assert len(events(ranks, "stopped")) == 1
+    assert not events(ranks, "manifest")
+    done = {event["shard"] for event in events(ranks, "shard_done")}
+    assert 3 in done
+    assert len(done) < 20
+    again = well(infer(place, 2, run="t1.2.8", processor="processors:Stops"))
+    assert done.isdisjoint(event["shard"] for event in events(again, "shard_done"))
+    assert rows(place) == alone
+
+
+def test_a_plain_function_is_a_processor(place):
+    well(infer(place, processor="processors:double"))
+
+    assert rows(place)[8] == {"twice": 2.0, "id": 8, "row": 8}
+
+
+def test_a_processor_with_too_few_rows_is_named(place):
+    (rank,) = infer(place, processor="processors:short")
+
+    assert rank.exit_code == 66
+    assert rank.said(r"15.*16|16.*15")
+
+
+def test_the_batch_size_is_found_once_and_kept(place, alone):
+    first = well(infer(place, batch_size="auto"))
+    (chosen,) = events(first, "shards")
+    assert 1 <= chosen["batch_size"] <= 50
+    (place / "out" / "part-00003.parquet").unlink()
+
+    again = well(infer(place, run="t2.1.9", batch_size="auto"))
+
+    assert events(again, "shards")[0]["batch_size"] == chosen["batch_size"]
