@@ -95,6 +95,8 @@ def test_rows_do_not_change_when_the_processor_reuses_its_memory():
 def test_lists_of_arrays_are_lists_of_any_length_or_tensors_of_one_shape():
     assert types({"x": [torch.ones(1), torch.ones(3)]}) == {"x": "list<float32>"}
     assert table({"x": [np.ones(1), None]}).to_pydict() == {"x": [[1.0], None]}
+    assert table({"x": [torch.tensor([1]), np.array([0.5])]}).to_pydict() == {"x": [[1.0], [0.5]]}
+    assert table({"x": [torch.tensor(1), torch.tensor(0.5)]}).to_pydict() == {"x": [1.0, 0.5]}
     assert types({"x": [torch.ones(3, 2), torch.ones(3, 2)]}) == {"x": "float32[3,2]"}
     with pytest.raises(SchemaError, match="Column 'x' of the result cannot be written"):
         table({"x": [torch.ones(3, 2), torch.ones(2, 2)]})

@@ -8,7 +8,7 @@ from types import ModuleType
 from airflow_provider_dtrain.train.errors import SetupError
 
 #: Module -> its distribution on the package index.
-DISTRIBUTIONS = {"pyarrow": "pyarrow", "PIL": "pillow", "fsspec": "fsspec"}
+DISTRIBUTIONS = {"pyarrow": "pyarrow", "PIL.Image": "pillow"}
 
 
 def require(module: str, purpose: str) -> ModuleType:

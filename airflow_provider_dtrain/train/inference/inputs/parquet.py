@@ -91,9 +91,7 @@ class ParquetReader:
             raise InputError(f"{shard.source} cannot be read as Parquet ({shard.label}): {reason(error)}") from error
 
     def _opened(self, shard: Shard) -> _OpenFile:
-        found = self._sources.file(shard.source)
-        if found.content != shard.details.get("version", found.content):
-            raise InputError(f"{shard.source} has changed since the inference began. Start the run again.")
+        self._sources.check_version(shard)
         file = open_parquet(shard.source, self._sources)
         return _OpenFile(shard.source, file, chosen_schema(file.schema_arrow, self._settings, shard.source))
 

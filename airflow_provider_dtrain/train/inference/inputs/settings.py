@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import InputError
 
-TABLES = ("parquet", "csv", "jsonl")
-FORMATS = (*TABLES, "files", "images")
+FORMATS = ("parquet", "csv", "jsonl", "files", "images")
 #: Suffix -> format. ``files`` has none: any file is one.
 SUFFIXES = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 from airflow_provider_dtrain.train.checkpoint.storage import is_url
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
 from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.inference.shards import Shard
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,14 @@ class Sources:
             return _local_file(local(path))
         except Exception as error:
             raise InputError(f"{path} cannot be read: {reason(error)}") from error
+
+    def check_version(self, shard: Shard) -> None:
+        """Check that a shard's file is the one that was planned.
+
+        :raises InputError: it is missing or was changed
+        """
+        if self.file(shard.source).content != shard.details.get("version"):
+            raise InputError(f"{shard.source} has changed since the inference began. Start the run again.")
 
     def open(self, path: str, *, is_random: bool = False) -> BinaryIO:
         """Open a file for reading.

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.inputs.file_reader import FileReader, image_reader
 from airflow_provider_dtrain.train.inference.inputs.listing import identity_of, list_input
-from airflow_provider_dtrain.train.inference.inputs.settings import TABLES, InputSettings
+from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
 from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources
 from airflow_provider_dtrain.train.inference.libraries import require
 from airflow_provider_dtrain.train.inference.shards import InputPlan, Shard
@@ -59,10 +59,21 @@ class StoredInput:
 
 def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> Reader:
     """Return the reader of a format. Only its own libraries are imported."""
-    if kind in TABLES:
-        require("pyarrow", f"Reading {kind} files")
+    if kind == "images":
+        return image_reader(settings, sources)
+    if kind == "files":
+        return FileReader(settings, sources, "bytes", None)
+    require("pyarrow", f"Reading {kind} files")
     if kind == "parquet":
         from airflow_provider_dtrain.train.inference.inputs.parquet import ParquetReader
 
         return ParquetReader(settings, sources)
-    raise InputError(f"inputs.format {kind!r} has no reader.")
+    from airflow_provider_dtrain.train.inference.inputs.text_tables import TextReader
+
+    if kind == "csv":
+        from airflow_provider_dtrain.train.inference.inputs.csv_format import CsvFormat
+
+        return TextReader(CsvFormat(), settings, sources)
+    from airflow_provider_dtrain.train.inference.inputs.json_format import JsonFormat
+
+    return TextReader(JsonFormat(settings), settings, sources)

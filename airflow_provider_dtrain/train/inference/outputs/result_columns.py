@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -147,7 +148,8 @@ def _of_arrays(items: list[torch.Tensor | None]) -> pa.Array:
         if len(present) < len(items):
             raise ValueError("some of its tensors are None")
         return _of_tensor(torch.stack(present))
-    kind = TYPES.get(present[0].dtype, pa.float32())
+    # pyarrow would cut the fractions of later tensors to the type of the first one.
+    kind = TYPES.get(reduce(torch.promote_types, (item.dtype for item in present)), pa.float32())
     values = [None if item is None else item.detach().tolist() for item in items]
     return pa.array(values, type=kind if dimensions == {0} else pa.list_(kind))
 

@@ -1,0 +1,124 @@
+"""Files and images as input: each file is a row."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.inputs.listing import list_input
+from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, reason
+from airflow_provider_dtrain.train.inference.libraries import require
+from airflow_provider_dtrain.train.inference.shards import Shard, default_shard_rows
+
+if TYPE_CHECKING:
+    import pyarrow
+    import torch
+
+#: Limits of the default size of a shard, files.
+LEAST_FILES, MOST_FILES = 8, 1024
+#: Images that are decoded at the same time. Pillow decodes without Python's lock.
+DECODE_THREADS = 4
+
+
+class FileReader:
+    """Reads each file as one row. Every rank lists the files once.
+
+    :param decode: from path and bytes to the value that the processor gets
+    :param column: name of this value
+    """
+
+    def __init__(
+        self, settings: InputSettings, sources: Sources, column: str, decode: Callable[[str, bytes], Any] | None
+    ) -> None:
+        if settings.columns is not None or set(settings.passed) - {"path"}:
+            raise InputError(
+                "inputs.columns must not be set for files, and outputs.columns can only have 'path', got "
+                f"{settings.columns} and {list(settings.passed)}."
+            )
+        self._settings = settings
+        self._sources = sources
+        self._column = column
+        self._decode = decode
+        self._files: Sequence[SourceFile] | None = None
+
+    def shards(self, files: Sequence[SourceFile]) -> list[Shard]:
+        """Return shards of consecutive files."""
+        self._files = files
+        total = len(files)
+        size = self._settings.shard_rows or default_shard_rows(total, least=LEAST_FILES, most=MOST_FILES)
+        shards: list[Shard] = []
+        for start in range(0, total, size):
+            chosen = files[start : start + size]
+            details = {"version": _digest(chosen), "unit": "files"}
+            shards.append(Shard(len(shards), chosen[0].path, start, start + len(chosen), len(chosen), start, details))
+        return shards
+
+    def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
+        """Yield the files of a shard."""
+        chosen = self._listed()[shard.start : shard.stop]
+        if _digest(chosen) != shard.details["version"]:
+            raise InputError(
+                f"The input's files have changed since the inference began ({shard.label}). Start the run again."
+            )
+        with ThreadPoolExecutor(DECODE_THREADS) as threads:
+            for start in range(0, len(chosen), batch_size):
+                paths = [file.path for file in chosen[start : start + batch_size]]
+                values: list[Any] = self._sources.contents(paths)
+                if self._decode is not None:
+                    values = list(threads.map(self._decode, paths, values))
+                passed = _paths(paths) if self._settings.passed else None
+                yield InputBatch({"path": paths, self._column: values}, len(paths), passed, shard.first_row + start)
+
+    def _listed(self) -> Sequence[SourceFile]:
+        if self._files is None:
+            _, self._files = list_input(self._settings, self._sources)
+        return self._files
+
+
+def decode_image(path: str, content: bytes) -> torch.Tensor:
+    """Return an image in RGB.
+
+    :return: uint8 [3, height, width]
+    :raises InputError: the file is no image, is cut, is too large, or has more than 8 bits per channel
+    """
+    import torch
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError(f"mode {image.mode} has more than 8 bits per pixel; read it by inputs.format files")
+            colors = image.convert("RGB")
+        height, width = colors.height, colors.width
+        flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
+        return flat.reshape(height, width, 3).permute(2, 0, 1).contiguous()
+    except Exception as error:
+        raise InputError(f"{path} cannot be read as an image: {reason(error)}") from error
+
+
+def image_reader(settings: InputSettings, sources: Sources) -> FileReader:
+    """Return a reader of images.
+
+    :raises SetupError: Pillow is not installed
+    """
+    require("PIL.Image", "Reading images")
+    return FileReader(settings, sources, "image", decode_image)
+
+
+def _paths(paths: list[str]) -> pyarrow.RecordBatch:
+    pa = require("pyarrow", "Passing the column path through")
+    return pa.record_batch({"path": pa.array(paths, pa.string())})
+
+
+def _digest(files: Sequence[SourceFile]) -> str:
+    """Return a checksum of names and versions."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.path}\0{file.content}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
