@@ -1,126 +1,127 @@
-"""Small parts of a batch inference: metrics of shards, the batch size, the differences that a message shows."""
+"""Parts of a batch inference in JSON lines and safetensors, read back by other programs."""
 
 from __future__ import annotations
 
+import datetime
+import decimal
+import gc
+import io
+import json
 import math
-import random
-from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_dtrain.train.errors import MetricError, SetupError
-from airflow_provider_dtrain.train.inference import batch_size, metrics
-from airflow_provider_dtrain.train.inference.ledger import difference
-from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
-from airflow_provider_dtrain.train.inference.publication import duration
-from airflow_provider_dtrain.train.reports.reducers import Reducer
+from airflow_provider_dtrain.train.errors import SchemaError
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+
+torch = pytest.importorskip("torch")
+pa = pytest.importorskip("pyarrow")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+pytestmark = pytest.mark.torch
+
+from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
+from airflow_provider_dtrain.train.inference.outputs.rows import to_rows  # noqa: E402
+from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter  # noqa: E402
 
 
-def part(*batches, reducer=Reducer.AVG):
-    found = ShardMetrics()
-    for value, rows in batches:
-        found.add({"score": value}, rows, reducer)
-    return found.parts()
+def written(kind, *results, rows=2, file=None, **settings):
+    options = OutputOptions.parse({"format": kind, **settings})
+    file = file or io.BytesIO()
+    writer = PartWriter(file, options)
+    for number, result in enumerate(results):
+        writer.write(to_rows(result, InputBatch(None, rows, None, number * rows), options))
+    return writer.close(), file
 
 
-def test_uneven_shards_weigh_by_their_rows():
-    assert metrics.combined([part((1.0, 3), (0.0, 1)), part((0.0, 1))]) == {"score": 0.6}
+def json_rows(*results, **settings):
+    info, file = written("jsonl", *results, **settings)
+    lines = file.getvalue().decode().splitlines()
+    assert info.rows == len(lines)
+    return [json.loads(line, parse_constant=pytest.fail) for line in lines]
 
 
-def test_the_division_into_shards_does_not_change_a_bit():
-    draw = random.Random(5)
-    batches = [(draw.random(), draw.randint(1, 64)) for _ in range(300)]
-    shards = [part(*batches[start : start + 10]) for start in range(0, 300, 10)]
-
-    once = metrics.combined(shards)
-    draw.shuffle(shards)
-
-    assert metrics.combined(shards) == once
-
-
-@pytest.mark.parametrize(("reducer", "expected"), [("SUM", 6.0), ("MAX", 3.0), ("MIN", 1.0)])
-def test_other_reducers_ignore_the_rows(reducer, expected):
-    shards = [part((1.0, 5), (2.0, 1), reducer=Reducer[reducer]), part((3.0, 9), reducer=Reducer[reducer])]
-
-    assert metrics.combined(shards) == {"score": expected}
+def test_json_lines_have_a_row_per_line_with_plain_values():
+    day = datetime.datetime(2026, 1, 2, 3, 4, 5)
+    result = {
+        "n": [1, None], "s": ["ä\n\u2028", '"'], "b": [b"\x00\xff", None], "t": [day, None], "d": [day.date(), None],
+        "c": [decimal.Decimal("1.10"), None], "h": torch.tensor([0.5, 2], dtype=torch.float16),
+        "v": torch.eye(2), "o": [{"a": [1.5]}, None], "ns": pa.array([1, None], pa.timestamp("ns")),
+    }  # fmt: skip
+    assert json_rows(result, row_id="row") == [
+        {"row": 0, "n": 1, "s": "ä\n\u2028", "b": "AP8=", "t": "2026-01-02T03:04:05", "d": "2026-01-02", "c": "1.10",
+         "h": 0.5, "v": [1.0, 0.0], "o": {"a": [1.5]}, "ns": "1970-01-01 00:00:00.000000001"},
+        {"row": 1, "n": None, "s": '"', "b": None, "t": None, "d": None, "c": None, "h": 2.0, "v": [0.0, 1.0],
+         "o": None, "ns": None},
+    ]  # fmt: skip
 
 
-def test_a_metric_that_is_not_finite_survives_the_ledger():
-    assert math.isnan(metrics.combined([part((math.nan, 1)), part((1.0, 1))])["score"])
-    assert metrics.combined([part((math.inf, 1))])["score"] == math.inf
+def test_numbers_that_json_does_not_have_are_null_and_that_is_logged_once(caplog):
+    first = {"x": [math.nan, 1.0], "v": torch.tensor([[math.inf, 1], [-math.inf, 2]])}
+    rows = json_rows(first, {"x": [math.inf, 2.0], "v": torch.ones(2, 2)})
+    assert rows == [
+        {"x": None, "v": [None, 1.0]}, {"x": 1.0, "v": [None, 2.0]}, {"x": None, "v": [1.0, 1.0]},
+        {"x": 2.0, "v": [1.0, 1.0]},
+    ]  # fmt: skip
+    assert caplog.text.count("written as null") == 1
 
 
-def test_a_metric_with_two_reducers_is_refused():
-    found = ShardMetrics()
-    found.add({"score": 1.0}, 1, Reducer.AVG)
-
-    with pytest.raises(MetricError, match="one reducer, got AVG and SUM"):
-        found.add({"score": 1.0}, 1, Reducer.SUM)
-
-
-class Machine:
-    """A device with a clock of its own: a fixed cost per batch, a cost per row, and a limit of memory."""
-
-    def __init__(self, per_batch, per_row, rows_most=10**9):
-        self.now = 0.0
-        self.per_batch = per_batch
-        self.per_row = per_row
-        self.rows_most = rows_most
-
-    def compute(self, batch):
-        if batch.rows > self.rows_most:
-            raise MemoryError
-        self.now += self.per_batch + self.per_row * batch.rows
-
-    def best(self, rows=100_000):
-        def batches(size):
-            yield SimpleNamespace(rows=min(size, rows))
-
-        return batch_size.grown(batches, self.compute, most=rows, clock=lambda: self.now)
+@pytest.mark.parametrize("kind", ["jsonl", "safetensors"])
+def test_a_part_without_rows_is_a_readable_file(kind):
+    info, file = written(kind, None)
+    assert (info.rows, dict(info.schema)) == (0, {})
+    if kind == "jsonl":
+        assert file.getvalue() == b""
+    else:
+        assert safetensors_torch.load(file.getvalue()) == {}
 
 
-def test_the_batch_grows_while_a_larger_one_is_faster():
-    assert Machine(per_batch=1.0, per_row=0.001).best() == batch_size.MOST
-    assert 16 <= Machine(per_batch=0.001, per_row=0.001).best() <= 64
-
-
-def test_the_batch_stops_before_memory_is_full():
-    assert Machine(per_batch=1.0, per_row=0.0, rows_most=100).best() == 64
-
-
-def test_the_batch_is_no_larger_than_a_shard():
-    assert Machine(per_batch=1.0, per_row=0.0).best(rows=20) == 16
-
-
-def test_a_fault_of_the_processor_ends_the_search():
-    def broken(batch):
-        raise ValueError("no column x")
-
-    with pytest.raises(ValueError, match="no column x"):
-        batch_size.grown(lambda size: iter([SimpleNamespace(rows=size)]), broken, most=10)
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
-def test_a_wrong_batch_size_is_named(value):
-    with pytest.raises(SetupError, match=r"batch_size must be auto or a number"):
-        batch_size.configured(value)
+def test_safetensors_hold_each_column_as_one_tensor(tmp_path):
+    batches = [
+        {
+            "embedding": torch.randn(2, 3, 4), "half": torch.randn(2).half(), "label": torch.tensor([i, -i]),
+            "flag": [True, False], "byte": torch.tensor([[i], [255]], dtype=torch.uint8), "score": [0.5, float("nan")],
+        }
+        for i in range(5)
+    ]  # fmt: skip
+    with open(tmp_path / "part.safetensors", "wb") as file:
+        info, _ = written("safetensors", *batches, file=file, row_id="row")
+    found = safetensors_torch.load_file(tmp_path / "part.safetensors")
+    assert list(tmp_path.iterdir()) == [tmp_path / "part.safetensors"]
+    assert info.rows == 10
+    assert info.schema["embedding"] == "float32[3,4]"
+    assert found["row"].tolist() == list(range(10))
+    for name in batches[0]:
+        expected = torch.cat([torch.as_tensor(one[name]) for one in batches])
+        assert torch.equal(found[name].nan_to_num(7), expected.to(found[name].dtype).nan_to_num(7)), name
+    assert {name: one.dtype for name, one in found.items()} == {
+        "embedding": torch.float32, "half": torch.float16, "label": torch.int64, "flag": torch.bool,
+        "byte": torch.uint8, "score": torch.float64, "row": torch.int64,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "words"),
+    ("result", "words"),
     [
-        ({"a": {"b": 1}}, {"a": {"b": 2}}, "a: b: was 1, is 2"),
-        ({"a": 1}, {}, "a: was 1, is missing"),
-        ({}, {"a": 1}, "a: was missing, is 1"),
-        ([1, 2], [1, 3], "[1]: was 2, is 3"),
-        ([1], [1, 2], "was 1 items, is 2 items"),
-        (None, {"step": 1}, 'was missing, is {"step": 1}'),
+        ({"s": ["a", "b"]}, "'s' is string, which safetensors cannot hold"), ({"x": [1, None]}, "'x' has nulls"),
+        ({"x": [[1], [2, 3]]}, "'x' is list<int64>"), ({"__metadata__": [1, 2]}, "'__metadata__' is int64"),
+        ({"x": [[1, None], [1, 2]]}, "list"),
     ],
-)
-def test_a_difference_names_its_place(before, now, words):
-    assert difference(before, now) == words
+)  # fmt: skip
+def test_columns_that_are_no_tensors_are_refused_by_name(result, words):
+    with pytest.raises(SchemaError, match=words):
+        written("safetensors", result)
 
 
-@pytest.mark.parametrize(("seconds", "words"), [(5, "5 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")])
-def test_durations_are_short(seconds, words):
-    assert duration(seconds) == words
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "safetensors"])
+def test_a_large_part_does_not_stay_in_memory(tmp_path, kind, monkeypatch):
+    from airflow_provider_dtrain.train.inference.outputs import parquet
+
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 10 * 4000)
+    options = OutputOptions.parse({"format": kind})
+    with open(tmp_path / "part", "wb") as file:
+        writer = PartWriter(file, options)
+        for _ in range(55):
+            writer.write(to_rows({"x": torch.zeros(1000)}, InputBatch(None, 1000, None, 0), options))
+        waiting = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (1000,)]
+        assert len(waiting) <= 10
+        assert writer.close().rows == 55_000

@@ -27,6 +27,8 @@ class OutputOptions:
     known: dict[str, str] = field(default_factory=dict)
     #: Whether the processor returns rows; None before its first result.
     has_rows: bool | None = None
+    #: Names of the warnings that were logged, each once.
+    notes: set[str] = field(default_factory=set)
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any]) -> OutputOptions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
@@ -11,9 +11,11 @@ import pyarrow as pa
 
 from airflow_provider_dtrain.train.errors import OutputError
 from airflow_provider_dtrain.train.inference.outputs.column_types import type_text
+from airflow_provider_dtrain.train.inference.outputs.json_lines import JsonLinesEncoder
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.parquet import ParquetEncoder
 from airflow_provider_dtrain.train.inference.outputs.rows import Rows
+from airflow_provider_dtrain.train.inference.outputs.safetensors import SafetensorsEncoder
 
 
 class Encoder(Protocol):
@@ -43,7 +45,7 @@ class PartWriter:
     """
 
     def __init__(self, file: BinaryIO, options: OutputOptions) -> None:
-        self._encoder = _encoder(file, options)
+        self._encoder = ENCODERS[options.format](file, options)
         self._rows = 0
 
     def write(self, rows: Rows) -> None:
@@ -76,5 +78,8 @@ def _named_errors() -> Iterator[None]:
         raise OutputError(f"The part cannot be written: {type(error).__name__}: {error}") from error
 
 
-def _encoder(file: BinaryIO, options: OutputOptions) -> Encoder:
-    return ParquetEncoder(file, options)
+ENCODERS: Mapping[str, Callable[[BinaryIO, OutputOptions], Encoder]] = {
+    "parquet": ParquetEncoder,
+    "jsonl": JsonLinesEncoder,
+    "safetensors": SafetensorsEncoder,
+}
