@@ -12,11 +12,11 @@ pytest.importorskip("torch")
 
 import pyarrow.parquet as pq  # noqa: E402
 
+from tests.support.inference import PROCESSOR, ROWS, rows, rows_of_a_loop, write_input  # noqa: E402
 from tests.support.ranks import run_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-ROWS = 1_000
 #: pyarrow imports pandas with the first list that becomes a column.
 IMPORTS = "pandas pyarrow.parquet"
 PROGRAM = """
@@ -24,65 +24,11 @@ import sys
 from airflow_provider_dtrain.train.inference.__main__ import main
 sys.exit(main([]))
 """
-PROCESSOR = '''
-import os, signal, time
-import torch
-import airflow_provider_dtrain.train as dtrain
-
-class Model(dtrain.BatchProcessor):
-    def setup(self, ctx):
-        self.ctx = ctx
-        torch.manual_seed(1)
-        self.model = ctx.prepare_model(torch.nn.Linear(2, 3))
-
-    def process_batch(self, batch, batch_idx):
-        scores = self.model(torch.stack([batch["x"], batch["y"]], 1).float())
-        self.ctx.add_metrics({"positive": (scores[:, 0] > 0).float().mean()})
-        return {"label": scores.argmax(1), "score": scores.max(1).values}
-
-class DiesOnce(Model):
-    """Kills its process in the shard that holds row 450, once."""
-    def process_batch(self, batch, batch_idx):
-        if (batch["id"] == 450).any() and not os.path.exists("../died"):
-            open("../died", "w").close()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().process_batch(batch, batch_idx)
-
-class Poisoned(Model):
-    def process_batch(self, batch, batch_idx):
-        if (batch["id"] == 450).any():
-            raise ValueError("row 450 is poison")
-        return super().process_batch(batch, batch_idx)
-
-class Stops(Model):
-    """Asks its own run to stop, as its supervisor does, in the shard that holds row 150."""
-    def process_batch(self, batch, batch_idx):
-        if (batch["id"] == 150).any():
-            open("stop_requested", "w").close()
-        return super().process_batch(batch, batch_idx)
-
-class Slow(Model):
-    """Rank 0 takes far longer."""
-    def process_batch(self, batch, batch_idx):
-        time.sleep(0.2 if self.ctx.rank == 0 else 0)
-        return super().process_batch(batch, batch_idx)
-
-def double(batch):
-    return {"twice": batch["x"] * 2}
-
-def short(batch):
-    return {"twice": batch["x"][:-1]}
-'''
 
 
 @pytest.fixture
 def place(tmp_path):
-    table = pa.table(
-        {"id": range(ROWS), "x": [float(i % 7) for i in range(ROWS)], "y": [i / ROWS for i in range(ROWS)]}
-    )
-    (tmp_path / "in").mkdir()
-    pq.write_table(table.slice(0, 600), tmp_path / "in" / "a.parquet", row_group_size=100)
-    pq.write_table(table.slice(600), tmp_path / "in" / "b.parquet")
+    write_input(tmp_path)
     return tmp_path
 
 
@@ -111,42 +57,13 @@ def well(ranks):
     return ranks
 
 
-def rows(place, folder="out"):
-    manifest = json.loads((place / folder / "manifest.json").read_text())
-    parts = [place / folder / one["name"] for one in manifest["objects"]]
-    assert sorted(os.listdir(place / folder)) == sorted([*(part.name for part in parts), "manifest.json", "_dtrain"])
-    table = pa.concat_tables([pq.read_table(part) for part in parts])
-    assert manifest["rows"] == table.num_rows
-    return table.sort_by("row").to_pylist()
-
-
 def events(ranks, kind):
     return [event for rank in ranks for event in rank.events if event["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    """Rows of a single process, computed by a plain loop."""
-    import torch
-
-    torch.manual_seed(1)
-    model = torch.nn.Linear(2, 3).eval()
-    found = []
-    with torch.inference_mode():
-        for shard in [
-            *((s, min(s + 50, 600)) for s in range(0, 600, 50)),
-            *((s, s + 50) for s in range(600, 1000, 50)),
-        ]:
-            for start in range(shard[0], shard[1], 16):
-                ids = range(start, min(start + 16, shard[1]))
-                x = torch.tensor([float(i % 7) for i in ids])
-                y = torch.tensor([i / ROWS for i in ids], dtype=torch.float64)
-                scores = model(torch.stack([x.double(), y], 1).float())
-                found += [
-                    {"label": int(label), "score": float(score), "id": i, "row": i}
-                    for i, label, score in zip(ids, scores.argmax(1), scores.max(1).values, strict=True)
-                ]
-    return found
+def alone():
+    return rows_of_a_loop()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

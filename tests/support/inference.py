@@ -1,0 +1,103 @@
+"""A small batch inference: its input, its processors, and the rows that a plain loop computes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS = 1_000
+#: Module with processors. Files of the folder above its own outlast an attempt.
+PROCESSOR = '''
+import os, signal, time
+import torch
+import airflow_provider_dtrain.train as dtrain
+
+class Model(dtrain.BatchProcessor):
+    def setup(self, ctx):
+        self.ctx = ctx
+        torch.manual_seed(1)
+        self.model = ctx.prepare_model(torch.nn.Linear(2, 3))
+
+    def process_batch(self, batch, batch_idx):
+        scores = self.model(torch.stack([batch["x"], batch["y"]], 1).float())
+        self.ctx.add_metrics({"positive": (scores[:, 0] > 0).float().mean()})
+        return {"label": scores.argmax(1), "score": scores.max(1).values}
+
+class DiesOnce(Model):
+    """Kills its process in the shard that holds row 450, once."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 450).any() and not os.path.exists("../died"):
+            open("../died", "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().process_batch(batch, batch_idx)
+
+class Poisoned(Model):
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 450).any():
+            raise ValueError("row 450 is poison")
+        return super().process_batch(batch, batch_idx)
+
+class Stops(Model):
+    """Asks its own run to stop, as its supervisor does, in the shard that holds row 150."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 150).any():
+            open("stop_requested", "w").close()
+        return super().process_batch(batch, batch_idx)
+
+class Slow(Model):
+    """Rank 0 takes far longer."""
+    def process_batch(self, batch, batch_idx):
+        time.sleep(0.2 if self.ctx.rank == 0 else 0)
+        return super().process_batch(batch, batch_idx)
+
+def double(batch):
+    return {"twice": batch["x"] * 2}
+
+def short(batch):
+    return {"twice": batch["x"][:-1]}
+'''
+
+
+def write_input(place: Path) -> None:
+    """Write two Parquet files below ``in``, one with several row groups."""
+    numbers = {"x": [float(i % 7) for i in range(ROWS)], "y": [i / ROWS for i in range(ROWS)]}
+    table = pa.table({"id": range(ROWS), **numbers})
+    (place / "in").mkdir()
+    pq.write_table(table.slice(0, 600), place / "in" / "a.parquet", row_group_size=100)
+    pq.write_table(table.slice(600), place / "in" / "b.parquet")
+
+
+def rows(place: Path, folder: str = "out") -> list[dict[str, Any]]:
+    """Return the published rows in the order of the input, after a check that nothing else is in the folder."""
+    manifest = json.loads((place / folder / "manifest.json").read_text())
+    parts = [place / folder / one["name"] for one in manifest["objects"]]
+    assert sorted(os.listdir(place / folder)) == sorted([*(part.name for part in parts), "manifest.json", "_dtrain"])
+    table = pa.concat_tables([pq.read_table(part) for part in parts])
+    assert manifest["rows"] == table.num_rows
+    return table.sort_by("row").to_pylist()  # type: ignore[no-any-return]
+
+
+def rows_of_a_loop() -> list[dict[str, Any]]:
+    """Return the rows that ``Model`` computes in a plain loop, with batches of 16 in shards of 50."""
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(2, 3).eval()
+    found = []
+    with torch.inference_mode():
+        for first in range(0, ROWS, 50):
+            for start in range(first, first + 50, 16):
+                ids = range(start, min(start + 16, first + 50))
+                x = torch.tensor([float(i % 7) for i in ids], dtype=torch.float64)
+                y = torch.tensor([i / ROWS for i in ids], dtype=torch.float64)
+                scores = model(torch.stack([x, y], 1).float())
+                found += [
+                    {"label": int(label), "score": float(score), "id": i, "row": i}
+                    for i, label, score in zip(ids, scores.argmax(1), scores.max(1).values, strict=True)
+                ]
+    return found
