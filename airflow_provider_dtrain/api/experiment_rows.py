@@ -26,7 +26,7 @@ def experiment_fields(entry: ExperimentEntry, *, may_edit: bool) -> dict[str, An
         "display_name": entry.labels.display_name,
         "best": number(view.best),
         "trials": dict(view.trials),
-        "progress": min(1.0, entry.ended / view.max_trials) if view.max_trials else 0.0,
+        "progress": entry.progress,
         "expected_end": entry.expected_end,
         "description": entry.labels.description,
         "tags": list(entry.labels.tags),

@@ -171,7 +171,7 @@ HOST = Arg(("host",), help="Name of the host", type=name)
 POOL = Arg(("pool",), help="Name of the pool", type=name)
 TEMPLATE = Arg(("name",), help="Name of the template", type=name)
 GANG = Arg(("gang",), help="Gang, as 'queue list' shows it: gang:ID", type=gang)
-TRIAL = Arg(("trial_id",), help="Id of the trial", type=count)
+TRIAL = Arg(("trial_id",), help="Id of the trial, not its number in the experiment", type=count)
 CONFIG = Arg(("config",), help="Configuration file (YAML), - for standard input")
 WITH_TEMPLATE = Arg(
     ("--template",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli import _labels
@@ -48,7 +49,8 @@ def describe(args: Namespace) -> None:
         "wish": view.wish,
         "wished_by": view.wished_by,
     }
-    show_one(args, {**_facts(view), **_labels.columns(own), "best_hyperparameters": best, **share}, with_empty=False)
+    facts = {**_facts(view), **_progress(store, view), **_labels.columns(own), "best_hyperparameters": best, **share}
+    show_one(args, facts, with_empty=False)
     if view.best_trial is not None:
         hint(f"airflow dtrain trials describe {view.best_trial}")
     else:
@@ -124,6 +126,13 @@ def _facts(view: ExperimentView) -> dict[str, Any]:
         "created": view.created_at,
         "ended": view.ended_at,
     }
+
+
+def _progress(store: Store, view: ExperimentView) -> dict[str, Any]:
+    entry = store.experiment_table.get(view.experiment_id)
+    if entry is None or view.state != "running":
+        return {}
+    return {"progress": f"{math.floor(entry.progress * 100)} %", "expected_end": entry.expected_end}
 
 
 def _state(view: ExperimentView) -> str:

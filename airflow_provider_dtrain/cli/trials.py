@@ -29,7 +29,7 @@ from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.gaps import limits_hit
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, rung_words, units_of
+from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progress_words, rung_words, units_of
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.errors import ConflictError
@@ -70,6 +70,7 @@ def describe(args: Namespace) -> None:
     gaps = gaps_of(store, trial.attempt_id)
     facts = {
         **_row(trial),
+        **_progress(store, trial),
         "seed": trial.seed,
         "config": trial.config_id,
         "run": view.run,
@@ -273,6 +274,15 @@ def _row(trial: TrialView) -> dict[str, Any]:
     }
 
 
+def _progress(store: Store, trial: TrialView) -> dict[str, Any]:
+    """Return the progress of a running trial and its expected end."""
+    found = store.trial_table.some([trial.trial_id])
+    progress = found[0].progress if found else None
+    if progress is None:
+        return {"progress": None, "expected_end": None}
+    return {"progress": progress_words(progress), "expected_end": progress.expected_end}
+
+
 def _replaced(trial: TrialView) -> str | None:
     """Return why a trial of a search no longer counts."""
     if trial.is_of_older_plan:
@@ -311,7 +321,8 @@ def _of_experiment(store: Store, trial: TrialView, task: TaskView | None) -> dic
     space = store.configs.get(trial.config_id).document.get("hyperparameters")
     return {
         "trial": trial.trial_id,
-        "hyperparameters": trial_name(trial.number, trial.hparams, space),
+        "number": trial.number,
+        "hyperparameters": trial_name(None, trial.hparams, space),
         "state": row["state"],
         "metric": result.get("metric", trial.best_metric),
         "steps": result.get("steps"),

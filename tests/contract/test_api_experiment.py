@@ -65,6 +65,31 @@ def path(search, more=""):
     return f"/experiments/{search.view.experiment_id}{more}"
 
 
+@pytest.mark.each_change
+def test_a_running_trial_has_a_progress_and_so_has_its_experiment(api, search):
+    document = {**DOCUMENT, "searcher": {"name": "single", "max_length": {"records": 400}}, "records_per_epoch": 100}
+    config = search.store.configs.put(document, origins={}).config_id
+    search.config, search.name, search.view = config, "single", None
+    search.plan(task="single", method="single", max_trials=2, rungs={})
+    ticket = search.start(0, slots=1, hparams={"global_batch_size": 4})
+    of = f"/trials/{ticket.trial_id}"
+    assert api.get(of)["progress"] == {"done": 0, "total": 400, "unit": "records", "share": 0, "expected_end": None}
+    for at, (kind, step) in enumerate((("report", 10), ("validation", 20), ("report", 50))):
+        search.commit(ticket, {"kind": kind, "step": step, "metrics": {"loss": 1.0}, "at": 100.0 + at})
+    found = api.get(of)["progress"]
+    assert (found["done"], found["share"]) == (200, 0.5)
+    assert found["expected_end"] is not None
+    page = api.get(path(search))
+    assert (page["progress"], page["expected_end"]) == (0.25, None)
+    other = search.start(1, slots=1, hparams={"global_batch_size": 4})
+    search.end(other, "completed")
+    page = api.get(path(search))
+    assert (page["progress"], page["expected_end"]) == (0.75, found["expected_end"])
+    search.end(ticket, "completed")
+    assert api.get(of)["progress"] is None
+    assert api.get(path(search))["progress"] == 1
+
+
 @SQLITE
 def test_the_page_of_an_experiment_has_its_plan_space_and_metrics(api, search, ended, clock):
     page = api.get(path(search))

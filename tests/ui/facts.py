@@ -65,7 +65,7 @@ PAGES = (
         HOSTILE_METRIC, "ValueError: <script>window.hacked=1</script>",
     )),
     Facts("compare", "/plugin/dtrain/compare?trial={trial cifar10-asha/0}&trial={trial cifar10-asha/2}", (
-        "Compare 2 trials", "Trial 0", "global_batch_size", "are the same and not shown",
+        "Compare 2 trials", "Number in its experiment", "global_batch_size", "are the same and not shown",
     )),
     Facts("editor", "/plugin/dtrain/experiments/new", ("entrypoint",)),
     Facts("run-tab", "/dags/cifar10_asha/runs/{run cifar10_asha}/plugin/dtrain-run", ("cifar10-asha",)),

@@ -92,7 +92,7 @@ def test_only_mapped_trials_are_named_after_their_hyperparameters() -> None:
         ({"number": 3, "hparams": {"lr": 0.1}, "search_id": 1, "name": "3 | lr=0.1"}, "3 | lr=0.1"),
         ({"number": 3, "hparams": {"lr": 3e-4, "bs": 256}}, "3 | bs=256 lr=3e-4"),
         ({"hparams": {"lr": 1.0}}, "lr=1"),
-        ({"number": 0, "hparams": {}, "name": "trial 0"}, "trial 0"),
+        ({"number": 0, "hparams": {}, "name": "number 0"}, "number 0"),
         (None, ""),
     ],
 )

@@ -39,9 +39,9 @@ class ExperimentRow(Model):
     trials: dict[str, int]
     #: Number of planned trials.
     max_trials: int
-    #: Share of the planned trials that have ended, from 0 to 1.
+    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials.
     progress: float
-    #: From the durations of its ended trials; None: there are too few, or it has ended.
+    #: From the durations of its ended trials, else from the progress of running ones; None: there is no estimate.
     expected_end: datetime | None
     created_at: datetime
     ended_at: datetime | None

@@ -15,6 +15,21 @@ from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.records.trials import AttemptState, MetricGroup
 
 
+class Progress(Model):
+    """Trained and planned length of a running trial."""
+
+    #: In units; of epochs the begun ones.
+    done: int
+    #: None: its configuration names no length that is comparable with reports.
+    total: int | None
+    #: ``batches``, ``records`` or ``epochs``.
+    unit: str
+    #: From 0 to 1; None without a total.
+    share: float | None
+    #: At the speed of its attempt; None: there are too few reports.
+    expected_end: datetime | None
+
+
 class TrialRow(Model):
     """One trial in a table."""
 
@@ -33,6 +48,8 @@ class TrialRow(Model):
     units: int | None
     #: Epoch of its latest validation; None: it has reported at a rung, or its reports have no epoch.
     epochs: float | None
+    #: None: it does not run.
+    progress: Progress | None
     bracket: int
     #: Highest rung at which it has reported; None: before the first.
     rung: int | None

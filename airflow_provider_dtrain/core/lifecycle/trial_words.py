@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.core.search.names import length_words
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 
 
 def units_of(searcher: Mapping[str, Any] | None) -> str:
@@ -27,6 +29,14 @@ def rung_words(rung: int | None, lengths: Sequence[int], units: str) -> str:
         return ""
     length = f" ({length_words(lengths[rung], {'max_length': {units: 1}})})" if rung < len(lengths) else ""
     return f" at rung {rung}{length}"
+
+
+def progress_words(progress: TrialProgress) -> str:
+    """Return a progress such as ``1,200 of 5,000 batches (24 %)``, or ``1,200 batches`` without a planned length."""
+    if progress.total is None:
+        return f"{progress.done:,} {progress.unit}"
+    share = "" if progress.share is None else f" ({math.floor(progress.share * 100)} %)"
+    return f"{progress.done:,} of {progress.total:,} {progress.unit}{share}"
 
 
 def end_words(state: str, stopped_by: str | None, failure: Mapping[str, Any] | None, at_rung: str) -> str | None:

@@ -20,7 +20,7 @@ _PLAIN: Final = (1e-2, 1e5)
 
 
 def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Mapping[str, Any] | None = None) -> str:
-    """Return a name such as ``3 | lr=3e-4 bs=256``, or ``trial 3`` when nothing differs. At most 200 characters.
+    """Return a name such as ``3 | lr=3e-4 bs=256``, or ``number 3`` when nothing differs. At most 200 characters.
 
     :param number: of the trial; None leaves it out
     :param hparams: its values, nested; None = not drawn yet
@@ -33,7 +33,7 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
         names = _names(tuple(path for path, _ in values))
         words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
     if not words:
-        return "" if number is None else f"trial {number}"
+        return "" if number is None else f"number {number}"
     return _cut(" | ".join(filter(None, ["" if number is None else str(number), words])), MAX_CHARS)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.search.expected_end import expected_end
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.store.database.filters import contains, tagged
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
@@ -23,6 +25,7 @@ from airflow_provider_dtrain.store.records.pages import (
     Labels,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentView
+from airflow_provider_dtrain.store.trial_progress import running_progress
 
 #: Latest ended trials from which the durations of the next ones are estimated.
 SAMPLE = 50
@@ -79,15 +82,26 @@ class ExperimentTable:
 
     def _entries(self, conn: Connection, views: list[ExperimentView]) -> list[ExperimentEntry]:
         own = labels_of(conn, "experiment", [view.experiment_id for view in views])
+        running = self._running(conn, views)
         return [
             ExperimentEntry(
                 view=view,
                 labels=own.get(view.experiment_id, Labels()),
-                ended=sum(view.trials.get(state, 0) for state in TRIAL_ENDED),
-                expected_end=self._expected_end(conn, view),
+                progress=_progress(view, running.get(view.experiment_id, ())),
+                expected_end=self._expected_end(conn, view) or _latest_end(view, running.get(view.experiment_id, ())),
             )
             for view in views
         ]
+
+    def _running(self, conn: Connection, views: list[ExperimentView]) -> dict[int, list[TrialProgress]]:
+        """Return the progress of running trials per experiment."""
+        ids = [view.experiment_id for view in views if view.trials.get("running")]
+        found: dict[int, list[TrialProgress]] = {}
+        if ids:
+            current = sa.and_(trials.c.experiment_id.in_(ids), trials.c.cleared_at.is_(None))
+            for one in running_progress(conn, current, self.db.now()).values():
+                found.setdefault(one.experiment_id, []).append(one.progress)
+        return found
 
     def _expected_end(self, conn: Connection, view: ExperimentView) -> Any:
         """Return the expected end of a running experiment. The cost does not depend on the number of its trials."""
@@ -102,6 +116,22 @@ class ExperimentTable:
         running_s = [(now - (at or now)).total_seconds() for at in conn.scalars(running.limit(1000))]
         started = sum(number for state, number in view.trials.items() if state != "queued")
         return expected_end(now, ended_s, running_s, remaining=view.max_trials - started)
+
+
+def _progress(view: ExperimentView, running: Sequence[TrialProgress]) -> float:
+    """Return the share of the planned training that is done. Running trials beyond the limit are as far as the rest."""
+    if not view.max_trials:
+        return 0.0
+    ended = sum(view.trials.get(state, 0) for state in TRIAL_ENDED)
+    part = sum(one.share or 0.0 for one in running) / max(1, len(running)) * view.trials.get("running", 0)
+    return min(1.0, (ended + part) / view.max_trials)
+
+
+def _latest_end(view: ExperimentView, running: Sequence[TrialProgress]) -> datetime | None:
+    """Return when the last trial ends, None while a trial waits, or when the end of one is unknown."""
+    ended = sum(view.trials.get(state, 0) for state in TRIAL_ENDED)
+    ends = [one.expected_end for one in running if one.expected_end is not None]
+    return max(ends) if ends and ended + len(ends) >= view.max_trials else None
 
 
 def _config_id(conn: Connection, experiment_id: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,6 +35,7 @@ from airflow_provider_dtrain.store.records.pages import (
     TrialQuery,
 )
 from airflow_provider_dtrain.store.records.trials import TaskView
+from airflow_provider_dtrain.store.trial_progress import running_progress
 from airflow_provider_dtrain.store.views import trial_views
 
 #: Most parts of the path of a hyperparameter.
@@ -57,7 +59,7 @@ class TrialTable:
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
         ordered = sa.select(trials.c.id).where(*where).order_by(*_order(conn, query))
         ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
-        return _entries(conn, ids), total
+        return _entries(conn, ids, self.db.now()), total
 
     @reads
     def chosen(self, conn: Connection, experiment_id: int, choice: TrialChoice, most: int) -> tuple[list[int], int]:
@@ -132,16 +134,18 @@ class TrialTable:
     @reads
     def some(self, conn: Connection, trial_ids: Sequence[int]) -> list[TrialEntry]:
         """Return trials in the order of their ids here, without ids that do not exist."""
-        return _entries(conn, trial_ids)
+        return _entries(conn, trial_ids, self.db.now())
 
 
-def _entries(conn: Connection, ids: Sequence[int]) -> list[TrialEntry]:
+def _entries(conn: Connection, ids: Sequence[int], now: datetime) -> list[TrialEntry]:
     views = {view.trial_id: view for view in trial_views(conn, trials.c.id.in_(ids))}
     own = labels_of(conn, "trial", ids)
     reached = conn.execute(sa.select(trials.c.id, _UNITS, _EPOCHS, _STARTED).where(trials.c.id.in_(ids)))
     figures = {row.id: row for row in reached}
     live = [view.trial_id for view in views.values() if view.state in _WAITING]
     tasks = _tasks(conn, live)
+    running = [view.trial_id for view in views.values() if view.state == "running"]
+    progress = running_progress(conn, trials.c.id.in_(running), now) if running else {}
     lengths = _lengths(conn, {view.search_id for view in views.values() if view.search_id is not None})
     return [
         TrialEntry(
@@ -151,6 +155,7 @@ def _entries(conn: Connection, ids: Sequence[int]) -> list[TrialEntry]:
             epochs=figures[trial_id].epochs,
             started_at=figures[trial_id].started_at,
             task=tasks.get(trial_id),
+            progress=progress[trial_id].progress if trial_id in progress else None,
             lengths=tuple(lengths.get(views[trial_id].search_id or 0, {}).get(str(views[trial_id].bracket), ())),
         )
         for trial_id in ids

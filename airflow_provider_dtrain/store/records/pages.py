@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType, TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
 from airflow_provider_dtrain.store.records.trials import SlotState, TaskView, TrialKey, TrialView
 
@@ -169,9 +170,9 @@ class ExperimentEntry:
 
     view: ExperimentView
     labels: Labels
-    #: Trials that have ended.
-    ended: int
-    #: From the durations of its ended trials; None = no estimate.
+    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials.
+    progress: float
+    #: From the durations of its ended trials, or from the progress of running ones; None = no estimate.
     expected_end: datetime | None
 
 
@@ -224,6 +225,8 @@ class TrialEntry:
     started_at: datetime | None
     #: Its gang while it waits or holds slots.
     task: TaskView | None
+    #: None: it does not run, or the table has too many running trials.
+    progress: TrialProgress | None
     #: Units of training at the rungs of its bracket.
     lengths: Sequence[int]
 

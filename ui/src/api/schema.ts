@@ -1125,6 +1125,7 @@ export interface components {
             units: number | null;
             /** Epochs */
             epochs: number | null;
+            progress: components["schemas"]["Progress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -1932,6 +1933,22 @@ export interface components {
             system: components["schemas"]["MetricRange"][];
         };
         /**
+         * Progress
+         * @description Trained and planned length of a running trial.
+         */
+        Progress: {
+            /** Done */
+            done: number;
+            /** Total */
+            total: number | null;
+            /** Unit */
+            unit: string;
+            /** Share */
+            share: number | null;
+            /** Expected End */
+            expected_end: string | null;
+        };
+        /**
          * Queue
          * @description Pools, and one page of their gangs.
          */
@@ -2462,6 +2479,7 @@ export interface components {
             units: number | null;
             /** Epochs */
             epochs: number | null;
+            progress: components["schemas"]["Progress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -2589,6 +2607,7 @@ export interface components {
             units: number | null;
             /** Epochs */
             epochs: number | null;
+            progress: components["schemas"]["Progress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */

@@ -37,7 +37,7 @@ export const RungNote = ({ report, against, metric, smallerIsBetter }: Props) =>
   return (
     <>
       <Box fontWeight="bold">
-        Trial {report.number}: {FATE_TEXTS[fateOf(report)]}
+        Trial {report.trial_id} (number {report.number}): {FATE_TEXTS[fateOf(report)]}
       </Box>
       <Box>
         {metric} {number(report.metric)}
@@ -48,7 +48,7 @@ export const RungNote = ({ report, against, metric, smallerIsBetter }: Props) =>
         <Box color="fg.muted">First report at this rung.</Box>
       ) : (
         <Box color="fg.muted">
-          Compared with {plural(against.length, "report")}, the best: {best.map(({ number: trial, metric: value }) => `trial ${trial} ${number(value)}`).join(", ")}
+          Compared with {plural(against.length, "report")}, the best: {best.map(({ trial_id, metric: value }) => `trial ${trial_id} ${number(value)}`).join(", ")}
         </Box>
       )}
     </>

@@ -37,7 +37,7 @@ const Found = ({ dagId, runId, taskId, mapIndex }: TabProps) => {
             <NativeSelect.Field aria-label="Trial of the task" onChange={(event) => setView({ trial: event.target.value })} value={shown.trial_id}>
               {data.trials.map(({ trial_id, name, state, is_current }) => (
                 <option key={trial_id} value={trial_id}>
-                  {name} ({state}
+                  Trial {trial_id}: {name} ({state}
                   {is_current ? "" : ", replaced"})
                 </option>
               ))}

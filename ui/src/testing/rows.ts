@@ -5,7 +5,7 @@ export const task = { dag_id: "train", run_id: "run 1", task_id: "trial", map_in
 /** A trial in a table. */
 export const trialRow = (trial_id: number, values: object = {}) => ({
   trial_id, number: trial_id - 1, name: `${trial_id - 1} | lr=0.01`, display_name: null, state: "running", hparams: { lr: 0.01, opt: "adam" }, best_metric: 0.25, best_step: 40,
-  units: 4, epochs: null, bracket: 0, rung: 0, attempts: 1, restarts: 0, created_at: "2026-01-31T12:00:00Z", ended_at: null, duration_s: 60, reason: null, position: null, task,
+  units: 4, epochs: null, progress: null, bracket: 0, rung: 0, attempts: 1, restarts: 0, created_at: "2026-01-31T12:00:00Z", ended_at: null, duration_s: 60, reason: null, position: null, task,
   is_current: true, description: "", tags: [], ...values,
 });
 

@@ -52,7 +52,7 @@ export const stateWords = ({ host, slot, holder }: Place): string => {
 /** Return the gang that holds a slot in words. */
 export const holderWords = ({ hidden, experiment, trial_id, trial_name, slots }: Holder): string => {
   if (hidden) return `a gang of a DAG that you may not read, ${plural(slots, "slot")}`;
-  const trial = trial_id === null ? "" : ` trial ${trial_name ?? trial_id}`;
+  const trial = trial_id === null ? "" : `, trial ${trial_id}${trial_name === null ? "" : `: ${trial_name}`}`;
   return `${experiment}${trial}, ${plural(slots, "slot")}`;
 };
 

@@ -88,6 +88,7 @@ const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks:
   const facts: { name: string; cells: string[] }[] = [
     { name: "Best metric", cells: data.trials.map(({ best_metric, best_step }) => `${number(best_metric)}${best_step === null ? "" : ` at step ${count(best_step)}`}`) },
     { name: "Trained for", cells: data.trials.map(({ duration_s }) => duration(duration_s)) },
+    { name: "Number in its experiment", cells: data.trials.map(({ number: place }) => String(place)) },
     { name: "Attempts", cells: data.trials.map(({ attempts }) => String(attempts)) },
     ...(new Set(data.trials.map(({ experiment_id }) => experiment_id)).size > 1 ? [{ name: "Experiment", cells: data.trials.map(({ experiment }) => experiment) }] : []),
   ];
@@ -97,15 +98,15 @@ const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks:
         <Table.Header>
           <Table.Row>
             <Table.ColumnHeader minW="180px">{plural(rows.length, "difference")}</Table.ColumnHeader>
-            {data.trials.map(({ trial_id, name, display_name, state, number: place }) => (
+            {data.trials.map(({ trial_id, name, display_name, state }) => (
               <Table.ColumnHeader key={trial_id} maxW="260px" minW="150px" onMouseEnter={() => onFocus(String(trial_id))} onMouseLeave={() => onFocus(null)}>
                 <HStack gap={2}>
                   <Swatch look={looks.get(trial_id) ?? { color: 0, dash: 0 }} />
                   <PageLink title={name} to={paths.trial(trial_id)}>
-                    {display_name ?? `Trial ${place}`}
+                    {display_name ?? `Trial ${trial_id}`}
                   </PageLink>
                   {data.trials.length > 2 ? (
-                    <CloseButton aria-label={`Remove trial ${place}`} onClick={() => onRemove(trial_id)} size="2xs" />
+                    <CloseButton aria-label={`Remove trial ${trial_id}`} onClick={() => onRemove(trial_id)} size="2xs" />
                   ) : null}
                 </HStack>
                 <StateBadge small state={state} />

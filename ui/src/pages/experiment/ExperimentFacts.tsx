@@ -82,7 +82,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
         },
         { label: "Best trial", value: <Best experiment={experiment} /> },
         ended_at === null
-          ? { label: "Expected end", value: expected_end === null ? "unknown: too few trials have ended" : <Since at={expected_end} /> }
+          ? { label: "Expected end", value: expected_end === null ? "unknown: too few trials have ended, and too few reports" : <Since at={expected_end} /> }
           : { label: "Ended", value: <Time at={ended_at} /> },
         {
           label: "Created",

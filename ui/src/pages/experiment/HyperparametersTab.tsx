@@ -62,7 +62,7 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
   const describe = (index: number) => (
     <>
       <Box fontWeight="bold">
-        Trial {data.number[index]}: {metric} {number(data.metric[index])}
+        Trial {data.trial_id[index]} (number {data.number[index]}): {metric} {number(data.metric[index])}
       </Box>
       {valuesOf(data, index, names).map(({ name, text }) => (
         <Box key={name}>

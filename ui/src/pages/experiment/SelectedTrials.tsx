@@ -57,7 +57,7 @@ export const SelectedTrials = ({ data, marks, metric, names, smallerIsBetter }: 
               {best.map((index) => (
                 <Table.Row key={data.trial_id[index]}>
                   <Table.Cell>
-                    <PageLink to={paths.trial(data.trial_id[index] ?? 0)}>Trial {data.number[index]}</PageLink>
+                    <PageLink to={paths.trial(data.trial_id[index] ?? 0)}>Trial {data.trial_id[index]}</PageLink>
                   </Table.Cell>
                   <Table.Cell>
                     <StateBadge state={data.state[index] ?? ""} />

@@ -7,9 +7,10 @@ import { StateBadge } from "../../components/StateBadge";
 import { type Column } from "../../components/table/DataTable";
 import { Tags } from "../../components/Tags";
 import { Time } from "../../components/Time";
-import { count, NONE, number } from "../../format/numbers";
+import { count, NONE, number, percent } from "../../format/numbers";
 import { duration } from "../../format/times";
 import { own } from "../../lib/own";
+import { idAndNumber } from "../../lib/trials";
 
 /** Return a value of a hyperparameter as the table shows it. */
 export const hparamText = (value: unknown): string => (typeof value === "number" ? (Number.isInteger(value) ? String(value) : number(value)) : textOf(value));
@@ -26,6 +27,10 @@ export const trainedText = ({ units: done, epochs, rung }: Pick<TrialRow, "epoch
   return units === "epochs" && epochs !== null ? number(epochs) : `step ${count(done)}`;
 };
 
+/** Return the share of the planned length that a running trial has trained: " (24 %)". */
+const shareText = ({ progress }: Pick<TrialRow, "progress">): string =>
+  progress?.share === null || progress?.share === undefined ? "" : ` (${percent(progress.share)})`;
+
 /** Columns of the table of trials: one per hyperparameter of the experiment. */
 export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperparameters" | "metric" | "search">): Column<TrialRow>[] => {
   const varied = experiment.hyperparameters.filter(({ kind }) => kind !== "const");
@@ -33,17 +38,17 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
   const units = experiment.search?.units;
   return [
     {
-      id: "number",
+      id: "trial",
       header: "Trial",
-      sort: "number",
       width: 115,
       cell: ({ trial_id, number: place, name, display_name }) => (
-        <PageLink title={name} to={paths.trial(trial_id)}>
-          {display_name ?? `Trial ${place}`}
+        <PageLink title={`${idAndNumber({ trial_id, number: place })}: ${name}. Commands take the id.`} to={paths.trial(trial_id)}>
+          {display_name ?? `Trial ${trial_id}`}
           {trial_id === experiment.best_trial ? " (best)" : ""}
         </PageLink>
       ),
     },
+    { id: "number", header: "Number", sort: "number", width: 80, align: "end", cell: ({ number: place }) => String(place) },
     { id: "state", header: "State", sort: "state", width: 125, cell: ({ state }) => <StateBadge state={state} /> },
     {
       id: "best_metric",
@@ -56,7 +61,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
     ...varied.map(({ name }, index): Column<TrialRow> => ({
       id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: widthOf(name), align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
-    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => trainedText(row, units) },
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
     { id: "rung", header: "Rung", sort: "rung", width: 70, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
     { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },

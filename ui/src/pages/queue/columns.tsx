@@ -65,7 +65,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
         "Held gang, no trial now"
       ) : (
         <PageLink title={row.trial_name ?? undefined} to={paths.trial(row.trial_id)}>
-          {row.trial_name ?? row.trial_id}
+          Trial {row.trial_id}{row.trial_name === null ? "" : `: ${row.trial_name}`}
         </PageLink>
       ),
   },

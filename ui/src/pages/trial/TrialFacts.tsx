@@ -6,6 +6,7 @@ import { CopyButton } from "../../components/CopyButton";
 import { Facts } from "../../components/Facts";
 import { PageLink, TaskLinks } from "../../components/Links";
 import { Notice } from "../../components/Notice";
+import { ProgressBar } from "../../components/ProgressBar";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { count, NONE, number, plural } from "../../format/numbers";
 import { duration } from "../../format/times";
@@ -37,6 +38,21 @@ const Trains = ({ trial }: { trial: Trial }) => {
       {since === null || since === undefined ? null : (
         <Text color="fg.muted" fontSize="xs">
           since <Time at={since} /> (<Elapsed from={since} until={attempt?.ended_at} />)
+        </Text>
+      )}
+    </>
+  );
+};
+
+const Progress = ({ progress }: { progress: NonNullable<Trial["progress"]> }) => {
+  const { done, total, unit, share, expected_end } = progress;
+  return (
+    <>
+      {share === null ? null : <ProgressBar share={share} />}
+      <Text fontSize="xs">{total === null ? `${count(done)} ${unit}; the configuration names no length` : `${count(done)} of ${count(total)} ${unit}`}</Text>
+      {expected_end === null ? null : (
+        <Text color="fg.muted" fontSize="xs">
+          expected end <Since at={expected_end} />
         </Text>
       )}
     </>
@@ -89,6 +105,7 @@ export const TrialFacts = ({ trial }: { trial: Trial }) => {
             : ENDED.has(trial.state)
               ? { label: "Ended", value: <Ended trial={trial} /> }
               : { label: "Trains", value: <Trains trial={trial} />, wide: true },
+          trial.progress !== null && { label: "Progress", value: <Progress progress={trial.progress} /> },
           {
             label: "Best metric",
             value: (
@@ -118,7 +135,18 @@ export const TrialFacts = ({ trial }: { trial: Trial }) => {
                 </HStack>
               ),
           },
-          { label: "Experiment", value: <PageLink to={paths.experiment(trial.experiment_id)}>{trial.experiment}</PageLink> },
+          {
+            label: "Trial",
+            value: (
+              <>
+                id {trial.trial_id}, number {trial.number} of{" "}
+                <PageLink to={paths.experiment(trial.experiment_id)}>experiment {trial.experiment}</PageLink>
+                <Text color="fg.muted" fontSize="xs">
+                  Commands take the id.
+                </Text>
+              </>
+            ),
+          },
           { label: "Task log, DAG run", value: <TaskLinks task={trial.task} /> },
           { label: "Attempts", value: `${plural(trial.attempts, "attempt")}, ${trial.restarts} of ${plural(trial.max_restarts, "restart")} used` },
           { label: "Created", value: <Time at={trial.created_at} /> },

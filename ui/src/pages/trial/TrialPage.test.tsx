@@ -30,11 +30,19 @@ describe("the page of a trial", () => {
   it("names its experiment, its place and its best metric, also in the browser's tab", async () => {
     serve(routes());
     show(<App />, ADDRESS);
-    expect(await screen.findByRole("heading", { name: "resnet, trial 6" })).toBeTruthy();
+    expect(await screen.findByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
     expect(screen.getByText("2 slots on gpu-1 (0-1)")).toBeTruthy();
     expect(screen.getByText("0.25 at step 40")).toBeTruthy();
     expect(await screen.findByRole("heading", { name: "loss" })).toBeTruthy();
-    await waitFor(() => expect(document.title).toBe("resnet, trial 6 - DTrain - Airflow"));
+    await waitFor(() => expect(document.title).toBe("resnet, trial 7 - DTrain - Airflow"));
+  });
+
+  it("shows how far it is, and its id and its number", async () => {
+    serve(routes({ progress: { done: 1200, total: 4800, unit: "batches", share: 0.25, expected_end: "2026-01-31T13:00:00Z" } }));
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("1,200 of 4,800 batches")).toBeTruthy();
+    expect(screen.getByRole("progressbar").getAttribute("aria-valuenow")).toBe("25");
+    expect(screen.getByText(/id 7, number 6 of/)).toBeTruthy();
   });
 
   it("tells why it waits, with its place in the queue", async () => {
@@ -50,9 +58,9 @@ describe("the page of a trial", () => {
     const gone = refusal(404, "not_found", "There is no trial 7. See: airflow dtrain trials list");
     serve({ ...routes(), "trials/7": () => ((asked += 1) === 1 ? { body: trial(7) } : gone) });
     show(<App />, ADDRESS);
-    expect(await screen.findByRole("heading", { name: "resnet, trial 6" })).toBeTruthy();
+    expect(await screen.findByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
     expect(await screen.findByText(/There is no trial 7\. See:/, {}, { timeout: 5_000 })).toBeTruthy();
-    expect(screen.getByRole("heading", { name: "resnet, trial 6" })).toBeTruthy();
+    expect(screen.getByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
   });
 
   it("counts values that are no numbers beside the gaps of the curve", async () => {

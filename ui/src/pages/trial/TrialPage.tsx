@@ -34,7 +34,7 @@ export const TrialView = ({ id }: { id: string }) => {
   const isLive = known === undefined || !ENDED.has(known.state);
   const { data, error, loading, stale, refresh } = useData<Trial>(path, { everyMs: isLive ? LIVE_MS : null });
   const experiment = useData<Experiment>(data === undefined ? null : `experiments/${data.experiment_id}`, { everyMs: null }).data;
-  const title = data === undefined ? "" : `${data.experiment}, trial ${data.number}`;
+  const title = data === undefined ? "" : `${data.experiment}, trial ${id}`;
   useTitle(title === "" ? null : title);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />;
