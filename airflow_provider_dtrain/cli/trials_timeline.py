@@ -39,10 +39,10 @@ def _full(entry: TimelineEntry) -> dict[str, Any]:
 def _short(entry: TimelineEntry) -> dict[str, Any]:
     lasted = None if entry.until is None else duration((entry.until - entry.at).total_seconds())
     return {
-        "at": entry.at,
-        "lasted": lasted,
-        "event": entry.kind.value.replace("_", " "),
+        "time": entry.at,
+        "kind": entry.kind.value,
         "attempt": entry.attempt,
         "host": entry.host,
         "text": entry.text,
+        "lasted": lasted,
     }

@@ -63,6 +63,20 @@ class Curves:
         return [MetricKey(group=group, name=name) for group in GROUPS for name in sorted(found[group])]
 
     @reads
+    def have_epochs(self, conn: Connection, trial_ids: Sequence[int]) -> bool:
+        """Return whether the latest reports of one of these trials name their epoch.
+
+        :param trial_ids: a few; each costs up to two queries
+        """
+        for trial_id in trial_ids:
+            for group in GROUPS:
+                of = (metrics.c.trial_id == trial_id, metrics.c.metric_group == group)
+                latest = sa.select(metrics.c.epoch).where(*of).order_by(metrics.c.step.desc()).limit(1)
+                if conn.scalar(latest) is not None:
+                    return True
+        return False
+
+    @reads
     def of_trials(
         self, conn: Connection, trial_ids: Sequence[int], metric: str, group: MetricGroup, *, points: int
     ) -> list[CurveOf]:

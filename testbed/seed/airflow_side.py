@@ -82,6 +82,8 @@ def seed_airflow(store: Store) -> None:
     folder = Path(conf.get("core", "dags_folder"))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "seeded_site.py").write_text(DAG_FILE.format(site=json.dumps(_dags_of(runs))))
+    # Code of experiments that users start on the page.
+    (folder / "train.py").touch()
     migrate_metadata(os.environ)
     _airflow(os.environ, "dags", "reserialize")
     for run in runs:

@@ -110,7 +110,7 @@ def test_a_slow_rank_is_named_although_all_steps_take_equally_long(store, runnin
     for rank, busy in enumerate((0.10, 0.10, 0.15, 0.11)):
         parts = {"dataloader_next": 0.01, "train_batch": 0.19, "forward": 0.09, "backward": 0.10}
         series |= {Key(name, "", rank): points(START_S, 100, value, weight=5) for name, value in parts.items()}
-        series[Key("gradient_exchange", "", rank)] = points(START_S, 10, 0.2 - busy, step=10)
+        series[Key("gradient_exchange", "", rank)] = points(START_S, 10, 0.2 - busy, step=10, weight=2)
     store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
     found = store.telemetry.step_times(ticket.trial_id, buckets=10)
     assert (found.bucket_s, len(found.at_s), found.slow_ranks) == (10, 10, [2])

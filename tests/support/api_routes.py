@@ -54,6 +54,8 @@ with create_session() as session:
 def prepare(server: ApiServer, *commands: list[str], dags: tuple[str, ...] = ("d",)) -> None:
     """Migrate the metadata database, and let Airflow know the DAG of ``airflow dtrain init`` and further DAGs."""
     (server.home / "dags" / "dtrain_experiment.py").write_text(DAG_FILE)
+    for script in ("t.py", "train.py"):
+        (server.home / "dags" / script).touch()
     every = [["db", "migrate"], *commands, ["dags", "reserialize"]]
     run = [sys.executable, "-c", PREPARE, json.dumps([every, dags])]
     done = subprocess.run(run, env=server.environment, capture_output=True, text=True, timeout=300)

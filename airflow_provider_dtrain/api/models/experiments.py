@@ -111,6 +111,11 @@ class Experiment(ExperimentRow):
     #: The user of ``wish``.
     wished_by: str | None
     metrics: list[MetricName]
+    #: Reports name their epoch.
+    has_epochs: bool
+    #: ``description`` and ``labels`` of its configuration, beside those that users give on pages.
+    config_description: str
+    config_labels: list[str]
     hyperparameters: list[Hyperparameter]
     fork: Fork
 

@@ -133,6 +133,8 @@ class Trial(TrialRow):
     limits: list[str]
     attempts_list: list[Attempt]
     metrics: list[MetricName]
+    #: Its latest reports name their epoch.
+    has_epochs: bool
     best_checkpoint: Checkpoint | None
     search_id: int | None
     #: It is the best trial of its experiment.

@@ -48,6 +48,7 @@ def experiment(call: CallDep, experiment_id: int) -> Experiment:
     """Return an experiment with its plan."""
     entry = experiment_entry(call, experiment_id)
     config = config_of(call, entry)
+    document = {} if config is None else config.document
     view = entry.view
     may_edit = bool(call.access.may_edit({view.dag_id}))
     chosen, _ = call.store.trial_table.chosen(experiment_id, "latest", NAMES_FROM)
@@ -61,6 +62,9 @@ def experiment(call: CallDep, experiment_id: int) -> Experiment:
         max_slots=view.max_slots,
         wished_by=view.wished_by,
         metrics=shown_names(call.store.curves.names(shown)),
+        has_epochs=call.store.curves.have_epochs(shown),
+        config_description=str(document.get("description") or ""),
+        config_labels=[str(label) for label in document.get("labels") or ()],
         hyperparameters=_hyperparameters(config),
         fork=fork_of(call, entry, config),
     )

@@ -69,6 +69,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         limits=[*limits_hit(gaps), *left_out_words(names)],
         attempts_list=[_attempt(one) for one in attempts],
         metrics=shown_names(names),
+        has_epochs=store.curves.have_epochs([trial_id]),
         best_checkpoint=_best_checkpoint(call, entry),
         search_id=view.search_id,
         is_best=store.experiment_table.best_trial(view.experiment_id) == trial_id,

@@ -18,9 +18,12 @@ SLOW_RATIO = 1.2
 #: The excess of a slow rank is also at least this part of a step. A gang that mostly exchanges gradients has busy times
 #: that differ much and cost little.
 SLOW_COST = 0.1
-#: Exchanges that must have been measured before a rank is called slow. DistributedDataParallel measures the first ten
-#: and then every hundredth one, and a single one says little.
-EXCHANGES_LEAST = 3
+#: Exchanges that each rank must have measured before one is called slow. DistributedDataParallel measures the first
+#: ten, in which ranks wait for the start of other ranks, and then every hundredth one.
+EXCHANGES_LEAST = 13
+#: Time buckets with a measured exchange that are compared, and the part of them in which a slow rank needs more than
+#: :data:`SLOW_RATIO`. A single moment says little: a rank may write a checkpoint or wait for its data then.
+MOMENTS_LEAST, SLOW_MOMENTS = 4, 0.75
 #: Seconds after which a rank writes its timings every 5 s instead of every second, the time between two lines then, and
 #: the shortest time buckets that all have a line.
 EARLY_S, LINE_S, BUCKET_S = 300, 5, 10
@@ -51,6 +54,8 @@ class Pace:
     busy_s: float
     #: Number of measured exchanges.
     exchanges: int
+    #: Busy time per step in each time bucket in which the rank has measured an exchange, seconds; None in the others.
+    moments: Sequence[float | None]
 
 
 def median_of(values: Sequence[float | None]) -> float | None:
@@ -73,8 +78,13 @@ def busy_times(steps: Sequence[float | None], exchanges: Sequence[float | None])
 def slow_ranks(paces: Mapping[int, Pace]) -> list[int]:
     """Return the ranks that are slow, slowest first.
 
-    :param paces: rank -> its pace; ranks without a step are left out
+    A rank is slow when its median and most of its moments exceed those of the gang by a clear margin, and each rank has
+    measured enough exchanges.
+
+    :param paces: rank -> its pace, all with the same time buckets; ranks without a step are left out
     """
+    if any(pace.exchanges < EXCHANGES_LEAST for pace in paces.values()):
+        return []
     busy = median_of([pace.busy_s for pace in paces.values()])
     step = median_of([pace.step_s for pace in paces.values()])
     if not busy or not step:
@@ -82,8 +92,19 @@ def slow_ranks(paces: Mapping[int, Pace]) -> list[int]:
     slow = [
         rank
         for rank, pace in paces.items()
-        if pace.busy_s > SLOW_RATIO * busy
-        and pace.busy_s - busy >= SLOW_COST * step
-        and pace.exchanges >= EXCHANGES_LEAST
+        if pace.busy_s > SLOW_RATIO * busy and pace.busy_s - busy >= SLOW_COST * step and _is_mostly_slow(rank, paces)
     ]
     return sorted(slow, key=lambda rank: -paces[rank].busy_s)
+
+
+def _is_mostly_slow(rank: int, paces: Mapping[int, Pace]) -> bool:
+    """Return whether a rank is slow in most of the moments that all ranks have measured."""
+    columns = zip(*(pace.moments for pace in paces.values()), strict=True)
+    whole = [index for index, column in enumerate(columns) if None not in column]
+    if len(whole) < MOMENTS_LEAST:
+        return False
+    slow = 0
+    for index in whole:
+        middle = median_of([pace.moments[index] for pace in paces.values()]) or 0.0
+        slow += (paces[rank].moments[index] or 0.0) > SLOW_RATIO * middle
+    return slow >= SLOW_MOMENTS * len(whole)

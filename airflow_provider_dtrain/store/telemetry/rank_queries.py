@@ -132,7 +132,8 @@ def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple
     step_s, busy_s = median_of(steps), median_of(busy)
     pace = None
     if step_s is not None and busy_s is not None:
-        pace = Pace(step_s=step_s, busy_s=busy_s, exchanges=sum(exchange.count))
+        moments = [time if when in means else None for when, time in zip(at, busy, strict=True)]
+        pace = Pace(step_s=step_s, busy_s=busy_s, exchanges=sum(exchange.count), moments=moments)
     row = RankSteps(
         rank=rank,
         host=host,

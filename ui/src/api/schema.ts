@@ -1391,6 +1391,12 @@ export interface components {
             wished_by: string | null;
             /** Metrics */
             metrics: components["schemas"]["MetricName"][];
+            /** Has Epochs */
+            has_epochs: boolean;
+            /** Config Description */
+            config_description: string;
+            /** Config Labels */
+            config_labels: string[];
             /** Hyperparameters */
             hyperparameters: components["schemas"]["Hyperparameter"][];
             fork: components["schemas"]["Fork"];
@@ -2552,6 +2558,8 @@ export interface components {
             attempts_list: components["schemas"]["Attempt"][];
             /** Metrics */
             metrics: components["schemas"]["MetricName"][];
+            /** Has Epochs */
+            has_epochs: boolean;
             best_checkpoint: components["schemas"]["Checkpoint"] | null;
             /** Search Id */
             search_id: number | null;

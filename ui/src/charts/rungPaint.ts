@@ -15,7 +15,11 @@ export const fateColor = (fate: Fate, colors: ChartColors): string => (FATES[fat
 export const paintMark = (ctx: CanvasRenderingContext2D, fate: Fate, x: number, y: number, size: number, colors: ChartColors): void => {
   [ctx.fillStyle, ctx.strokeStyle, ctx.lineWidth] = [fateColor(fate, colors), fateColor(fate, colors), size * 0.45];
   ctx.beginPath();
-  if (fate === "failed" || fate === "left") {
+  if (fate === "left") {
+    ctx.strokeRect(x - size * 0.75, y - size * 0.75, size * 1.5, size * 1.5);
+    return;
+  }
+  if (fate === "failed") {
     ctx.moveTo(x - size, y - size);
     ctx.lineTo(x + size, y + size);
     ctx.moveTo(x + size, y - size);

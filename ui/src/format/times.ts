@@ -6,7 +6,7 @@ export const duration = (seconds: number | null | undefined): string => {
   const sign = seconds < 0 ? "−" : "";
   const size = Math.abs(seconds);
   if (size === 0) return "0 s";
-  if (size < 0.001) return `${sign}${(size * 1e6).toPrecision(2)} µs`;
+  if (size < 0.000_999_5) return `${sign}${size < 9.95e-6 ? Number((size * 1e6).toPrecision(2)) : Math.round(size * 1e6)} µs`;
   if (size < 1) return `${sign}${Math.round(size * 1000)} ms`;
   if (size < 9.95) return `${sign}${Number(size.toFixed(1))} s`;
   const whole = Math.round(size);

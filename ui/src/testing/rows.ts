@@ -14,7 +14,7 @@ export const trial = (trial_id: number, values: object = {}) => ({
   ...trialRow(trial_id), experiment_id: 5, experiment: "resnet", config_id: 1, seed: 1, max_restarts: 3, state_words: "running", expected: null, expected_at: null, queue_class: "fresh",
   priority: 42, slots: 2, pool: "gpus", placement: { "gpu-1": [0, 1] }, failure: null, result: null, gaps: [], limits: [], metrics: [{ group: "validation", name: "loss" }], best_checkpoint: null,
   search_id: 1, is_best: false, may_edit: true,
-  attempts_list: [{ attempt_id: 1, number: 1, state: "running", reason: "", created_at: "2026-01-31T12:00:00Z", granted_at: "2026-01-31T12:00:01Z", started_at: "2026-01-31T12:00:05Z", ended_at: null, placement: { "gpu-1": [0, 1] }, slots: 2, failure: null }],
+  has_epochs: true, attempts_list: [{ attempt_id: 1, number: 1, state: "running", reason: "", created_at: "2026-01-31T12:00:00Z", granted_at: "2026-01-31T12:00:01Z", started_at: "2026-01-31T12:00:05Z", ended_at: null, placement: { "gpu-1": [0, 1] }, slots: 2, failure: null }],
   ...values,
 });
 
@@ -22,7 +22,7 @@ export const trial = (trial_id: number, values: object = {}) => ({
 export const experiment = (values: object = {}) => ({
   experiment_id: 5, name: "resnet", display_name: null, dag_id: "train", run_id: "run 1", state: "running", wish: null, method: "asha", metric: "loss", smaller_is_better: true, best: 0.25,
   best_trial: 1, trials: { running: 1, completed: 2 }, max_trials: 3, progress: 0.5, expected_end: null, created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: [], may_edit: true,
-  config_id: 1, search: { search_id: 1, method: "asha", units: "epochs", seed: 1, divisor: 4, rungs: { 0: [1, 4] } }, best_checkpoint: null, weight: 1, max_slots: null, wished_by: null,
+  config_id: 1, has_epochs: false, config_description: "", config_labels: [], search: { search_id: 1, method: "asha", units: "epochs", seed: 1, divisor: 4, rungs: { 0: [1, 4] } }, best_checkpoint: null, weight: 1, max_slots: null, wished_by: null,
   metrics: [{ group: "validation", name: "loss" }, { group: "validation", name: "accuracy" }],
   hyperparameters: [{ name: "lr", kind: "float", log: true, minimum: 0.001, maximum: 0.1, values: null }, { name: "opt", kind: "categorical", log: false, minimum: null, maximum: null, values: ["adam", "sgd"] }],
   fork: { possible: true, reason: "" }, ...values,

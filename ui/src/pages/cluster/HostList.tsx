@@ -107,7 +107,7 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
       >
         {view === "rows" ? (
           <Box bg="bg" borderBottomWidth={1} display="grid" fontSize="sm" fontWeight="medium" gap={3} position="sticky" px={2} py={2} role="row" style={{ gridTemplateColumns: ROW_COLUMNS }} top={0} zIndex={1}>
-            {["Host", "State", "Slots", "Utilization", ""].map((title) => (
+            {["Host", "State", "Slots", "Utilization, last hour", ""].map((title) => (
               <span key={title} role="columnheader">
                 {title === "" ? <Box as="span" srOnly>Actions</Box> : title}
               </span>

@@ -28,7 +28,7 @@ describe("the page of the cluster", () => {
   it("shows a square per slot, whose tooltip names the holder", async () => {
     serve({ cluster: cluster([host("a")]), me: me(false) });
     show(<App />, "/plugin/dtrain/cluster");
-    const held = await square(/a slot 0: running, held by resnet, trial 5/);
+    const held = await square(/a slot 0: running, held by resnet, trial 7: 5/);
     expect(await square(/a slot 1: free/)).toBeTruthy();
     act(() => held.focus());
     const tip = screen.getByRole("tooltip");

@@ -143,7 +143,7 @@ export const CurvesTab = ({ experiment }: { experiment: Experiment }) => {
         <Flex columnGap={5} rowGap={2} wrap="wrap">
           <HStack gap={2}>
             <Text fontSize="sm">X axis</Text>
-            <Segments label="X axis" onChange={(x) => setView({ x })} options={X_AXES} value={chosenOf(X_AXES, view.x)} />
+            <Segments label="X axis" onChange={(x) => setView({ x })} options={X_AXES.filter(({ value }) => value !== "epochs" || experiment.has_epochs || view.x === "epochs")} value={chosenOf(X_AXES, view.x)} />
             <Button aria-pressed={view.logx} bg={view.logx ? "bg.emphasized" : undefined} onClick={() => setView({ logx: !view.logx })} size="xs" variant="outline">
               log
             </Button>

@@ -8,6 +8,7 @@ import { CopyButton } from "../../components/CopyButton";
 import { Facts } from "../../components/Facts";
 import { PageLink } from "../../components/Links";
 import { ProgressBar } from "../../components/ProgressBar";
+import { Tags } from "../../components/Tags";
 import { Elapsed, Since, Time } from "../../components/Time";
 import { NONE, number, plural } from "../../format/numbers";
 import { useData } from "../../hooks/useData";
@@ -24,7 +25,7 @@ const Best = ({ experiment }: { experiment: Experiment }) => {
   if (best_trial === null) return <>{NONE}</>;
   return (
     <>
-      <PageLink to={paths.trial(best_trial)}>
+      <PageLink title="Of trials with the same metric, the one with the lowest number is the best." to={paths.trial(best_trial)}>
         {metric ?? "metric"} {number(best)}
       </PageLink>
       {best_checkpoint === null ? null : (
@@ -95,6 +96,8 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
             </>
           ),
         },
+        experiment.config_description !== "" && { label: "Description in the configuration", value: experiment.config_description, wide: true },
+        experiment.config_labels.length > 0 && { label: "Labels in the configuration", value: <Tags tags={experiment.config_labels} /> },
         { label: "Searcher", value: searcher(experiment) },
         { label: "DAG run", value: <DagLinks experiment={experiment} /> },
         (weight !== 1 || max_slots !== null) && { label: "Share of the queue", value: `weight ${number(weight)}${max_slots === null ? "" : `, at most ${plural(max_slots, "slot")}`}` },

@@ -72,7 +72,7 @@ const CheckpointTable = ({ trialId, rows }: { trialId: number; rows: readonly Ch
             <Table.Cell whiteSpace="nowrap">{row.size_bytes === null ? NONE : bytes(row.size_bytes)}</Table.Cell>
             <Table.Cell overflowWrap="anywhere">{stateOf(row)}</Table.Cell>
             <Table.Cell>
-              <Location location={row.location} />
+              {row.removed_at === null ? <Location location={row.location} /> : NONE}
             </Table.Cell>
             <Table.Cell>
               {row.removed_at !== null ? null : <Get download={row.download} name={`the checkpoint of step ${row.step}`} path={`trials/${trialId}/checkpoints/${row.checkpoint_id}/download`} />}

@@ -40,7 +40,7 @@ const List = ({ entries }: { entries: readonly TimelineEntry[] }) => {
   return (
     <Box mt={3}>
       <HStack mb={1}>
-        <FilterSelect all="All kinds" label="Filter by kind" onChange={setKinds} options={known} render={(kind) => kind.replaceAll("_", " ")} value={kinds} />
+        <FilterSelect all="All kinds" label="Filter by kind" onChange={setKinds} options={known} value={kinds} />
         <Text color="fg.muted" fontSize="sm">
           {shown.length} of {entries.length} entries
         </Text>
@@ -49,7 +49,7 @@ const List = ({ entries }: { entries: readonly TimelineEntry[] }) => {
         <Table.Root size="sm" stickyHeader>
           <Table.Header>
             <Table.Row>
-              {["Time", "Kind", "Attempt", "Host", "What happened", "Lasted"].map((name) => (
+              {["Time", "Kind", "Attempt", "Host", "Text", "Lasted"].map((name) => (
                 <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
               ))}
             </Table.Row>
@@ -61,7 +61,7 @@ const List = ({ entries }: { entries: readonly TimelineEntry[] }) => {
                   <Time at={entry.at} />
                 </Table.Cell>
                 <Table.Cell>
-                  <Badge variant="subtle">{entry.kind.replaceAll("_", " ")}</Badge>
+                  <Badge variant="subtle">{entry.kind}</Badge>
                 </Table.Cell>
                 <Table.Cell>{entry.attempt ?? ""}</Table.Cell>
                 <Table.Cell overflowWrap="anywhere">{entry.host ?? ""}</Table.Cell>

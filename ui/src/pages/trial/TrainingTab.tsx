@@ -67,7 +67,7 @@ export const TrainingTab = ({ trial, metric }: { trial: Trial; metric: string | 
         <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
           <HStack gap={2}>
             <Text fontSize="sm">X axis of the metrics</Text>
-            <Segments label="X axis of the metrics" onChange={(next) => setView({ x: next })} options={X_AXES} value={x} />
+            <Segments label="X axis of the metrics" onChange={(next) => setView({ x: next })} options={X_AXES.filter(({ value }) => value !== "epochs" || trial.has_epochs || x === "epochs")} value={x} />
           </HStack>
           <CurveOptions onChange={setView} view={view} />
           {names.length > USUAL.shown ? <SearchBar onChange={(q) => setView({ q, shown: USUAL.shown })} placeholder={`Search ${plural(names.length, "metric")}`} value={view.q} width="240px" /> : null}

@@ -3,10 +3,8 @@ import { trialActions } from "../../actions/trials";
 import { cached } from "../../api/cache";
 import { type Experiment } from "../../api/experiment";
 import { type Trial } from "../../api/trial";
-import { paths } from "../../app/paths";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
-import { PageLink } from "../../components/Links";
 import { Loading } from "../../components/Loading";
 import { PageTabs } from "../../components/PageTabs";
 import { PageTitle } from "../../components/PageTitle";
@@ -55,7 +53,6 @@ export const TrialView = ({ id }: { id: string }) => {
       <Stale stale={stale}>
         <PageTitle heading={title} labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
-          <PageLink to={paths.task(data.task)}>Task log</PageLink>
         </PageTitle>
         <TrialNotices trial={data} />
         <TrialFacts trial={data} />
