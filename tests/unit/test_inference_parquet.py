@@ -117,7 +117,7 @@ def test_numbers_become_tensors_and_other_columns_lists(tmp_path):
             "uint16": pa.array([1, 65535], pa.uint16()),
             "uint32": pa.array([1, 4294967295], pa.uint32()),
             "uint64": pa.array([1, 2**64 - 1], pa.uint64()),
-            "half": pa.array([1.5, 2.5], pa.float16()),
+            "half": pa.array([1.5, 2.5]).cast(pa.float16()),
             "double": pa.array([1.5, float("nan")], pa.float64()),
             "flag": pa.array([True, False]),
             "vector": pa.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], pa.list_(pa.float32(), 3)),

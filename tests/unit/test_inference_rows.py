@@ -23,7 +23,7 @@ from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter  
 
 
 def batch(rows=2, first_row=0, **passed):
-    return InputBatch(None, rows, pa.record_batch(passed) if passed else None, first_row)
+    return InputBatch(None, rows, pa.RecordBatch.from_pydict(passed) if passed else None, first_row)
 
 
 def table(result, rows=2, **settings):
@@ -46,7 +46,7 @@ def test_results_of_every_kind_become_the_same_rows():
         {"x": pd.Series([1, 2]), "s": pa.chunked_array([["a"], [None]])},
         [{"x": 1, "s": "a"}, {"x": 2}],
         pa.table(values),
-        pa.record_batch(values),
+        pa.RecordBatch.from_pydict(values),
         pd.DataFrame(values),
     ]
     for result in results:

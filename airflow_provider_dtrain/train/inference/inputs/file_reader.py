@@ -113,7 +113,7 @@ def image_reader(settings: InputSettings, sources: Sources) -> FileReader:
 
 def _paths(paths: list[str]) -> pyarrow.RecordBatch:
     pa = require("pyarrow", "Passing the column path through")
-    return pa.record_batch({"path": pa.array(paths, pa.string())})
+    return pa.RecordBatch.from_pydict({"path": pa.array(paths, pa.string())})
 
 
 def _digest(files: Sequence[SourceFile]) -> str:
