@@ -32,11 +32,11 @@ def place(tmp_path):
     return tmp_path
 
 
-def infer(place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=None, **section):
+def infer(place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=None, code=PROCESSOR, **section):
     """Run the program on some ranks, in a folder with the processor, and return what they left."""
     run_dir = place / f"run-{len(list(place.iterdir()))}"
     run_dir.mkdir()
-    (run_dir / "processors.py").write_text(PROCESSOR)
+    (run_dir / "processors.py").write_text(code)
     (run_dir / "script.py").write_text(PROGRAM)
     outputs = {"path": str(place / folder), "columns": ["id"], "row_id": "row", **section.pop("outputs", {})}
     settings = {
@@ -229,3 +229,69 @@ def test_the_batch_size_is_found_once_and_kept(place, alone):
     again = well(infer(place, run="t2.1.9", batch_size="auto"))
 
     assert events(again, "shards")[0]["batch_size"] == chosen["batch_size"]
+
+
+TRIAL = '''
+import torch
+from torch.utils.data import TensorDataset
+import airflow_provider_dtrain.train as dtrain
+
+class Digits(dtrain.PyTorchTrial):
+    """Evaluation alone: no training loader, no optimizer, no train_batch."""
+    def __init__(self, context):
+        super().__init__(context)
+        torch.manual_seed(1)
+        self.model = context.wrap_model(torch.nn.Linear(2, 3))
+
+    def build_validation_data_loader(self):
+        x = torch.arange(200.0).reshape(100, 2)
+        return dtrain.DataLoader(TensorDataset(x, (x[:, 0] % 3).long()), batch_size=7, shuffle=True)
+
+    def evaluate_batch(self, batch):
+        x, target = batch
+        found = self.model(x).argmax(1)
+        return {"accuracy": (found == target).float().mean(), "label": found}
+
+class Whole(Digits):
+    evaluate_batch = dtrain.PyTorchTrial.evaluate_batch
+    def evaluate_full_dataset(self, data_loader):
+        found = [Digits.evaluate_batch(self, batch)["accuracy"] for batch in data_loader]
+        return {"accuracy": torch.stack(found).mean()}
+
+class Reduced(Digits):
+    def __init__(self, context):
+        super().__init__(context)
+        context.wrap_reducer(sum, name="total")
+'''
+
+
+def expected_accuracy():
+    import torch
+
+    torch.manual_seed(1)
+    model = torch.nn.Linear(2, 3)
+    x = torch.arange(200.0).reshape(100, 2)
+    return float((model(x).argmax(1) == (x[:, 0] % 3).long()).float().mean())
+
+
+@pytest.mark.parametrize("kind", ["Digits", "Whole"])
+def test_a_trial_class_is_evaluated_without_dummies_and_metrics_weigh_right(place, kind):
+    ranks = well(
+        infer(place, 2, code=TRIAL, processor=f"processors:{kind}", inputs={"shard_rows": 23}, outputs={"columns": []})
+    )
+
+    (validation,) = events(ranks, "validation")
+    assert validation["metrics"]["accuracy"] == pytest.approx(expected_accuracy(), abs=1e-7)
+    manifest = json.loads((place / "out" / "manifest.json").read_text())
+    assert manifest["rows_read"] == 100
+    if kind == "Digits":
+        assert [row["row"] for row in rows(place)] == list(range(100))
+    else:
+        assert manifest["objects"] == []
+
+
+def test_a_reducer_over_all_batches_is_refused_by_name(place):
+    (rank,) = infer(place, code=TRIAL, processor="processors:Reduced", inputs={}, outputs={"columns": []})
+
+    assert rank.exit_code == 1
+    assert rank.said("wrap_reducer is not supported in batch inference")

@@ -40,11 +40,18 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     weights = Weights(ctx._env.source_checkpoint, ctx.distributed, run.storage)
     context = InferenceContext(ctx, weights, compiles=bool(settings.get("compile")))
     inputs = settings.get("inputs")
-    found = processor_loader.load(str(settings.get("processor")), context, needs_data=not inputs)
+    found = processor_loader.load(str(settings.get("processor")), context, needs_data=not (inputs or {}).get("path"))
     used = weights.identity()
     weights.release()
     options = OutputOptions.parse(run.outputs)
-    source = open_input(inputs or {}, storage=run.storage, passed=options.columns)
+    source = open_input(
+        inputs,
+        storage=run.storage,
+        dataset=found.dataset,
+        collate=found.collate,
+        passed=options.columns,
+        batch_size=batch_size.configured(settings.get("batch_size")),
+    )
     folder = open_folder(str(run.outputs["path"]), run.storage)
     ledger = Ledger(folder, run=run.name, key=run.key, suffix=run.kind)
     with _owned(run, folder, ledger) as owner:

@@ -105,9 +105,15 @@ def printable(text: str) -> str:
     return clean if len(clean) <= NAME_LIMIT else f"{clean[: NAME_LIMIT - 3]}..."
 
 
-def default_shard_rows(total: int, *, least: int, most: int) -> int:
-    """Return the rows per shard that divide an input into about 256 shards, within the limits."""
-    return min(most, max(least, -(-total // 256)))
+def default_shard_rows(total: int, batch_size: int | None, *, least: int, most: int) -> int:
+    """Return the rows per shard that divide an input into about 256 shards of whole batches, within the limits.
+
+    :param batch_size: None: it is found later, as a power of two
+    """
+    size = min(most, max(least, -(-total // 256)))
+    if batch_size is None:
+        return 1 << (size - 1).bit_length()
+    return -(-size // batch_size) * batch_size
 
 
 def _versions(identity: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

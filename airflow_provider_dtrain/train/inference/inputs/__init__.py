@@ -21,6 +21,7 @@ def open_input(
     dataset: Any = None,
     collate: Any = None,
     passed: Sequence[str] = (),
+    batch_size: int | None = None,
 ) -> Input:
     """Return the input that the configuration names, or a data set from code. Files are not read before a call.
 
@@ -31,12 +32,13 @@ def open_input(
     :param collate: from a list of samples to a batch; default: that of torch
     :param passed: ``inference.outputs.columns``. They are read too, but given to the processor only if
         ``inputs.columns`` has them or is not set.
+    :param batch_size: rows of a batch, for shards of whole batches; None: not known yet
     :raises InputError: a setting is not valid
     """
     if settings is not None and settings.get("path"):
         if dataset is not None:
             raise InputError("The processor builds a data set and inputs.path is set. Remove one of them.")
-        return StoredInput(InputSettings.parse(settings, passed), Sources(storage))
+        return StoredInput(InputSettings.parse(settings, passed, batch_size), Sources(storage))
     if dataset is None:
         raise InputError("There is no input: set inputs.path, or build a data set in the processor.")
     if passed:
@@ -46,5 +48,5 @@ def open_input(
         )
     from airflow_provider_dtrain.train.inference.inputs.datasets import open_dataset
 
-    found: Input = open_dataset(dataset, collate, (settings or {}).get("shard_rows"))
+    found: Input = open_dataset(dataset, collate, (settings or {}).get("shard_rows"), batch_size)
     return found

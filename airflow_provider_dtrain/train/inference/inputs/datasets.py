@@ -32,14 +32,15 @@ class MapDataset:
     :param shard_rows: most samples of a shard; None: by the length
     """
 
-    def __init__(self, dataset: Any, collate: Collate, shard_rows: int | None) -> None:
+    def __init__(self, dataset: Any, collate: Collate, shard_rows: int | None, batch_size: int | None = None) -> None:
         self._dataset = dataset
         self._collate = collate
         self._shard_rows = shard_rows
+        self._batch_size = batch_size
 
     def plan(self) -> InputPlan:
         """Return shards of index ranges."""
-        return _ranges_plan(self._dataset, len(self._dataset), self._shard_rows)
+        return _ranges_plan(self._dataset, len(self._dataset), self._shard_rows, self._batch_size)
 
     def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
         """Yield the samples of an index range."""
@@ -65,10 +66,11 @@ class IterableDataset:
     Each iteration must yield the same samples in the same order.
     """
 
-    def __init__(self, dataset: Any, collate: Collate, shard_rows: int | None) -> None:
+    def __init__(self, dataset: Any, collate: Collate, shard_rows: int | None, batch_size: int | None = None) -> None:
         self._dataset = dataset
         self._collate = collate
         self._shard_rows = shard_rows
+        self._batch_size = batch_size
         self._iterator: Iterator[Any] = iter(())
         self._position: int | None = None
 
@@ -79,7 +81,7 @@ class IterableDataset:
             "rank iterates all samples. Give it shards() and open_shard(shard) if its samples are costly.",
             _name(self._dataset),
         )
-        return _ranges_plan(self._dataset, sum(1 for _ in self._dataset), self._shard_rows)
+        return _ranges_plan(self._dataset, sum(1 for _ in self._dataset), self._shard_rows, self._batch_size)
 
     def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
         """Yield the samples of a range. A range behind the last one costs only the samples in between."""
@@ -148,7 +150,7 @@ class ShardedDataset:
         return self._shards
 
 
-def open_dataset(dataset: Any, collate: Collate | None, shard_rows: int | None) -> Any:
+def open_dataset(dataset: Any, collate: Collate | None, shard_rows: int | None, batch_size: int | None = None) -> Any:
     """Return the input of a data set, or of the data set of a torch ``DataLoader``.
 
     :raises InputError: the object is no data set
@@ -161,9 +163,9 @@ def open_dataset(dataset: Any, collate: Collate | None, shard_rows: int | None) 
     if callable(getattr(dataset, "shards", None)) and callable(getattr(dataset, "open_shard", None)):
         return ShardedDataset(dataset, collate)
     if _is_map(dataset):
-        return MapDataset(dataset, collate, shard_rows)
+        return MapDataset(dataset, collate, shard_rows, batch_size)
     if hasattr(dataset, "__iter__") and not isinstance(dataset, Iterator):
-        return IterableDataset(dataset, collate, shard_rows)
+        return IterableDataset(dataset, collate, shard_rows, batch_size)
     raise InputError(
         f"The input must be a data set with __getitem__ and __len__, or one that can be iterated repeatedly, got "
         f"{_name(dataset)}."
@@ -180,10 +182,10 @@ def _is_map(dataset: Any) -> bool:
     )
 
 
-def _ranges_plan(dataset: Any, total: int, shard_rows: int | None) -> InputPlan:
+def _ranges_plan(dataset: Any, total: int, shard_rows: int | None, batch_size: int | None) -> InputPlan:
     if not total:
         raise InputError(f"The data set {_name(dataset)} is empty.")
-    size = shard_rows or default_shard_rows(total, least=LEAST_SAMPLES, most=MOST_SAMPLES)
+    size = shard_rows or default_shard_rows(total, batch_size, least=LEAST_SAMPLES, most=MOST_SAMPLES)
     starts = range(0, total, size)
     stops = [min(start + size, total) for start in starts]
     shards = [Shard(i, DATASET, start, stop, stop - start, start) for i, (start, stop) in enumerate(zip(starts, stops))]

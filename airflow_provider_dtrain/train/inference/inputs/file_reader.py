@@ -51,7 +51,9 @@ class FileReader:
         """Return shards of consecutive files."""
         self._files = files
         total = len(files)
-        size = self._settings.shard_rows or default_shard_rows(total, least=LEAST_FILES, most=MOST_FILES)
+        size = self._settings.shard_rows or default_shard_rows(
+            total, self._settings.batch_size, least=LEAST_FILES, most=MOST_FILES
+        )
         shards: list[Shard] = []
         for start in range(0, total, size):
             chosen = files[start : start + size]

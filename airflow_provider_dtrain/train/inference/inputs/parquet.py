@@ -62,7 +62,9 @@ class ParquetReader:
             raise InputError(
                 f"The input is empty: {footers[0].path} and {len(files) - 1} more Parquet files have no row."
             )
-        most = self._settings.shard_rows or default_shard_rows(total, least=LEAST_ROWS, most=MOST_ROWS)
+        most = self._settings.shard_rows or default_shard_rows(
+            total, self._settings.batch_size, least=LEAST_ROWS, most=MOST_ROWS
+        )
         shards: list[Shard] = []
         first_row = 0
         for one in footers:

@@ -33,12 +33,15 @@ class InputSettings:
     shard_rows: int | None
     #: Columns of the input that are passed through to the output.
     passed: tuple[str, ...]
+    #: Rows of a batch, for shards of whole batches; None: not known yet.
+    batch_size: int | None = None
 
     @classmethod
-    def parse(cls, settings: Mapping[str, Any], passed: Sequence[str]) -> InputSettings:
+    def parse(cls, settings: Mapping[str, Any], passed: Sequence[str], batch_size: int | None = None) -> InputSettings:
         """Return the settings of the plain mapping.
 
         :param passed: ``inference.outputs.columns``
+        :param batch_size: rows of a batch; None: not known yet
         :raises InputError: a value is not valid
         """
         path, columns = settings.get("path"), settings.get("columns")
@@ -52,7 +55,7 @@ class InputSettings:
             raise InputError(f"inputs.shard_rows must be a whole number from 1 on, got {shard_rows!r}.")
         if columns is not None and (not columns or not all(isinstance(one, str) for one in columns)):
             raise InputError(f"inputs.columns must be a list of at least one name, got {columns!r}.")
-        return cls(paths, kind, None if columns is None else tuple(columns), shard_rows, tuple(passed))
+        return cls(paths, kind, None if columns is None else tuple(columns), shard_rows, tuple(passed), batch_size)
 
     @property
     def read_columns(self) -> tuple[str, ...] | None:
