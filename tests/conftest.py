@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import importlib.util
@@ -9,7 +10,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the first worker of a run import before the other ones: in a new environment, only that one compiles.
+
+    To compile what the tests import takes twice the CPU time of the imports.
+    """
+    with Path(__file__).open() as turn:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            try:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                fcntl.flock(turn, fcntl.LOCK_SH)
+        return (yield)
 
 
 def pytest_collection_finish() -> None:

@@ -134,7 +134,6 @@ async def test_weights_of_another_trial_are_where_a_trial_starts(
             submitted(engine, config(2, searcher={"source_checkpoint": named}), run_id=f"bad-{named}")
 
 
-@pytest.mark.each_change
 async def test_what_the_whole_experiment_does_not_keep_is_removed_on_the_host_and_here(
     engine: Engine, tmp_path: Path
 ) -> None:  # fmt: skip

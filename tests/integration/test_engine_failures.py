@@ -67,6 +67,7 @@ async def test_a_policy_cancels_retries_for_a_line_of_another_rank_far_from_its_
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_policy_excludes_the_host_and_the_failure_is_not_counted(engine: Engine) -> None:
     policies = [{**CHEESE, "action": "exclude_host"}]
     outcome, trial = await carry(engine, config("say we are out of ham", log_policies=policies))

@@ -160,6 +160,7 @@ async def test_a_host_that_is_lost_ends_the_gang_by_name_and_recovery_frees_it(
             on_gang(engine, gang, "facts")
 
 
+@pytest.mark.nightly
 async def test_a_host_that_vanishes_under_a_run_ends_the_gang(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     gang = await hold(engine)
     ticket = on_gang(engine, gang, SLEEPS[2])

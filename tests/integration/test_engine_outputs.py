@@ -39,6 +39,7 @@ async def completed(engine: Engine, ticket: Ticket) -> None:
     assert outcome.state == "completed", outcome.failure
 
 
+@pytest.mark.nightly
 async def test_a_script_finds_its_snapshot_after_a_failure(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip

@@ -122,7 +122,6 @@ async def test_ranks_without_a_control_side_train_on_and_their_questions_are_ans
     assert search.told(ticket) == [(0, "stop")], "what a stopped trial asks later counts nothing"
 
 
-@pytest.mark.each_change
 async def test_an_answer_after_decision_timeout_ends_the_ranks_at_a_later_boundary(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -39,6 +39,7 @@ def run_of(engine: Engine, ticket) -> str | None:
     return store.attempts.get(store.trials.get(ticket.trial_id).attempt_id).run
 
 
+@pytest.mark.nightly("watch")
 @pytest.mark.parametrize("kept", ["submission", "watch"])
 async def test_a_run_that_the_store_has_lost_is_ended_and_its_trial_starts_again(engine, caplog, kept):
     """Before, its follower waited ten minutes, or followed a run that the store knew nothing of to its end."""

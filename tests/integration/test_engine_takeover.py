@@ -83,6 +83,7 @@ async def test_a_replaced_trigger_that_is_killed_leaves_the_gang_to_its_follower
     assert replaced.is_untouched()
 
 
+@pytest.mark.nightly("no answer")
 @pytest.mark.parametrize("answer", [True, ConnectionError("no API server")], ids=["moved", "no answer"])
 async def test_a_trigger_that_moved_or_knows_nothing_ends_nothing(replaced, monkeypatch, answer):
     trigger = trigger_of(replaced, monkeypatch, answer)

@@ -88,6 +88,7 @@ def pid_of(rank: int, home: Path) -> int:
     raise LookupError(rank)
 
 
+@pytest.mark.nightly
 async def test_a_stopped_rank_is_named_and_training_goes_on_with_it(
     engine: Engine, lines: Lines, tmp_path: Path
 ) -> None:

@@ -214,7 +214,6 @@ def test_two_trials_run_on_one_held_gang_that_a_teardown_frees(cluster: Cluster)
     assert cluster.taken() == []
 
 
-@pytest.mark.each_change
 @pytest.mark.torch
 def test_a_function_runs_as_the_ranks_of_a_gang(cluster: Cluster) -> None:
     conf = {"slots_per_trial": 4, "pool": "gpus", "samples": 100_000}

@@ -114,6 +114,7 @@ def test_what_is_sampled_has_a_mean_and_no_total(capsys: pytest.CaptureFixture[s
     assert "gradient_exchange is sampled" in capsys.readouterr().err
 
 
+@pytest.mark.nightly("profiling1")
 @pytest.mark.parametrize("profiling", [{"enabled": False}, {"enabled": False, "sampling_interval_s": 0.2}])
 async def test_without_profiling_the_supervisor_samples_nothing(
     engine: Engine, profiling: dict[str, Any], capsys: pytest.CaptureFixture[str]

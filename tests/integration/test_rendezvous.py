@@ -43,14 +43,14 @@ async def test_a_gang_of_one_host_listens_on_the_loopback_address_only(
 async def test_a_gang_of_two_hosts_listens_on_the_chosen_addresses_only(
     engine: Engine, hosts: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    register_pair(engine.hook, hosts, monkeypatch)
-    document = {**config("", slots=4), "entrypoint": "python listening.py plain"}
+    register_pair(engine.hook, hosts, monkeypatch, slots=1)
+    document = {**config("", slots=2), "entrypoint": "python listening.py plain"}
     document["resources"]["pool"] = "pair"
     found = await listening(engine, caplog, document)
     assert len(found) == 2
     own = {host.address for host in list(hosts)[:2]}
     for one in found:
-        assert one["sum"] == 4.0
+        assert one["sum"] == 2.0
         assert one["master"] in one["ranks"][0]
         assert {address for rank in one["ranks"] for address, _ in rank} == own
         assert {address for address, port in one["namespace"] if port != SSH} <= own

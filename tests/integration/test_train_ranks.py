@@ -235,7 +235,6 @@ def test_code_after_the_block_runs_and_its_exit_status_is_kept(tmp_path, ending,
     assert (rank.error is None) == ("KeyError" not in ending)
 
 
-@pytest.mark.each_change
 def test_torchrun_runs_the_same_script(tmp_path):
     path = script(tmp_path, """
         with dtrain.init(hparams={"global_batch_size": 7}) as ctx:

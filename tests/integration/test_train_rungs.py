@@ -255,7 +255,7 @@ def trial_context(unit, rungs, **config):
     }  # fmt: skip
 
 
-@pytest.mark.each_change
+@pytest.mark.each_change("epochs-rungs2-steps2")
 @pytest.mark.parametrize(("unit", "rungs", "steps"), [
     ("batches", [3, 7, 20], [3, 7]), ("records", [24, 60, 200], [3, 8]), ("epochs", [1, 2, 5], [8, 16]),
 ])  # fmt: skip

@@ -63,6 +63,7 @@ def test_every_part_of_every_batch_is_measured_on_every_rank(tmp_path):
         assert all(type(value) is int and value >= 0 for found in values.values() for value in found)
 
 
+@pytest.mark.nightly("profiling1")
 @pytest.mark.parametrize("profiling", [{"enabled": False}, {"timings": False}])
 def test_profiling_switches_timings_off(tmp_path, profiling):
     (rank,) = run_ranks(script(tmp_path, BODY), tmp_path / "run", 1, context={"config": {"profiling": profiling}})

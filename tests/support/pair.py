@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from testbed.netns import NamespaceHosts
 
 
-def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Register the first two test hosts with two CPU slots each, and set their connections."""
+def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.MonkeyPatch, *, slots: int = 2) -> None:
+    """Register the first two test hosts with some CPU slots each, and set their connections."""
     for host in list(hosts)[:2]:
         install_programs(host.home)
         conn_id = host.name.replace("-", "_")
@@ -37,7 +37,7 @@ def register_pair(hook: DtrainHook, hosts: NamespaceHosts, monkeypatch: pytest.M
             conn_id=conn_id,
             facts=link.call("probe").result(60),
             hello=link.hello,
-            slots="cpu:2",
+            slots=f"cpu:{slots}",
             remote_dir=".dtrain",
             state_dir=None,
             python=sys.executable,

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 Visits = Callable[..., Visit]
 
 
-@pytest.mark.each_change("cluster-dark", "experiments-light", "queue-light")
+@pytest.mark.each_change("cluster-dark", "experiments-light")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("facts", PAGES, ids=[page.name for page in PAGES])
 def test_a_page_shows_the_seeded_facts_and_is_accessible(
@@ -56,7 +56,6 @@ def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: Pa
         assert (status, answer["detail"]["code"]) == (403, "forbidden"), path
 
 
-@pytest.mark.each_change
 def test_an_address_with_filters_shows_the_same_after_a_reload(visit: Visits) -> None:
     one = visit("viewer")
     page = one.open("/plugin/dtrain/experiments?state=completed&sort=name")
