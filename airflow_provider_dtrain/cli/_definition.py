@@ -11,7 +11,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_provider_dtrain.cli import _arguments as a
 from airflow_provider_dtrain.cli._arguments import action as _command
-from airflow_provider_dtrain.cli._definition_trials import experiment, init, trial
+from airflow_provider_dtrain.cli._definition_trials import experiment, infer, init, trial
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
 #: Noun -> its former name.
@@ -341,6 +341,6 @@ def get_dtrain_commands() -> list[GroupCommand]:
         GroupCommand(
             name="dtrain",
             help="Distributed PyTorch training: hosts, pools, queue, experiments, trials",
-            subcommands=(init(), *groups, *former, *_others()),
+            subcommands=(init(), infer(), *groups, *former, *_others()),
         )
     ]

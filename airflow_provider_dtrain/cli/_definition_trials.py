@@ -64,19 +64,53 @@ def experiment(group: str) -> GroupCommand:
 
 
 def _create() -> ActionCommand:
-    code = Arg(("model_dir",), help="Folder of the code (default: model_dir, else the folder of the file)", nargs="?")
-    follow = Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true")
-    dag = Arg(("--dag",), help="DAG that runs it (default: dtrain_experiment)", default="dtrain_experiment")
     return action(
         "experiments_create",
         "create",
         "Start an experiment: store configuration and code, trigger its DAG",
         a.CONFIG,
-        code,
-        a.WITH_TEMPLATE,
-        dag,
-        follow,
+        *_start_options(),
     )
+
+
+def infer() -> ActionCommand:
+    """Return the command ``infer``."""
+    optional = Arg(("config",), help=f"{a.CONFIG.kwargs['help']} (default: the options say everything)", nargs="?")
+    many = Arg(("--input",), help="File, folder, glob or URL; repeatable", action="append", metavar="PATH")
+    to = Arg(("--to",), help="Folder or URL for the results", metavar="PATH")
+    processor = Arg(("--processor",), help="module:Name of a BatchProcessor, function or trial class")
+    weights = Arg(
+        ("--weights",),
+        help="Checkpoint: trial:7, trial:7:best, trial:7:300, experiment:NAME, path or URL",
+        metavar="CHECKPOINT",
+    )
+    slots = Arg(("--slots",), help="Number of slots (default: the configuration's, else 1)", type=a.count, metavar="N")
+    size = Arg(("--batch-size",), help="Rows per batch, or auto", metavar="N|auto")
+    bad = Arg(("--on-bad-shard",), help="End of a shard that failed three times", choices=("fail", "skip"))
+    pool = Arg(("--pool",), help="Pool of hosts", type=a.name)
+    return action(
+        "infer",
+        "infer",
+        "Start a batch inference: store configuration and code, trigger the DAG of experiments",
+        optional,
+        *_start_options(),
+        many,
+        to,
+        processor,
+        weights,
+        slots,
+        size,
+        bad,
+        pool,
+    )
+
+
+def _start_options() -> tuple[Arg, ...]:
+    """Return the arguments of commands that trigger the DAG of experiments."""
+    code = Arg(("model_dir",), help="Folder of the code (default: model_dir, else the folder of the file)", nargs="?")
+    follow = Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true")
+    dag = Arg(("--dag",), help="DAG that runs it (default: dtrain_experiment)", default="dtrain_experiment")
+    return code, a.WITH_TEMPLATE, dag, follow
 
 
 def trial(group: str) -> GroupCommand:

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import FAILURE, NotNowError, UsageError, command, hint, note, show_one, user
+from airflow_provider_dtrain.cli.trials import progress_of
+from airflow_provider_dtrain.core.inference_progress import inference_words
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.cli._inputs import Source
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.searches import ExperimentView
     from airflow_provider_dtrain.store.records.trials import Config
     from airflow_provider_dtrain.store.store import Store
@@ -56,11 +60,19 @@ def create(args: Namespace) -> int:
 
     With ``--follow``, exit 1 if the DAG run fails.
     """
+    from airflow_provider_dtrain.cli._inputs import read
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    hook = DtrainHook()
+    return start(args, DtrainHook(), read(args.config, what="configuration"))
+
+
+def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
+    """Store a configuration and its code, trigger the DAG, and return the exit code.
+
+    :param args: with ``dag``, ``config``, ``model_dir``, ``template``, ``follow`` and ``output``
+    """
     require_ready(args.dag)
-    stored, code = _stored(hook, args)
+    stored, code = _stored(hook, args, source)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
     row = {
         "name": stored.document["name"], "dag": args.dag, "dag_run": _trigger(args.dag, conf),
@@ -80,18 +92,17 @@ def create(args: Namespace) -> int:
     return result
 
 
-def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
+def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, str]:
     """Return the stored configuration and the digest of the stored code.
 
     A configuration with a problem is not stored.
     """
     from airflow.configuration import conf
 
-    from airflow_provider_dtrain.cli._inputs import assemble, find_template, read
+    from airflow_provider_dtrain.cli._inputs import assemble, find_template
     from airflow_provider_dtrain.engine.submission.assembly import checked
     from airflow_provider_dtrain.engine.submission.submit import put_code, render
 
-    source = read(args.config, what="configuration")
     found = assemble(hook, source, args.template)
     config = found.effective.config
     hook.ensure_local()
@@ -107,7 +118,7 @@ def _stored(hook: Any, args: Namespace) -> tuple[Config, str]:
         raise UnplaceableError(check.never_fits)
     # --template is relative to the current folder, a template in the document to the document's folder.
     template = find_template(hook, args.template, Path.cwd())
-    name = config.name or (Path(args.config).stem if args.config != "-" else args.dag)
+    name = config.name or (Path(args.config).stem if args.config not in (None, "-") else args.dag)
     return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
 
 
@@ -149,7 +160,7 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
     for state, view in _changes(store, dag_id, run_id):
         last = state, view
         if view is not None:
-            note(f"{time.strftime('%H:%M:%S')}  {_line(view)}")
+            note(f"{time.strftime('%H:%M:%S')}  {_line(view)}{_progress(store, view)}")
     state, view = last
     if view is None:
         note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
@@ -180,7 +191,7 @@ def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, Expe
         found = store.experiments.list(dag_id=dag_id, run_id=run_id)
         view = found[0] if found else None
         over = state in ("success", "failed")
-        now = f"{state} {_line(view) if view else ''}"
+        now = f"{state} {_line(view) + _progress(store, view, is_rough=True) if view else ''}"
         if now != last:
             yield state, view
         last = now
@@ -200,6 +211,20 @@ def _run_state(dag_id: str, run_id: str) -> str:
     with create_session() as session:
         query = sa.select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         return str(session.scalar(query) or "failed")
+
+
+def _progress(store: Store, view: ExperimentView, *, is_rough: bool = False) -> str:
+    """Return the progress of a batch inference in words, empty for any other experiment.
+
+    :param is_rough: only the whole percents, so that a line is printed for each of them
+    """
+    if view.max_trials > 1:
+        return ""
+    found = progress_of(store, store.trials.list(experiment_id=view.experiment_id, limit=1))
+    one = next(iter(found.values()), None)
+    if one is None:
+        return ""
+    return f"; {int(one.share * 100)} %" if is_rough else f"; {inference_words(one)}"
 
 
 def _line(view: ExperimentView) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli import _labels
@@ -27,6 +29,7 @@ from airflow_provider_dtrain.cli._output import (
 )
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.gaps import limits_hit
+from airflow_provider_dtrain.core.inference_progress import InferenceProgress, inference_progress, inference_words
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progress_words, rung_words, units_of
@@ -50,11 +53,34 @@ def list_trials(args: Namespace) -> None:
     found = store.trials.list(experiment_id=args.experiment, state=args.state, tags=args.tag or (), limit=args.limit)
     trials = sorted(found, key=lambda trial: -trial.trial_id)
     gangs = {task.trial_id: task for task in store.queue_view.tasks() if task.trial_id is not None}
+    progress = progress_of(store, trials)
     make = _listed if args.output != "table" else _short if args.experiment is None else _of_experiment
     rows = [make(store, trial, gangs.get(trial.trial_id)) for trial in trials]
+    _add_progress(rows, progress, is_table=args.output == "table")
     show(args, rows, empty="No trials. A task with TrialOperator creates one.")
     if trials:
         hint(f"airflow dtrain trials describe {trials[0].trial_id}")
+
+
+def progress_of(store: Store, trials: Sequence[TrialView]) -> dict[int, InferenceProgress]:
+    """Return the progress of each trial that is a batch inference and has counted its shards."""
+    counts = store.shards.counts([trial.trial_id for trial in trials])
+    now_s = store.db.now().timestamp()
+    return {
+        trial.trial_id: inference_progress(found, now_s=now_s, is_live=trial.state == "running")
+        for trial in trials
+        if (found := counts.get(trial.trial_id)) is not None
+    }
+
+
+def _add_progress(rows: Sequence[dict[str, Any]], progress: Mapping[int, InferenceProgress], *, is_table: bool) -> None:
+    """Add the progress of batch inferences to a list. A table shows it where the reason of another state would be."""
+    for row in rows:
+        found = progress.get(row["trial"])
+        if not is_table:
+            row["shards"] = asdict(found) if found is not None else None
+        elif found is not None and not row["reason"]:
+            row["reason"] = inference_words(found)
 
 
 @command
@@ -93,6 +119,10 @@ def describe(args: Namespace) -> None:
         "failure": dict(trial.failure) if trial.failure else None,
         **_labels.columns(store.labels.get("trial", trial.trial_id)),
     }
+    if (progress := progress_of(store, [trial]).get(trial.trial_id)) is not None:
+        facts["progress"] = inference_words(progress)
+        if args.output != "table":
+            facts["shards"] = asdict(progress)
     if args.output != "table":
         more = {"ranks": ranks, "checkpoints": checkpoints, "refused_checkpoints": refused, "gaps": gaps}
         dump(args.output, {**facts, **more})

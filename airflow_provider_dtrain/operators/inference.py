@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import Asset, AssetAlias
-
-from airflow_provider_dtrain.assets import outputs_alias, outputs_asset
+from airflow_provider_dtrain.assets import announce_outputs, outputs_alias, outputs_asset
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 if TYPE_CHECKING:
@@ -125,16 +123,10 @@ class BatchInferenceOperator(TrialOperator):
         manifest = (result or {}).get("manifest")
         if result is None or not manifest:
             return
-        asset = outputs_asset(manifest["location"])
         if not self.outlets:
             # Airflow accepts no events of other aliases.
             self.outlets = [outputs_alias(f"{self.dag_id}.{self.task_id}")]
-        extra = {"experiment_id": result["experiment_id"], "trial_id": result["trial_id"], **manifest}
-        for outlet in self.outlets:
-            if isinstance(outlet, AssetAlias):
-                context["outlet_events"][outlet].add(asset, extra=extra)
-            elif isinstance(outlet, Asset):
-                context["outlet_events"][outlet].extra.update(extra)
+        announce_outputs(context, self.outlets, manifest, result)
 
 
 def _known_location(outputs: object) -> str | None:

@@ -190,7 +190,9 @@ class SelectBestTrialOperator(BaseOperator):
             result["metric"],
             result["hparams"],
         )
-        if selection.is_new_best:
+        if selection.manifest is not None:
+            self._announce_outputs(context, selection)
+        elif selection.is_new_best:
             self._announce(context, selection)
         elif selection.announced is not None:
             self.log.info("This run already announced %s, so there is no new best", selection.announced)
@@ -199,6 +201,16 @@ class SelectBestTrialOperator(BaseOperator):
                 "An earlier run of '%s' reached %s, so there is no new best", selection.experiment, selection.before
             )
         return result
+
+    def _announce_outputs(self, context: Context, selection: Selection) -> None:
+        """Announce the results of a batch inference, which is no model."""
+        from airflow_provider_dtrain.assets import announce_outputs, outputs_alias
+
+        assert selection.manifest is not None
+        alias = outputs_alias(selection.experiment)
+        if alias not in self.outlets:
+            self.outlets = [*self.outlets, alias]
+        announce_outputs(context, [alias], selection.manifest, selection.result)
 
     def _declare(self, name: str) -> None:
         """Add the alias to the outlets: Airflow accepts no events of other aliases."""

@@ -17,10 +17,12 @@ from airflow.sdk import DAG
 
 from airflow_provider_dtrain.decorators.dtrain_batch import dtrain_batch_task
 from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
+from airflow_provider_dtrain.engine.submission.search import plan_search, select_best
 from airflow_provider_dtrain.errors import ConfigError, FunctionError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator
+from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host, new_sqlite
 
@@ -72,8 +74,6 @@ def test_the_operator_submits_a_trial_whose_result_has_the_manifest(hook: Dtrain
 
 
 def test_a_training_trial_has_no_manifest(hook: DtrainHook, folder: Path) -> None:
-    from airflow_provider_dtrain.operators.trial import TrialOperator
-
     ticket = TrialOperator(task_id="t", config={"entrypoint": "a", "resources": {"pool": "train"}})._submit(
         hook, KEY, folder
     )
@@ -87,6 +87,27 @@ def test_weights_that_do_not_exist_fail_the_task_before_anything_waits(hook: Dtr
     with pytest.raises(ConfigError, match=r"inference\.weights: there is no experiment 'nothing'"):
         operator._submit(hook, KEY, folder)
     assert hook.store.trials.list() == []
+
+
+def test_an_inference_of_the_command_line_is_no_new_best_model(hook: DtrainHook, folder: Path) -> None:
+    document = {
+        "name": "digits", "inference": {"processor": "a:B", "outputs": {"path": "/out"}},
+        "searcher": {"name": "single", "metric": "accuracy"}, "resources": {"pool": "train"},
+    }  # fmt: skip
+    (spec,) = plan_search(hook, dataclasses.replace(KEY, task_id="plan"), document, None, folder)
+    ticket = TrialOperator(task_id="infer", trial=spec)._submit(hook, KEY, folder)
+    watch = started(hook, ticket)
+    events = [
+        {"seq": 1, "at": 1.0, "kind": "validation", "step": 1, "metrics": {"accuracy": 0.9}},
+        {"seq": 2, "at": 1.0, "kind": "manifest", **MANIFEST},
+    ]
+    hook.store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 9, events)
+    result = trial_result(hook.store, hook.store.attempts.get(ticket.attempt_id), "completed")
+    hook.store.attempts.end(ticket.attempt_id, watch, state="completed", result=result)
+    selection = select_best(hook.store, spec["search_id"], dataclasses.replace(KEY, task_id="best"))
+    assert selection.result["metric"] == 0.9
+    assert (selection.is_new_best, selection.announced) == (False, None)
+    assert selection.result["manifest"] == selection.manifest == {**MANIFEST, "location": "/out"}
 
 
 def predict(batch, threshold, *, scale=2, ds=None):

@@ -1,7 +1,8 @@
-"""The examples' configurations as the README gives them to the commands."""
+"""Starts without a DAG of one's own: the examples' configurations, and batch inferences from options."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,27 @@ def test_an_example_is_validated_previewed_and_created(ready: World, path: Path)
     for command in (("configs", "validate"), ("searches", "preview"), ("experiments", "create")):
         done = ready(*command, *given)
         assert done.code == 0, f"{' '.join(command)}: {done.out}{done.err}"
+
+
+def test_a_batch_inference_starts_from_options_alone(ready: World, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def predict(batch): ...\n")
+    options = ["--processor", "model:predict", "--input", "/in/a", "--input", "/in/b", "--to", "/out", "--slots", "2"]
+    (tmp_path / "empty.yaml").write_text("{}\n")
+    done = ready("infer", str(tmp_path / "empty.yaml"), *options, "--batch-size", "auto", "-o", "json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["name"] == "empty"
+    runs = ready.airflow("dags", "list-runs", "dtrain_experiment", "-o", "json")
+    assert done.json["dag_run"] in runs.out
+
+
+def test_options_override_the_configuration_of_an_inference(ready: World, tmp_path: Path) -> None:
+    path = tmp_path / "infer.yaml"
+    path.write_text("inference: {processor: 'model:predict', inputs: {path: /in}, outputs: {path: /out}}\n")
+    wrong = ready("infer", str(path), "--to", "relative/folder", "--batch-size", "0")
+    assert wrong.code == 1
+    assert "inference.outputs.path: must be an absolute path or a URL" in wrong.err
+    assert "inference.batch_size: must be a number of rows" in wrong.err
+    assert "'relative/folder'" in wrong.err
+    missing = ready("infer", str(path), "--weights", "experiment:nothing")
+    assert missing.code == 1
+    assert "there is no experiment 'nothing'" in missing.err

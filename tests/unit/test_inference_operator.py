@@ -18,8 +18,10 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_dtrain.core.config import assemble
 from airflow_provider_dtrain.decorators.dtrain_batch import DtrainBatchDecoratedOperator, dtrain_batch_task
 from airflow_provider_dtrain.engine.submission.inference import with_inference
+from airflow_provider_dtrain.engine.submission.search import Selection
 from airflow_provider_dtrain.errors import ConfigError, FunctionError
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator
+from airflow_provider_dtrain.operators.search import SelectBestTrialOperator
 
 MANIFEST = {"location": "s3://bucket/out", "rows": 9, "shards": 3, "bytes": 99, "skipped": [], "sha256": "ab",
             "schema": {"label": "int64"}}  # fmt: skip
@@ -128,6 +130,17 @@ def test_the_operator_can_be_mapped_and_serialized() -> None:
         BatchInferenceOperator.partial(task_id="infer", processor="a:B", deferrable=True).expand(outputs=["/a", "/b"])
     assert isinstance(made.task_dict["infer"], MappedOperator)
     DagSerialization.from_dict(DagSerialization.to_dict(made))
+
+
+def test_an_inference_without_a_dag_of_its_own_announces_its_folder_and_no_model() -> None:
+    best = SelectBestTrialOperator(task_id="best", plan=[], name="digits")
+    selection = Selection(experiment="digits", result=RESULT, is_new_best=False, before=None, manifest=MANIFEST)
+    events = OutletEventAccessors()
+    best._announce_outputs({"outlet_events": events}, selection)  # type: ignore[typeddict-item]
+    (alias,) = events
+    assert alias == AssetAlias("dtrain-outputs-digits")
+    assert alias in best.outlets
+    assert events[alias].asset_alias_events[0].extra["rows"] == 9
 
 
 # -- the decorator

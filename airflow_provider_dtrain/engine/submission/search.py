@@ -165,6 +165,8 @@ class Selection:
     before: float | None
     #: Metric that this run has announced before, if that is as good.
     announced: float | None = None
+    #: Manifest of an experiment that is a batch inference, whose result is no model.
+    manifest: Mapping[str, Any] | None = None
 
 
 def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
@@ -188,7 +190,8 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     result = _result(store, search, best, counts)
     metric = result["metric"]
     announced = None
-    is_new_best = _beats(metric, before, search.smaller_is_better)
+    manifest = (best.result or {}).get("manifest")
+    is_new_best = manifest is None and _beats(metric, before, search.smaller_is_better)
     if is_new_best:
         announced = store.searches.announce_best(search_id, key, metric)
     return Selection(
@@ -197,6 +200,7 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
         is_new_best=is_new_best and announced is None,
         before=before,
         announced=announced,
+        manifest=manifest,
     )
 
 
@@ -263,6 +267,7 @@ def _result(store: Store, search: SearchView, best: TrialView, counts: Mapping[s
                 "hparams": best.hparams,
                 "rung": best.rung,
                 "trials": dict(counts),
+                **({"manifest": known["manifest"]} if known.get("manifest") else {}),
             }
         )
     )
