@@ -88,6 +88,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.api.importances import Importances
     from airflow_provider_dtrain.api.names import Names
     from airflow_provider_dtrain.api.prepared import Prepared
+    from airflow_provider_dtrain.api.samples import Samples
     from airflow_provider_dtrain.api.streams import DOWNLOADS
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -100,6 +101,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "names": Names(),
             "importances": Importances(),
             "prepared": Prepared(),
+            "samples": Samples(),
         }
     )
 

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.api.execution import Workers, prepared, unless_know
 from airflow_provider_dtrain.api.importances import Importances
 from airflow_provider_dtrain.api.names import Names
 from airflow_provider_dtrain.api.prepared import Prepared
+from airflow_provider_dtrain.api.samples import Samples
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import TrialKey
@@ -71,6 +72,12 @@ class Call:
     def importances(self) -> Importances:
         """Importance of hyperparameters."""
         found: Importances = self.request.app.state.importances
+        return found
+
+    @property
+    def samples(self) -> Samples:
+        """Hyperparameters of trials that are kept."""
+        found: Samples = self.request.app.state.samples
         return found
 
     @property

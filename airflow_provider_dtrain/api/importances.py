@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.dimensions import Dimension
 from airflow_provider_dtrain.search.importance import ImportanceResult, importance
-from airflow_provider_dtrain.store.records.pages import TrialFigures
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +19,8 @@ KEPT = 100
 #: Seconds between two computations for one experiment. Each report of one of 10,000 trials would cause a computation,
 #: which takes half a second of CPU and hardly changes the result.
 AGAIN_S = 30.0
+#: Hyperparameters and metric of a trial.
+Judged = tuple[Mapping[str, Any], float | None]
 PENDING = ImportanceResult(shares={}, note="It is being computed.")
 
 
@@ -43,32 +44,40 @@ class Importances:
             known = self._found.get(key)
             return _result(known[1]) if known is not None and known[0] == version and known[1].done() else None
 
-    def of(
+    def latest(self, key: Hashable) -> ImportanceResult:
+        """Return the last result for an experiment, :data:`PENDING` before the first one."""
+        with self._lock:
+            known = self._found.get(key)
+            if known is not None and known[1].done():
+                self._last[key] = _result(known[1])
+            return self._last.get(key, PENDING)
+
+    def start(
         self,
         key: Hashable,
         version: Hashable,
         dimensions: Sequence[Dimension],
-        trials: Callable[[], Sequence[TrialFigures]],
+        judged: Callable[[], Sequence[Judged]],
         *,
         smaller_is_better: bool,
-    ) -> ImportanceResult:
-        """Return the importance for a version of an experiment, or the last one while it is being computed.
+    ) -> None:
+        """Start the computation for a version of an experiment, if it is due and none is running.
+
+        It takes turns with requests at the interpreter, so a request starts it when its answer is ready.
 
         :param key: of the experiment and metric
         :param version: changes with the metrics of its trials
-        :param trials: reads the trials, in the thread that computes
+        :param judged: reads hyperparameters and metric of ended trials, in the thread that computes
         """
         with self._lock:
             known = self._found.get(key)
             if known is None or (known[0] != version and known[1].done() and self._is_due(key)):
-                future = self._executor.submit(_computed, dimensions, trials, smaller_is_better)
-                self._found[key] = known = (version, future)
+                if known is not None:
+                    self._last[key] = _result(known[1])
+                future = self._executor.submit(_computed, dimensions, judged, smaller_is_better)
+                self._found[key] = (version, future)
                 self._began[key] = time.monotonic()
                 self._drop_oldest()
-            future = known[1]
-            if future.done():
-                self._last[key] = _result(future)
-            return self._last.get(key, PENDING)
 
     def _is_due(self, key: Hashable) -> bool:
         return time.monotonic() - self._began[key] >= AGAIN_S
@@ -81,10 +90,9 @@ class Importances:
 
 
 def _computed(
-    dimensions: Sequence[Dimension], trials: Callable[[], Sequence[TrialFigures]], smaller_is_better: bool
+    dimensions: Sequence[Dimension], judged: Callable[[], Sequence[Judged]], smaller_is_better: bool
 ) -> ImportanceResult:
-    ended = [(one.hparams, one.metric) for one in trials() if one.state in TRIAL_SUCCEEDED]
-    return importance(dimensions, ended, smaller_is_better=smaller_is_better)
+    return importance(dimensions, judged(), smaller_is_better=smaller_is_better)
 
 
 def _result(future: Future[ImportanceResult]) -> ImportanceResult:

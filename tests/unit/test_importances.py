@@ -18,7 +18,7 @@ def computed(monkeypatch):
 
 
 def ask(of, version):
-    of.of("experiment", version, (), list, smaller_is_better=True)
+    of.start("experiment", version, (), list, smaller_is_better=True)
 
 
 def test_a_new_version_is_computed_after_the_interval_and_not_before(computed, monkeypatch):
@@ -37,5 +37,5 @@ def test_the_oldest_experiments_are_forgotten(computed, monkeypatch):
     monkeypatch.setattr(importances, "KEPT", 2)
     of = Importances()
     for key in range(5):
-        of.of(key, 1, (), list, smaller_is_better=True)
+        of.start(key, 1, (), list, smaller_is_better=True)
     assert len(of._found) == len(of._began) == 2

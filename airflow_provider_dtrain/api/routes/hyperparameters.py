@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -11,13 +12,15 @@ from fastapi import APIRouter, Query
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import experiment_plan, plan_config
-from airflow_provider_dtrain.api.importances import PENDING
+from airflow_provider_dtrain.api.importances import PENDING, Judged
 from airflow_provider_dtrain.api.models.charts import HyperparameterColumn, Hyperparameters, Importance
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.search.dimensions import Dimension, dimensions, value_at
-from airflow_provider_dtrain.search.importance import ImportanceResult
-from airflow_provider_dtrain.store.records.pages import TrialFigures
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.search.dimensions import Dimension, dimensions
+from airflow_provider_dtrain.search.importance import MOST, ImportanceResult
+from airflow_provider_dtrain.store.records.pages import TrialColumns
+from airflow_provider_dtrain.store.store import Store
 
 router = APIRouter(route_class=StoreRoute, tags=["charts"], responses=ERRORS)
 
@@ -33,38 +36,68 @@ def hyperparameters(
 ) -> Hyperparameters:
     """Return hyperparameters and metric of an experiment's trials as columns, with the importance of each."""
     plan = experiment_plan(call, experiment_id)
-    table = call.store.trial_table
-    own = metric in (None, plan.metric)
-    version = (table.version(experiment_id), None if own else call.store.curves.newest())
+    store, importances = call.store, call.importances
+    other = None if metric == plan.metric else metric
+    version = (store.trial_table.version(experiment_id), None if other is None else store.curves.newest())
     config = plan_config(call, plan)
     space = dimensions(None if config is None else config.document.get("hyperparameters"))
-    key = (call.store.store_id, experiment_id, metric)
-
-    def figures() -> list[TrialFigures]:
-        trials = table.history(experiment_id, most=TRIALS_MOST)
-        return trials if own else _judged_by(trials, table.last_metrics(experiment_id, str(metric)))
-
-    known = call.importances.known(key, version)
-    if known is not None:
-        return call.answer(version, known.note, False, make=lambda: _record(space, figures(), known, False))
-    found = call.importances.of(key, version, space, figures, smaller_is_better=plan.smaller_is_better)
+    key = (store.store_id, experiment_id, metric)
+    known = importances.known(key, version)
+    found = known or importances.latest(key)
     # Another metric than the searcher's changes with each report of any trial, so an older result is good enough.
-    is_pending = found is PENDING or (own and call.importances.known(key, version) is None)
-    of = (found.note, is_pending, found.shares)
-    return call.answer(version, *of, make=lambda: _record(space, figures(), found, is_pending))
+    is_pending = found is PENDING or (other is None and known is None)
+
+    def make() -> dict[str, Any]:
+        trials = _trials(store, experiment_id, other)
+        columns = call.samples.columns(store, experiment_id, [one for one in space if _varies(one)], trials)
+        return _record(space, trials, columns, found, is_pending)
+
+    try:
+        return call.answer(version, found.note, is_pending, found.shares, make=make)  # type: ignore[no-any-return]
+    finally:
+        smaller = plan.smaller_is_better
+        importances.start(key, version, space, lambda: _judged(store, experiment_id, other), smaller_is_better=smaller)
+
+
+def _trials(store: Store, experiment_id: int, other: str | None) -> TrialColumns:
+    """Return the trials of the chart.
+
+    :param other: a metric that replaces the searcher's
+    """
+    trials = store.trial_table.columns(experiment_id, most=TRIALS_MOST)
+    if other is None:
+        return trials
+    metrics = store.trial_table.last_metrics(experiment_id, other)
+    return replace(trials, metrics=[point(metrics.get(trial_id)) for trial_id in trials.trial_ids])
+
+
+def _judged(store: Store, experiment_id: int, other: str | None) -> list[Judged]:
+    """Return hyperparameters and metric of the latest ended trials that have one."""
+    trials = _trials(store, experiment_id, other)
+    metrics = {
+        trial_id: metric
+        for trial_id, state, metric in zip(trials.trial_ids, trials.states, trials.metrics, strict=True)
+        if state in TRIAL_SUCCEEDED and point(metric) is not None
+    }
+    samples = store.trial_table.samples(list(metrics)[-MOST:])
+    return [(json.loads(samples[one][1]), metric) for one, metric in metrics.items() if one in samples]
 
 
 def _record(
-    space: Sequence[Dimension], trials: Sequence[TrialFigures], found: ImportanceResult, is_pending: bool
+    space: Sequence[Dimension],
+    trials: TrialColumns,
+    columns: Mapping[str, Sequence[Any]],
+    found: ImportanceResult,
+    is_pending: bool,
 ) -> dict[str, Any]:
     """Return the fields of ``Hyperparameters``, unchecked: it has 100,000 values."""
     return {
         "names": [_column(one) for one in space],
-        "trial_id": [one.trial_id for one in trials],
-        "number": [one.number for one in trials],
-        "state": [one.state for one in trials],
-        "metric": [point(one.metric) for one in trials],
-        "columns": {one.name: [value_at(trial.hparams, one.path) for trial in trials] for one in space if _varies(one)},
+        "trial_id": trials.trial_ids,
+        "number": trials.numbers,
+        "state": trials.states,
+        "metric": [point(metric) for metric in trials.metrics],
+        "columns": columns,
         "importance": [Importance(name=name, value=value) for name, value in found.shares.items()],
         "importance_note": found.note,
         "is_importance_pending": is_pending,
@@ -73,11 +106,6 @@ def _record(
 
 def _varies(of: Dimension) -> bool:
     return of.kind != "const"
-
-
-def _judged_by(trials: Sequence[TrialFigures], metrics: Mapping[int, Any]) -> list[TrialFigures]:
-    """Return trials with another metric than the searcher's."""
-    return [replace(one, metric=point(metrics.get(one.trial_id))) for one in trials]
 
 
 def _column(of: Dimension) -> HyperparameterColumn:

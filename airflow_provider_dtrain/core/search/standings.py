@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from airflow_provider_dtrain.core.search.asha import LAST
 
 _ENDLESS: Final = 2**63
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entered:
+class Entered(NamedTuple):
     """One report at a rung."""
 
     #: Sort key of its metric, smallest first, see :func:`~airflow_provider_dtrain.core.search.asha.rank_value`.
@@ -26,8 +24,7 @@ class Entered:
     left_at: datetime | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standing:
+class Standing(NamedTuple):
     """Place of a report when the decision on it was made."""
 
     #: From 1.
@@ -54,18 +51,17 @@ def standings(entries: Sequence[Entered], divisor: int) -> list[Standing]:
     present: list[tuple[float, int]] = []
     leaving: list[tuple[datetime, tuple[float, int]]] = []
     found: dict[int, Standing] = {}
-    for index in sorted(range(len(entries)), key=lambda one: (entries[one].at, entries[one].order)):
-        entry = entries[index]
-        while leaving and leaving[0][0] <= entry.at:
+    for at, order, index in sorted((entry.at, entry.order, index) for index, entry in enumerate(entries)):
+        value, _, _, left_at = entries[index]
+        while leaving and leaving[0][0] <= at:
             del present[bisect.bisect_left(present, leaving.pop(0)[1])]
-        before = bisect.bisect_right(present, (entry.value, _ENDLESS))
-        kept = places_kept(len(present) + 1, divisor)
-        cut_off = present[kept - 1][0] if len(present) >= kept else None
-        found[index] = Standing(place=before + 1, of=len(present) + 1, cut_off=cut_off)
-        key = (entry.value, entry.order)
-        bisect.insort(present, key)
-        if entry.left_at is not None:
-            bisect.insort(leaving, (entry.left_at, key))
+        before = bisect.bisect_right(present, (value, _ENDLESS))
+        count = len(present)
+        kept = places_kept(count + 1, divisor)
+        found[index] = Standing(before + 1, count + 1, present[kept - 1][0] if count >= kept else None)
+        bisect.insort(present, (value, order))
+        if left_at is not None:
+            bisect.insort(leaving, (left_at, (value, order)))
     return [found[index] for index in range(len(entries))]
 
 

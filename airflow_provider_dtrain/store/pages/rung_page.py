@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.reduction import even
 from airflow_provider_dtrain.core.search.standings import Entered, Standing, cut_off_now, metric_of, standings
+from airflow_provider_dtrain.store.database.connections import aware
 from airflow_provider_dtrain.store.database.tables import rung_entries, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.records.pages import RungStanding, RungState
@@ -37,11 +38,9 @@ class RungPage:
         search = conn.execute(sa.select(searches).where(searches.c.id == search_id)).one_or_none()
         if search is None:
             return []
-        query = sa.select(rung_entries, trials.c.number).join(trials, trials.c.id == rung_entries.c.trial_id)
-        query = query.where(rung_entries.c.search_id == search_id)
         at: dict[tuple[int, int], list[Any]] = {}
-        for row in conn.execute(query.order_by(rung_entries.c.rank_value, rung_entries.c.id)).all():
-            at.setdefault((row.bracket, row.rung), []).append(row)
+        for row in conn.execute(_ENTRIES.where(rung_entries.c.search_id == search_id)).all():
+            at.setdefault((row[0], row[1]), []).append(row)
         return [
             _rung(search, int(bracket), rung, units, at.get((int(bracket), rung), []), len(lengths), most)
             for bracket, lengths in sorted(search.rungs.items(), key=lambda one: int(one[0]))
@@ -49,15 +48,28 @@ class RungPage:
         ]
 
 
+#: Times stay as the driver returns them, which is enough to compare them: the conversion of 10,000 is slow.
+_TIMES = sa.DateTime(timezone=True)
+_ENTRIES: sa.Select[Any] = (
+    sa.select(
+        *(rung_entries.c[name] for name in ("bracket", "rung", "id", "rank_value", "decision")),
+        *(sa.type_coerce(rung_entries.c[name], _TIMES).label(name) for name in ("at", "left_at")),
+        *(rung_entries.c[name] for name in ("trial_id", "units", "metric", "is_error")),
+        trials.c.number,
+    )
+    .join(trials, trials.c.id == rung_entries.c.trial_id)
+    .order_by(rung_entries.c.rank_value, rung_entries.c.id)
+)
+
+
 def _rung(search: Any, bracket: int, rung: int, units: int, rows: Sequence[Any], count: int, most: int) -> RungState:
-    entries = [Entered(value=row.rank_value, order=row.id, at=row.at, left_at=row.left_at) for row in rows]
+    entries = [Entered(value, order, at, left_at) for _, _, order, value, _, at, left_at, *_ in rows]
     is_top = rung == count - 1
     then = standings(entries, search.divisor)
-    kept = rows if len(rows) <= most else [rows[index] for index in _chosen(len(rows), most)]
-    places = {row.id: one for row, one in zip(rows, then, strict=True)}
+    kept = range(len(rows)) if len(rows) <= most else _chosen(len(rows), most)
     smaller = search.smaller_is_better
     now = None if is_top or not rows else cut_off_now(entries, search.divisor)
-    decided = [row.decision for row in rows if row.decision is not None]
+    decided = [row[4] for row in rows]
     return RungState(
         bracket=bracket,
         rung=rung,
@@ -66,11 +78,11 @@ def _rung(search: Any, bracket: int, rung: int, units: int, rows: Sequence[Any],
         continued=decided.count("continue"),
         stopped=decided.count("stop"),
         cut_off=metric_of(now, smaller_is_better=smaller),
-        entries=[_entry(row, places[row.id], smaller=smaller, is_top=is_top) for row in kept],
+        entries=[_entry(rows[index], then[index], smaller=smaller, is_top=is_top) for index in kept],
     )
 
 
-def _chosen(count: int, most: int) -> list[int]:
+def _chosen(count: int, most: int) -> Sequence[int]:
     """Return the places that are shown of a long rung: the best half, and even places of the rest."""
     best = most // 2
     return [*range(best), *even(best, count - 1, most - best)]
@@ -93,5 +105,5 @@ def _entry(row: Any, then: Standing, *, smaller: bool, is_top: bool) -> RungStan
         distance=distance,
         is_error=row.is_error,
         has_left=row.left_at is not None,
-        at=row.at,
+        at=aware(row.at),
     )

@@ -28,6 +28,7 @@ from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, task_views
 from airflow_provider_dtrain.store.records.pages import (
     Labels,
     TrialChoice,
+    TrialColumns,
     TrialEntry,
     TrialFigures,
     TrialHead,
@@ -40,6 +41,7 @@ from airflow_provider_dtrain.store.views import trial_views
 
 #: Most parts of the path of a hyperparameter.
 PATH_MAX = 20
+IDS_PER_STATEMENT = 500
 _WAITING = ("queued", "running", "paused")
 
 
@@ -81,13 +83,25 @@ class TrialTable:
         return ([ids[index] for index in even(0, len(ids) - 1, max(2, most))] if ids else []), total
 
     @reads
-    def history(self, conn: Connection, experiment_id: int, *, most: int) -> list[TrialFigures]:
-        """Return hyperparameters and metric of the current trials of an experiment, by number.
+    def columns(self, conn: Connection, experiment_id: int, *, most: int) -> TrialColumns:
+        """Return state, sample and metric of the current trials of an experiment, by number.
+
+        Hyperparameters are read by :meth:`samples`: they are most of a trial's bytes, and nearly never change.
 
         :param most: trials, the latest ones
         """
-        latest = _FIGURES.where(*_current(experiment_id)).order_by(trials.c.number.desc(), trials.c.id.desc())
-        return [_figures(row) for row in conn.execute(latest.limit(most)).all()[::-1]]
+        latest = _COLUMNS.where(*_current(experiment_id)).order_by(trials.c.number.desc(), trials.c.id.desc())
+        rows = conn.execute(latest.limit(most)).all()[::-1]
+        return TrialColumns(*(list(column) for column in zip(*rows, strict=True))) if rows else TrialColumns()
+
+    @reads
+    def samples(self, conn: Connection, trial_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+        """Return number of the sample and hyperparameters, as JSON, of the trials that have been drawn."""
+        found: dict[int, tuple[int, str]] = {}
+        for start in range(0, len(trial_ids), IDS_PER_STATEMENT):
+            rows = conn.execute(_SAMPLES, {"trials": trial_ids[start : start + IDS_PER_STATEMENT]})
+            found.update((trial_id, (sample, hparams)) for trial_id, sample, hparams in rows)
+        return found
 
     @reads
     def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
@@ -115,7 +129,8 @@ class TrialTable:
         """Return a value that changes whenever the state or the metric of a trial of an experiment changes."""
         of = trials.c
         figures = (sa.func.count(), sa.func.max(of.id), sa.func.max(of.ended_at), sa.func.sum(of.best_metric))
-        grouped = sa.select(of.state, *figures, sa.func.sum(of.draw)).where(of.experiment_id == experiment_id)
+        more = (sa.func.sum(_SAMPLE), sa.func.count(of.cleared_at))
+        grouped = sa.select(of.state, *figures, *more).where(of.experiment_id == experiment_id)
         return tuple(map(tuple, conn.execute(grouped.group_by(of.state).order_by(of.state))))
 
     @reads
@@ -218,6 +233,15 @@ _FIGURES: sa.Select[Any] = sa.select(
     trials.c.is_drawn,
     sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC).label("metric"),
     _RUNG_UNITS.label("units"),
+)
+
+#: Number of a trial's sample, from 1; 0: it has none yet.
+_SAMPLE = sa.case((trials.c.is_drawn, trials.c.draw + 1), else_=0)
+_COLUMNS: sa.Select[Any] = sa.select(
+    trials.c.id, trials.c.number, trials.c.state, _SAMPLE, sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC)
+)
+_SAMPLES: sa.Select[Any] = sa.select(trials.c.id, _SAMPLE, sa.cast(trials.c.hparams, sa.Text)).where(
+    trials.c.id.in_(sa.bindparam("trials", expanding=True)), trials.c.is_drawn
 )
 
 

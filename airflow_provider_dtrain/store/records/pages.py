@@ -247,6 +247,18 @@ class TrialHead:
     display_name: str | None
 
 
+@dataclass(frozen=True)
+class TrialColumns:
+    """Figures of an experiment's trials, as columns of one length."""
+
+    trial_ids: Sequence[int] = ()
+    numbers: Sequence[int] = ()
+    states: Sequence[TrialState] = ()
+    #: Number of the sample, from 1. A trial has other hyperparameters only with another sample. 0: none yet.
+    samples: Sequence[int] = ()
+    metrics: Sequence[float | None] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrialFigures:
     """Hyperparameters and metric of one trial."""
