@@ -2,6 +2,8 @@ import { act, render, screen } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 
+import { cached, forget } from "../api/cache";
+import { requestEarly } from "../api/early";
 import { type Reply, serve } from "../testing/server";
 import { show } from "../testing/show";
 import { useData } from "./useData";
@@ -34,6 +36,64 @@ describe("polling", () => {
     await wait(2_100);
     expect(screen.getByText("one ok")).toBeTruthy();
     expect(arrived.map(({ headers }) => headers.get("If-None-Match"))).toEqual([null, '"1"', '"1"']);
+  });
+
+  it("counts a new pause from the last request, instead of sending one at once", async () => {
+    const Slower = () => {
+      const { data } = useData<{ value: string }>("thing", { everyMs: cached("thing") === null ? 30_000 : 1_000 });
+      return <p>{data?.value ?? "none"}</p>;
+    };
+    const arrived = serve({ thing: { body: { value: "one" }, etag: '"1"' } });
+    render(<Slower />);
+    await wait(10);
+    expect(screen.getByText("one")).toBeTruthy();
+    await wait(900);
+    expect(arrived).toHaveLength(1);
+    await wait(200);
+    expect(arrived).toHaveLength(2);
+  });
+
+  it("takes over a request that was sent early, and polls with its tag", async () => {
+    const arrived = serve({ thing: { body: { value: "one" }, etag: '"1"' } });
+    requestEarly("thing");
+    requestEarly("thing");
+    render(<Probe path="thing" />);
+    await wait(10);
+    expect(screen.getByText("one ok")).toBeTruthy();
+    expect(arrived).toHaveLength(1);
+    await wait(1_000);
+    expect(arrived.map(({ headers }) => headers.get("If-None-Match"))).toEqual([null, '"1"']);
+  });
+
+  it("shows an early answer at once, and confirms it after the pause unless it is old", async () => {
+    const arrived = serve({ thing: { body: { value: "one" }, etag: '"1"' } });
+    requestEarly("thing");
+    await wait(10);
+    const { unmount } = render(<Probe path="thing" />);
+    expect(screen.getByText("one ok")).toBeTruthy();
+    await wait(900);
+    expect(arrived).toHaveLength(1);
+    await wait(200);
+    expect(arrived).toHaveLength(2);
+    unmount();
+    forget();
+    requestEarly("thing");
+    await wait(5_000);
+    render(<Probe path="thing" />);
+    await wait(10);
+    expect(arrived).toHaveLength(4);
+  });
+
+  it("shows the error of an early request that is on its way, and retries it", async () => {
+    let reply: Reply = { status: 503, body: { detail: { code: "store_unavailable", message: "away", hint: "" } } };
+    serve({ thing: () => reply });
+    requestEarly("thing");
+    render(<Probe path="thing" />);
+    await wait(10);
+    expect(screen.getByText("none store_unavailable")).toBeTruthy();
+    reply = { body: { value: "one" } };
+    await wait(2_100);
+    expect(screen.getByText("one ok")).toBeTruthy();
   });
 
   it("stops while the tab is hidden, and starts at once when it is shown", async () => {

@@ -2,6 +2,7 @@ import { useCallback, useState } from "react";
 
 import { cached, keep } from "../api/cache";
 import { ApiError, fetchData } from "../api/client";
+import { earlyOf, takeFresh } from "../api/early";
 import { outcomeOf, type Outcome, usePoll } from "./usePoll";
 
 /** Period of pages that show running trials, in milliseconds. */
@@ -60,12 +61,13 @@ export const useData = <T>(path: string | null, { everyMs = LIVE_MS, keepPreviou
   }
   const call = async (signal: AbortSignal): Promise<Outcome> => {
     if (path === null) return "stop";
+    if (takeFresh(path)) return "again";
     const put = (change: (old: State<T>) => State<T>) => {
       setState((old) => (old.path === path ? change(old) : old));
     };
     try {
       const before = cached<T>(path);
-      const answer = await fetchData<T>(path, before?.etag ?? null, signal);
+      const answer = await (earlyOf<T>(path) ?? fetchData<T>(path, before?.etag ?? null, signal));
       const newest = answer ?? before;
       if (newest === null) return "failed";
       const at = Date.now();

@@ -16,19 +16,27 @@ export type Outcome = "again" | "failed" | "stop";
  * Call a function now, again after each pause, and at once when the browser shows the tab again.
  *
  * The polling stops while the tab is hidden and when the component is removed, and a running request is aborted then.
- * Null for the pause means one call. A new key starts over.
+ * Null for the pause means one call. A new key starts over. A new pause counts from the end of the last call.
  */
 export const usePoll = (key: string | null, everyMs: number | null, call: (signal: AbortSignal) => Promise<Outcome>) => {
   const latest = useRef(call);
   const restart = useRef<() => void>(() => undefined);
+  const pause = useRef(everyMs);
+  const reschedule = useRef<() => void>(() => undefined);
   useEffect(() => {
     latest.current = call;
   });
+  useEffect(() => {
+    if (pause.current === everyMs) return;
+    pause.current = everyMs;
+    reschedule.current();
+  }, [everyMs]);
   useEffect(() => {
     if (key === null) return undefined;
     let timer: ReturnType<typeof setTimeout> | undefined;
     let controller: AbortController | null = null;
     let failures = 0;
+    let last: Outcome | null = null;
     const stop = () => {
       clearTimeout(timer);
       controller?.abort();
@@ -41,24 +49,29 @@ export const usePoll = (key: string | null, everyMs: number | null, call: (signa
       const outcome = await latest.current(own.signal);
       if (own.signal.aborted) return;
       controller = null;
+      last = outcome;
       failures = outcome === "failed" ? failures + 1 : 0;
-      const pause = everyMs ?? (outcome === "failed" ? 2_000 : null);
-      if (outcome !== "stop" && pause !== null && !document.hidden) {
-        timer = setTimeout(() => void run(), pauseMs(pause, failures));
-      }
+      schedule();
+    };
+    const schedule = () => {
+      clearTimeout(timer);
+      const next = pause.current ?? (last === "failed" ? 2_000 : null);
+      if (last === null || last === "stop" || next === null || controller !== null || document.hidden) return;
+      timer = setTimeout(() => void run(), pauseMs(next, failures));
     };
     const shown = () => {
       if (document.hidden) stop();
       else void run();
     };
     restart.current = () => void run();
+    reschedule.current = schedule;
     document.addEventListener("visibilitychange", shown);
     if (!document.hidden) void run();
     return () => {
       document.removeEventListener("visibilitychange", shown);
       stop();
     };
-  }, [key, everyMs]);
+  }, [key]);
   return restart;
 };
 

@@ -26,6 +26,23 @@ describe("the page of an experiment", () => {
     await waitFor(() => expect(document.title).toBe("resnet (experiment 5) - DTrain - Airflow"));
   });
 
+  it("requests what the tab shows together with the experiment", async () => {
+    let answer = (): void => undefined;
+    const waits = new Promise<void>((resolve) => (answer = resolve));
+    const arrived = serve({
+      "experiments/5": async () => {
+        await waits;
+        return { body: experiment() };
+      },
+      "experiments/5/rungs": { body: { metric: "loss", smaller_is_better: true, divisor: 4, units: "batches", brackets: [] } },
+    });
+    show(<App />, `${ADDRESS}?tab=rungs`);
+    await waitFor(() => expect(arrived.map(({ path }) => path)).toContain("experiments/5/rungs"));
+    answer();
+    expect(await screen.findByText("This experiment has no rungs.")).toBeTruthy();
+    expect(arrived.filter(({ path }) => path === "experiments/5/rungs")).toHaveLength(1);
+  });
+
   it("tells how to report a metric while there is none", async () => {
     serve({ "experiments/5": { body: experiment({ metrics: [], best: null, best_trial: null }) } });
     show(<App />, ADDRESS);

@@ -4,6 +4,7 @@ import { useNavigate } from "react-router-dom";
 import { ActionButtons } from "../../actions/ActionButtons";
 import { experimentActions, shownState } from "../../actions/experiments";
 import { cached } from "../../api/cache";
+import { useEarly } from "../../api/early";
 import { type Experiment } from "../../api/experiment";
 import { paths } from "../../app/paths";
 import { EmptyState } from "../../components/EmptyState";
@@ -20,11 +21,17 @@ import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "./ConfigView";
 import { CurvesTab } from "./CurvesTab";
 import { ExperimentFacts } from "./ExperimentFacts";
-import { HyperparametersTab } from "./HyperparametersTab";
+import { HyperparametersTab, hyperparametersPath } from "./HyperparametersTab";
 import { RungsTab } from "./RungsTab";
 import { TrialsTab } from "./TrialsTab";
 
-const USUAL = { tab: "curves" };
+const USUAL = { tab: "curves", by: "" };
+
+/** Return the path of the answer that a tab shows, or null for a tab whose path depends on the experiment. */
+const pathOfTab = (path: string, tab: string, by: string): string | null => {
+  if (tab === "hyperparameters") return hyperparametersPath(path, by);
+  return tab === "rungs" || tab === "config" ? `${path}/${tab}` : null;
+};
 
 /** Period of an experiment that has ended, in milliseconds: only its labels change. */
 const ENDED_MS = 30_000;
@@ -52,6 +59,7 @@ const ForkButton = ({ experiment }: { experiment: Experiment }) => {
 export const ExperimentView = ({ id }: { id: string }) => {
   const path = `experiments/${id}`;
   const [view, setView] = useUrlState(USUAL);
+  useEarly(pathOfTab(path, view.tab, view.by));
   const navigate = useNavigate();
   const mayChangePriority = useMe()?.may_change_hosts ?? false;
   const isLive = cached<Experiment>(path)?.data.state === "running";

@@ -131,12 +131,15 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
   );
 };
 
+/** Return the path of the hyperparameters of an experiment, by a metric or by the searcher's. */
+export const hyperparametersPath = (path: string, by: string): string => withQuery(`${path}/hyperparameters`, { metric: by });
+
 /** Hyperparameters of all trials and their effect on a metric. */
 export const HyperparametersTab = ({ experiment }: { experiment: Experiment }) => {
   const [view, setView] = useUrlState(USUAL);
   const names = useMemo(() => [...new Set(experiment.metrics.filter(({ group }) => group === "validation").map(({ name }) => name))], [experiment.metrics]);
   const metric = view.by !== "" ? view.by : (experiment.metric ?? names[0] ?? "");
-  const path = withQuery(`experiments/${experiment.experiment_id}/hyperparameters`, { metric: view.by });
+  const path = hyperparametersPath(`experiments/${experiment.experiment_id}`, view.by);
   const isPending = cached<Hyperparameters>(path)?.data.is_importance_pending ?? true;
   const everyMs = isPending ? LIVE_MS : experiment.state === "running" ? EVERY_MS : null;
   const { data, error, loading, stale, refresh } = useData<Hyperparameters>(path, { everyMs, keepPrevious: true });
