@@ -62,11 +62,21 @@ interface ChartProps {
   onRemove: (() => void) | null;
 }
 
-const useCurves = ({ experiment_id, state }: Experiment, metric: MetricName | undefined, view: CurvesView) => {
-  const query = {
+/** Return the path of the curves of a metric. Without a metric they are those of the searcher's, in validations. */
+const curvesPath = (id: number | string, metric: MetricName | null, view: CurvesView): string =>
+  withQuery(`experiments/${id}/curves`, {
     metric: metric?.name, group: metric?.group, x: chosenOf(X_AXES, view.x), select: chosenOf(SELECTIONS, view.select), limit: view.limit, max_points: pointsOf(view.limit),
-  };
-  const path = metric === undefined ? null : withQuery(`experiments/${experiment_id}/curves`, query);
+  });
+
+/** Return the path of the first chart as far as the address tells it, or null. */
+export const useUsualCurvesPath = (id: string): string | null => {
+  const [view] = useUrlState(USUAL);
+  return view.metric.length > 0 ? null : curvesPath(id, null, view);
+};
+
+const useCurves = ({ experiment_id, metric: own, state }: Experiment, metric: MetricName | undefined, view: CurvesView) => {
+  const isOwn = metric?.name === own && metric?.group === "validation";
+  const path = metric === undefined ? null : curvesPath(experiment_id, isOwn ? null : metric, view);
   return useData<Curves>(path, { everyMs: state === "running" ? LIVE_MS : null, keepPrevious: true });
 };
 

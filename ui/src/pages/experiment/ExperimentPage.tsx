@@ -19,7 +19,7 @@ import { useMe } from "../../hooks/useMe";
 import { useTitle } from "../../hooks/useTitle";
 import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "./ConfigView";
-import { CurvesTab } from "./CurvesTab";
+import { CurvesTab, useUsualCurvesPath } from "./CurvesTab";
 import { ExperimentFacts } from "./ExperimentFacts";
 import { HyperparametersTab, hyperparametersPath } from "./HyperparametersTab";
 import { RungsTab } from "./RungsTab";
@@ -28,7 +28,9 @@ import { TrialsTab } from "./TrialsTab";
 const USUAL = { tab: "curves", by: "" };
 
 /** Return the path of the answer that a tab shows, or null for a tab whose path depends on the experiment. */
-const pathOfTab = (path: string, tab: string, by: string): string | null => {
+const usePathOfTab = (id: string, tab: string, by: string): string | null => {
+  const [curves, path] = [useUsualCurvesPath(id), `experiments/${id}`];
+  if (tab === "curves") return curves;
   if (tab === "hyperparameters") return hyperparametersPath(path, by);
   return tab === "rungs" || tab === "config" ? `${path}/${tab}` : null;
 };
@@ -59,7 +61,7 @@ const ForkButton = ({ experiment }: { experiment: Experiment }) => {
 export const ExperimentView = ({ id }: { id: string }) => {
   const path = `experiments/${id}`;
   const [view, setView] = useUrlState(USUAL);
-  useEarly(pathOfTab(path, view.tab, view.by));
+  useEarly(usePathOfTab(id, view.tab, view.by));
   const navigate = useNavigate();
   const mayChangePriority = useMe()?.may_change_hosts ?? false;
   const isLive = cached<Experiment>(path)?.data.state === "running";

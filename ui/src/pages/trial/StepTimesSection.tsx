@@ -50,10 +50,13 @@ const RankTable = ({ data }: { data: StepTimes }) => (
   </Box>
 );
 
+/** Return the path of the step times of a trial. */
+export const stepTimesPath = (trialId: number | string, attempt: number | null): string => withQuery(`trials/${trialId}/step_times`, { attempt, buckets: 200 });
+
 /** Step time of each rank, in which a slow rank is visible. */
 export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => {
   const [attempt, setAttempt] = useState<number | null>(null);
-  const path = withQuery(`trials/${trialId}/step_times`, { attempt, buckets: 200 });
+  const path = stepTimesPath(trialId, attempt);
   const { data, error, loading, stale, refresh } = useData<StepTimes>(path, { everyMs: isLive ? SLOW_MS : null, keepPrevious: true });
   // The strip has the time of its attempt, unless it is the only one: then it has the time of all charts.
   const range = useMemo(() => (attempts <= 1 ? life : null), [attempts, life]);

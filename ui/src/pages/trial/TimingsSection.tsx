@@ -58,10 +58,13 @@ const Totals = ({ timings, looks }: { timings: Timings; looks: ReadonlyMap<strin
     </Box>
 );
 
+/** Return the path of the timings of a trial. */
+export const timingsPath = (trialId: number | string, attempt: number | null): string => withQuery(`trials/${trialId}/timings`, { attempt });
+
 /** Parts of the steps of an attempt: their shares over time, and their totals. */
 export const TimingsSection = ({ trialId, attempts, isLive, life }: Props) => {
   const [attempt, setAttempt] = useState<number | null>(null);
-  const { data, error, loading, stale, refresh } = useData<Timings>(withQuery(`trials/${trialId}/timings`, { attempt }), { everyMs: isLive ? SLOW_MS : null, keepPrevious: true });
+  const { data, error, loading, stale, refresh } = useData<Timings>(timingsPath(trialId, attempt), { everyMs: isLive ? SLOW_MS : null, keepPrevious: true });
   const curves = useMemo(() => (data === undefined ? [] : timingCurves(data)), [data]);
   const looks = useMemo(() => new Map(curves.map(({ id, look }) => [id, look])), [curves]);
   if (loading) return <Loading />;

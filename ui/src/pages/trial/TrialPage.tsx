@@ -1,6 +1,7 @@
 import { ActionButtons } from "../../actions/ActionButtons";
 import { trialActions } from "../../actions/trials";
 import { cached } from "../../api/cache";
+import { useEarly } from "../../api/early";
 import { type Experiment } from "../../api/experiment";
 import { type Trial } from "../../api/trial";
 import { EmptyState } from "../../components/EmptyState";
@@ -17,6 +18,8 @@ import { ConfigView } from "../experiment/ConfigView";
 import { FilesTab } from "./FilesTab";
 import { ProfileTab } from "./ProfileTab";
 import { RanksTab } from "./RanksTab";
+import { stepTimesPath } from "./StepTimesSection";
+import { timingsPath } from "./TimingsSection";
 import { TrainingTab } from "./TrainingTab";
 import { TrialFacts, TrialNotices } from "./TrialFacts";
 import { ENDED } from "./words";
@@ -27,6 +30,10 @@ const USUAL = { tab: "training" };
 export const TrialView = ({ id }: { id: string }) => {
   const path = `trials/${id}`;
   const [view, setView] = useUrlState(USUAL);
+  const isTraining = view.tab === USUAL.tab;
+  useEarly(isTraining ? `${path}/timeline` : null);
+  useEarly(isTraining ? timingsPath(id, null) : null);
+  useEarly(isTraining ? stepTimesPath(id, null) : null);
   const me = useMe();
   const known = cached<Trial>(path)?.data;
   const isLive = known === undefined || !ENDED.has(known.state);
