@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import pyarrow as pa
 
@@ -23,6 +24,7 @@ _LIST = re.compile(r"list<(.+)>")
 _DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
 
 
+@lru_cache(maxsize=1024)
 def type_text(kind: pa.DataType) -> str:
     """Return the text of a type. Nested lists of fixed sizes are one shape."""
     shape = []

@@ -91,7 +91,7 @@ def _length(name: str, value: Any) -> int:
 def _column(name: str, value: Any) -> pa.Array:
     try:
         if isinstance(value, torch.Tensor):
-            return _of_tensor(value)
+            return of_tensor(value)
         if _is_of(value, "numpy", "ndarray"):
             return _of_numpy(value)
         if isinstance(value, list):
@@ -104,7 +104,8 @@ def _column(name: str, value: Any) -> pa.Array:
         raise SchemaError(f"Column {name!r} of the result cannot be written: {text}") from error
 
 
-def _of_tensor(tensor: torch.Tensor) -> pa.Array:
+def of_tensor(tensor: torch.Tensor) -> pa.Array:
+    """Return a column with a copy of a tensor. Further dimensions become lists of fixed sizes."""
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_complex():
         raise TypeError(f"a tensor of type {tensor.dtype} and layout {tensor.layout} is no column; convert it")
     if 0 in tensor.shape:
@@ -126,7 +127,7 @@ def _of_tensor(tensor: torch.Tensor) -> pa.Array:
 
 def _of_numpy(array: Any) -> pa.Array:
     if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:
-        return _of_tensor(torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C")))
+        return of_tensor(torch.from_numpy(array.astype(array.dtype.newbyteorder("="), order="C")))
     if array.dtype.kind in "mM" and array.ndim == 1:
         return pa.array(array)
     return _of_list(array.tolist())
@@ -147,7 +148,7 @@ def _of_arrays(items: list[torch.Tensor | None]) -> pa.Array:
     if dimensions - {0, 1}:
         if len(present) < len(items):
             raise ValueError("some of its tensors are None")
-        return _of_tensor(torch.stack(present))
+        return of_tensor(torch.stack(present))
     # pyarrow would cut the fractions of later tensors to the type of the first one.
     kind = TYPES.get(reduce(torch.promote_types, (item.dtype for item in present)), pa.float32())
     values = [None if item is None else item.detach().tolist() for item in items]

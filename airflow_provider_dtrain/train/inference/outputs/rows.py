@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import torch
 
 from airflow_provider_dtrain.train.errors import ResultRowsError, SchemaError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.outputs.column_types import converted, parse_type, type_text
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
-from airflow_provider_dtrain.train.inference.outputs.result_columns import result_columns
+from airflow_provider_dtrain.train.inference.outputs.result_columns import of_tensor, result_columns
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def _merged(result: dict[str, pa.Array], batch: InputBatch, options: OutputOptio
     """Return all columns in the order of the output: row id, passed columns, result."""
     columns: dict[str, pa.Array] = {}
     if options.row_id is not None:
-        columns[options.row_id] = pa.array(range(batch.first_row, batch.first_row + batch.rows), type=pa.int64())
+        columns[options.row_id] = of_tensor(torch.arange(batch.first_row, batch.first_row + batch.rows))
     if options.columns:
         assert batch.passed is not None, "the input was opened without outputs.columns"
         columns.update({name: batch.passed.column(name) for name in options.columns})
