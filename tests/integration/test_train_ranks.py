@@ -29,7 +29,6 @@ def digits(tmp_path_factory):
     return run_ranks(DIGITS, tmp_path_factory.mktemp("digits") / "run", 2, context=DIGITS_CONTEXT)
 
 
-@pytest.mark.each_change
 def test_digits_learns_at_two_ranks(digits):
     assert [rank.exit_code for rank in digits] == [0, 0], digits[0].output + digits[1].output
     validations = [event["metrics"]["accuracy"] for event in digits[0].events if event["kind"] == "validation"]
@@ -37,7 +36,6 @@ def test_digits_learns_at_two_ranks(digits):
     assert max(validations) > 0.95
 
 
-@pytest.mark.each_change
 def test_all_ranks_end_with_identical_parameters(digits):
     digests = [rank.said(r"rank \d parameters sha256 ([0-9a-f]{64})") for rank in digits]
     assert len(digests[0]) == 1
@@ -53,7 +51,6 @@ def test_rank_zero_tells_the_story_and_the_others_their_start(digits):
     assert kinds[1] == ["init", "first_step", "timings"]
 
 
-@pytest.mark.each_change
 def test_the_result_names_a_checkpoint_that_is_there(digits):
     value = digits[0].events[-1]["value"]
     assert value["step"] == 6 * 23
