@@ -87,6 +87,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.api.execution import Workers
     from airflow_provider_dtrain.api.importances import Importances
     from airflow_provider_dtrain.api.names import Names
+    from airflow_provider_dtrain.api.parts import Parts
     from airflow_provider_dtrain.api.prepared import Prepared
     from airflow_provider_dtrain.api.samples import Samples
     from airflow_provider_dtrain.api.streams import DOWNLOADS
@@ -100,6 +101,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "log_action": log_action,
             "names": Names(),
             "importances": Importances(),
+            "parts": Parts(),
             "prepared": Prepared(),
             "samples": Samples(),
         }

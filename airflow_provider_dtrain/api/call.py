@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 from airflow_provider_dtrain.api.execution import Workers, prepared, unless_known
 from airflow_provider_dtrain.api.importances import Importances
 from airflow_provider_dtrain.api.names import Names
+from airflow_provider_dtrain.api.parts import Parts
 from airflow_provider_dtrain.api.prepared import Prepared
 from airflow_provider_dtrain.api.samples import Samples
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
@@ -81,6 +82,12 @@ class Call:
         return found
 
     @property
+    def parts(self) -> Parts:
+        """Rendered parts of answers that are kept."""
+        found: Parts = self.request.app.state.parts
+        return found
+
+    @property
     def prepared(self) -> Prepared:
         """Answers that are kept."""
         found: Prepared = self.request.app.state.prepared
@@ -95,7 +102,7 @@ class Call:
         """Return the answer of a version of its data, which all users with the same rights share.
 
         :param version: everything that the answer depends on, with the rights of the user
-        :param make: returns the answer: a model, or plain records with the fields of one
+        :param make: returns the answer: a model, plain records with the fields of one, or its JSON
         :raises NotModifiedError: the client has the answer of this version
         """
         tag = unless_known(self.request, self.store.store_id, *version)

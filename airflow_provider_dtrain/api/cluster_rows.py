@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
-from airflow_provider_dtrain.api.models.cluster import Holder, PoolSummary, SlotState
+from airflow_provider_dtrain.api.models.cluster import PoolSummary, SlotState
 from airflow_provider_dtrain.core.scheduling.model import HostState, SlotType
 from airflow_provider_dtrain.store.records.pages import HostCells, SlotCell
 
@@ -34,11 +34,10 @@ class HostRecordOf(TypedDict):
 
 
 class ClusterRecord(TypedDict):
-    """A ``Cluster``."""
+    """A ``Cluster`` without its holders, which are rendered already."""
 
     at: datetime
     pools: list[PoolSummary]
-    holders: dict[str, Holder]
     hosts: list[HostRecordOf]
 
 

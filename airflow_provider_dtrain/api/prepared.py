@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -84,9 +85,26 @@ class Prepared:
 def rendered(result: Any) -> Body:
     """Return an answer as JSON.
 
-    :param result: a model, or plain records with the fields of one
+    :param result: a model, plain records with the fields of one, or the JSON of such records
     """
+    if isinstance(result, bytes):
+        return Body(result)
     if isinstance(result, BaseModel):
         return Body(result.model_dump_json().encode())
-    # As models do: JSON has neither NaN nor infinities.
-    return Body(to_json(result, inf_nan_mode="null"))
+    return Body(as_json(result))
+
+
+def as_json(record: Any) -> bytes:
+    """Return a plain record as JSON. As in models, NaN and infinities become null."""
+    return to_json(record, inf_nan_mode="null")
+
+
+def with_list(record: dict[str, Any], name: str, items: Iterable[bytes]) -> bytes:
+    """Return the JSON of a record with one more field, a list of items that are rendered already."""
+    return b"%s,%s:[%s]}" % (as_json(record)[:-1], as_json(name), b",".join(items))
+
+
+def with_fields(record: dict[str, Any], name: str, fields: Mapping[str, bytes]) -> bytes:
+    """Return the JSON of a record with one more field, an object whose values are rendered already."""
+    joined = b",".join(b"%s:%s" % (as_json(key), value) for key, value in fields.items())
+    return b"%s,%s:{%s}}" % (as_json(record)[:-1], as_json(name), joined)

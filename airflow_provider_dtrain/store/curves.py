@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.reduction import reduced
 from airflow_provider_dtrain.store.database.connections import NON_FINITE, restore_floats
-from airflow_provider_dtrain.store.database.tables import attempts, metrics, trials
+from airflow_provider_dtrain.store.database.tables import attempts, metrics, streams
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.records.curves import CurveOf, MetricKey
 from airflow_provider_dtrain.store.records.trials import MetricGroup
@@ -33,14 +33,14 @@ class Curves:
         self.db = db
 
     @reads
-    def version(self, conn: Connection, trial_ids: Collection[int]) -> tuple[object, ...]:
-        """Return a value that changes whenever a curve of these trials may have changed."""
-        newest = sa.select(
-            sa.select(sa.func.max(metrics.c.id)).scalar_subquery(),
-            sa.select(sa.func.max(attempts.c.id)).scalar_subquery(),
-        )
-        states = sa.select(trials.c.id, trials.c.state).where(trials.c.id.in_(trial_ids)).order_by(trials.c.id)
-        return (*conn.execute(newest).one(), *map(tuple, conn.execute(states)))
+    def versions(self, conn: Connection, trial_ids: Collection[int]) -> dict[int, tuple[int, ...]]:
+        """Return a value per trial that changes whenever a curve of it may have changed.
+
+        Reports of other trials do not change it. Reports are stored together with the position in their file, so the
+        positions stand for the reports: they are a few rows per trial. A restarted file has a higher epoch.
+        """
+        rows = conn.execute(_VERSIONS, {"trials": list(trial_ids)})
+        return {row[0]: tuple(int(value) for value in row[1:]) for row in rows}
 
     @reads
     def newest(self, conn: Connection) -> int:
@@ -78,13 +78,21 @@ class Curves:
 
     @reads
     def of_trials(
-        self, conn: Connection, trial_ids: Sequence[int], metric: str, group: MetricGroup, *, points: int
+        self,
+        conn: Connection,
+        trial_ids: Sequence[int],
+        metric: str,
+        group: MetricGroup,
+        *,
+        points: int,
+        shared_by: int | None = None,
     ) -> list[CurveOf]:
         """Return one metric of several trials, in their order. Trials without it are left out.
 
         :param points: most points of one trial; minimum and maximum stay
+        :param shared_by: number of trials of the chart, which share the reports that are read; None = these
         """
-        most = max(10, ROWS_MOST // max(1, len(trial_ids)))
+        most = max(10, ROWS_MOST // max(1, len(trial_ids) if shared_by is None else shared_by))
         found = {one.trial_id: one for one in _read(conn, trial_ids, group, [metric], most)}
         return [_reduced(found[trial_id], points) for trial_id in trial_ids if trial_id in found]
 
@@ -205,6 +213,23 @@ def _reduced(curve: CurveOf, points: int) -> CurveOf:
         attempts=[curve.attempts[index] for index in kept],
         is_sampled=curve.is_sampled,
     )
+
+
+#: Files whose reports are those of rank 0, which curves show.
+_FILES = ("rank0.events", "supervisor.events")
+_VERSIONS: sa.Select[Any] = (
+    sa.select(
+        attempts.c.trial_id,
+        sa.func.max(attempts.c.id),
+        sa.func.coalesce(sa.func.sum(streams.c.epoch), 0),
+        sa.func.coalesce(sa.func.sum(streams.c.position), 0),
+    )
+    .select_from(
+        attempts.outerjoin(streams, sa.and_(streams.c.attempt_id == attempts.c.id, streams.c.stream.in_(_FILES)))
+    )
+    .where(attempts.c.trial_id.in_(sa.bindparam("trials", expanding=True)))
+    .group_by(attempts.c.trial_id)
+)
 
 
 def _first(group: MetricGroup) -> sa.ScalarSelect[Any]:

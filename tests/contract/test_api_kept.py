@@ -8,7 +8,9 @@ import pytest
 
 from airflow_provider_dtrain.api.samples import Samples
 from airflow_provider_dtrain.core.search.dimensions import dimensions
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from testbed.stores import host
+from tests.support.api_world import Api
 from tests.support.search_world import Search
 
 pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
@@ -95,3 +97,97 @@ def test_the_hyperparameters_of_the_experiment_that_was_not_requested_for_longes
     for experiment in (1, 2, 1, 3, 1, 2):
         assert kept.columns(store, experiment, [of], trials) == {"lr": (0,)}
     assert read == [[ticket.trial_id], [ticket.trial_id], [], [ticket.trial_id], [], [ticket.trial_id]]
+
+
+def curves(api, search, **query):
+    page = api.get(path(search, "/curves"), metric="loss", **query)
+    return {one["number"]: (one["x"], one["y"], one["is_best"], one["state"]) for one in page["series"]}
+
+
+def test_a_report_of_a_trial_reads_the_curve_of_that_trial_only(api, search, monkeypatch):
+    first, second = search.start(0, slots=1), search.start(1, slots=1)
+    search.commit(first, {"kind": "validation", "step": 1, "metrics": {"loss": 0.5}})
+    assert curves(api, search) == {0: ([1], [0.5], True, "running")}
+    read = recorded(monkeypatch, search.store.curves, "of_trials")
+    search.commit(second, {"kind": "validation", "step": 1, "metrics": {"loss": float("nan"), "other": 1}})
+    assert curves(api, search) == {0: ([1], [0.5], True, "running"), 1: ([1], [None], False, "running")}
+    search.commit(second, {"kind": "validation", "step": 2, "metrics": {"loss": 0.25}})
+    # The first trial is no longer the best one.
+    assert curves(api, search)[1] == ([1, 2], [None, 0.25], True, "running")
+    search.end(second)
+    assert curves(api, search)[1] == ([1, 2], [None, 0.25], True, "completed")
+    ids = [first.trial_id, second.trial_id]
+    assert [sorted(one) for one in read] == [[second.trial_id], ids, [second.trial_id]]
+
+
+def test_a_poll_of_curves_stays_unchanged_while_a_trial_of_another_chart_reports(api, search):
+    first, second = search.start(0, slots=1), search.start(1, slots=1)
+    search.validate(first, loss=0.5)
+    address = f"/curves?metric=loss&trial={first.trial_id}"
+    tag = api.answer("GET", address).headers["etag"]
+    search.validate(second, loss=0.5)
+    assert api.answer("GET", address, headers={"If-None-Match": tag}).status_code == 304
+    search.validate(first, loss=0.25)
+    assert api.answer("GET", address, headers={"If-None-Match": tag}).status_code == 200
+
+
+def holders(api):
+    return {one["trial_id"]: (one["trial_name"], one["state"]) for one in api.get("/cluster")["holders"].values()}
+
+
+def test_a_grant_reads_the_new_holder_only_and_a_released_one_disappears(api, search, monkeypatch):
+    first = search.start(0, slots=1)
+    assert holders(api) == {first.trial_id: ("0 | lr=0", "running")}
+    read = recorded(monkeypatch, search.store.cluster_page, "holders")
+    second = search.start(1, slots=2)
+    assert holders(api)[second.trial_id] == ("1 | lr=1", "running")
+    assert read == [[second.allocation_id]]
+    search.end(first)
+    assert set(holders(api)) == {second.trial_id}
+
+
+def test_a_holder_that_changes_between_two_reads_is_not_kept_as_it_was_before(api, search, monkeypatch):
+    ticket = search.start(0, slots=1)
+    page, of = search.store.cluster_page, ticket.allocation_id
+    read = page.holders
+
+    def change(state):
+        with search.store.db.engine.begin() as conn:
+            conn.exec_driver_sql(f"UPDATE allocations SET state = '{state}' WHERE id = {of}")
+
+    def late(ids):
+        change("expired")
+        return read(ids)
+
+    monkeypatch.setattr(page, "holders", late)
+    assert holders(api)[ticket.trial_id][1] == "expired"
+    monkeypatch.setattr(page, "holders", read)
+    change("running")
+    api.state.prepared.__init__()
+    assert holders(api)[ticket.trial_id][1] == "running"
+
+
+def test_a_kept_holder_is_hidden_from_a_user_who_may_not_read_its_dag(search):
+    key = TrialKey(dag_id="secret", run_id="r", task_id="train")
+    search.start(0, slots=1)
+    submission = TrialSubmission(key=key, experiment_name="hush", config_id=search.config, pool="gpus", slots=1)
+    search.store.trials.submit(submission)
+    search.store.queue.schedule("gpus")
+    api = Api(search.store)
+    assert "hush" in str(api.get("/cluster"))
+    api.access.given = {"d"}
+    assert "hush" not in str(api.get("/cluster"))
+    assert "0 | lr=0" in str(api.get("/cluster"))
+    api.access.given = None
+    assert "hush" in str(api.get("/cluster"))
+
+
+@pytest.mark.parametrize("slots", [(0, 1, 2, 3), (0, 2)])
+def test_each_slot_has_its_holder_whether_or_not_the_slots_of_a_gang_are_neighbours(api, search, slots):
+    for index in {0, 1, 2, 3} - set(slots):
+        search.store.hosts.set_slot_enabled("a", index, False)
+    search.store.hosts.set_slot_enabled("b", 0, False)
+    ticket = search.start(0, slots=len(slots))
+    (host_a,) = [one for one in api.get("/cluster")["hosts"] if one["name"] == "a"]
+    held = {index for index, one in enumerate(host_a["slots"]) if one.get("holder") == ticket.allocation_id}
+    assert held == set(slots)

@@ -83,6 +83,39 @@ def test_the_version_of_the_cluster_stays_while_nothing_of_it_changes(api, searc
     assert search.store.cluster_page.version() == version
 
 
+@pytest.mark.each_change
+def test_the_version_of_a_curve_changes_with_each_report_attempt_and_restarted_file_of_its_trial_only(search):
+    first, second = search.start(0, slots=1), search.start(1, slots=1)
+    store, ids = search.store, [first.trial_id, second.trial_id]
+    before = store.curves.versions(ids)
+    assert set(before) == set(ids)
+    attempt, watch = second.attempt_id, search.watches[second.attempt_id]
+    (name,) = store.attempts.get(attempt).placement
+    actions = (
+        lambda: search.validate(second, loss=0.5),
+        lambda: search.commit(second, {"kind": "report", "step": 9, "metrics": {"loss": 1}}),
+        lambda: search.commit(second, {"kind": "report", "step": 9, "metrics": {"x": 1}}, stream="supervisor.events"),
+        lambda: store.events.begin_epoch(attempt, watch, name, "rank0.events", 20, 1, "it is shorter"),
+        lambda: search.draw_again(second),
+    )
+    for action in actions:
+        action()
+        after = store.curves.versions(ids)
+        assert after[first.trial_id] == before[first.trial_id]
+        assert after[second.trial_id] != before[second.trial_id]
+        before = after
+
+
+@pytest.mark.each_change
+def test_the_first_sample_of_a_holder_changes_the_version_of_the_cluster(api, search):
+    ticket = search.start(0, slots=1, hparams=None)
+    version, before = search.store.cluster_page.version(), str(shown(api))
+    search.store.searches.set_hparams(ticket.attempt_id, search.watches[ticket.attempt_id], {"lr": 7}, 0)
+    assert search.store.cluster_page.version() != version
+    assert "0 | lr=7" not in before
+    assert "0 | lr=7" in str(shown(api))
+
+
 @SQLITE
 def test_two_gangs_that_change_places_change_the_version(api, search):
     first, second = search.start(0, slots=1), search.start(1, slots=1)

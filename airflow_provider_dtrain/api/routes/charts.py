@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
@@ -13,6 +14,7 @@ from airflow_provider_dtrain.api.found import experiment_plan, readable_trials, 
 from airflow_provider_dtrain.api.metric_names import shown_names
 from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves, Difference
 from airflow_provider_dtrain.api.models.trials import TrialCurves
+from airflow_provider_dtrain.api.prepared import as_json, with_list
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.trial_rows import trial_fields
@@ -87,14 +89,27 @@ def _curves(
     total: int,
     best: int | None,
 ) -> Any:
-    def make() -> Curves:
-        found = call.store.curves.of_trials([one.trial_id for one in heads], metric, group, points=points)
-        of = {one.trial_id: one for one in heads}
-        series = [curve_of(of[one.trial_id], _name(call, of[one.trial_id]), one, x, best) for one in found]
-        return Curves(metric=metric, group=group, x=x, total_trials=total, series=series)
+    versions = call.store.curves.versions([one.trial_id for one in heads])
+    shown = (call.store.store_id, metric, group, x, points, len(heads))
+    keys: dict[int, Hashable] = {
+        one.trial_id: (*shown, one, one.trial_id == best, versions.get(one.trial_id)) for one in heads
+    }
 
-    version = call.store.curves.version([one.trial_id for one in heads])
-    return call.answer(heads, metric, total, best, version, make=make)
+    def make() -> bytes:
+        parts = call.parts.known(keys.values())
+        changed = {one.trial_id: one for one in heads if keys[one.trial_id] not in parts}
+        found = call.store.curves.of_trials(list(changed), metric, group, points=points, shared_by=len(heads))
+        # A trial without the metric has an empty part.
+        new = {keys[trial_id]: b"" for trial_id in changed}
+        for one in found:
+            head = changed[one.trial_id]
+            new[keys[one.trial_id]] = as_json(curve_of(head, _name(call, head), one, x, best))
+        call.parts.keep(new)
+        parts |= new
+        series = [part for one in heads if (part := parts[keys[one.trial_id]])]
+        return with_list({"metric": metric, "group": group, "x": x, "total_trials": total}, "series", series)
+
+    return call.answer(heads, metric, total, best, versions, make=make)
 
 
 def _name(call: Call, of: TrialHead) -> str:
@@ -124,7 +139,7 @@ def trial_curves(
         found = call.store.curves.of_trial(trial_id, wanted, points=max_points)
         return TrialCurves(series=[metric_series(one) for one in found])
 
-    return call.answer(head.state, call.store.curves.version([trial_id]), make=make)
+    return call.answer(head.state, call.store.curves.versions([trial_id]), make=make)
 
 
 @router.get("/compare", **guarded(Rule.READ))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,14 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.queue.held_gangs import gang_words
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
-from airflow_provider_dtrain.store.records.pages import ClusterState, HolderView, HostCells, PoolCounts, SlotCell
+from airflow_provider_dtrain.store.records.pages import (
+    ClusterState,
+    HolderMark,
+    HolderView,
+    HostCells,
+    PoolCounts,
+    SlotCell,
+)
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 
@@ -53,7 +60,18 @@ class ClusterPage:
         """
         shown = _hosts(conn, pool, host)
         held = {cell.allocation_id for one in shown for cell in one.cells if cell.allocation_id is not None}
-        return ClusterState(pools=_counted(conn, pool), hosts=shown, holders=_holders(conn, held))
+        live = conn.execute(_LIVE_HOLDERS if pool is None else _LIVE_HOLDERS.where(allocations.c.pool == pool))
+        marks = [HolderMark(*row) for row in live if row[0] in held]
+        return ClusterState(pools=_counted(conn, pool), hosts=shown, holders=marks)
+
+    @reads
+    def holders(self, conn: Connection, allocation_ids: Sequence[int]) -> list[HolderView]:
+        """Return gangs, those that have ended meanwhile included."""
+        found: list[HolderView] = []
+        for start in range(0, len(allocation_ids), IDS_PER_STATEMENT):
+            some = allocation_ids[start : start + IDS_PER_STATEMENT]
+            found += map(_holder, conn.execute(_HOLDERS, {"allocations": some}))
+        return found
 
     @reads
     def pools(self, conn: Connection, pool: str | None = None) -> list[PoolCounts]:
@@ -126,30 +144,69 @@ def _cells(conn: Connection, names: Collection[str] | None) -> dict[str, list[tu
 def _put_holders(conn: Connection, cells: Mapping[str, list[SlotCell]], host: str | None) -> None:
     """Put the holders of slots into the cells of hosts. Slots of one gang share a cell if they are equal.
 
-    Rows are used one by one: 8,000 rows at a time would cause a collection of the whole process's garbage.
+    Most gangs hold neighbouring slots of a host, which come as one row.
 
     :param host: only this one; None = all
     """
     of = allocation_slots.c
-    query = sa.select(of.host, of.slot, of.allocation_id).where(held_rows(), of.slot >= 0)
+    held = (held_rows(), of.slot >= 0, *(() if host is None else (of.host == host,)))
+    ends = (sa.func.min(of.slot), sa.func.max(of.slot), sa.func.count())
     shared: dict[int, SlotCell] = {}
-    for name, index, allocation_id in conn.execute(query if host is None else query.where(of.host == host)):
-        own = cells.get(name, [])
-        if index >= len(own):
-            continue
-        if own[index] is not _FREE:
-            own[index] = replace(own[index], allocation_id=allocation_id)
+    scattered: set[int] = set()
+    for name, allocation_id, first, last, count in conn.execute(
+        sa.select(of.host, of.allocation_id, *ends).where(*held).group_by(of.host, of.allocation_id)
+    ):
+        if count != last - first + 1:
+            scattered.add(allocation_id)
             continue
         if allocation_id not in shared:
             shared[allocation_id] = replace(_FREE, allocation_id=allocation_id)
-        own[index] = shared[allocation_id]
+        own = cells.get(name, [])
+        for index in range(first, min(last + 1, len(own))):
+            _put(own, index, shared[allocation_id])
+    if not scattered:
+        return
+    for name, index, allocation_id in conn.execute(sa.select(of.host, of.slot, of.allocation_id).where(*held)):
+        own = cells.get(name, [])
+        if allocation_id in scattered and index < len(own):
+            if allocation_id not in shared:
+                shared[allocation_id] = replace(_FREE, allocation_id=allocation_id)
+            _put(own, index, shared[allocation_id])
+
+
+def _put(cells: list[SlotCell], index: int, holder: SlotCell) -> None:
+    is_usual = cells[index] is _FREE
+    cells[index] = holder if is_usual else replace(cells[index], allocation_id=holder.allocation_id)
 
 
 _FREE = SlotCell(True, "ready", "", None, None)
 #: Pools on whose index a query of live allocations runs.
 _OF_POOLS = allocations.c.pool.in_(sa.select(pools.c.name))
 _USER = sa.func.coalesce(gangs.c.attempt_id, 0)
-_SAMPLE = sa.func.coalesce(2 * trials.c.draw + sa.cast(trials.c.is_drawn, sa.Integer), 0)
+#: The attempt that uses a held gang, and its trial.
+_USERS = attempts.alias("users")
+_OF_GANG = trials.alias("of_gang")
+#: Number of the sample of the trial behind an allocation, from 1; 0: it has none.
+_SAMPLE = sa.func.coalesce(
+    *(sa.case((of.c.is_drawn, of.c.draw + 1), (of.c.id.is_not(None), 0)) for of in (trials, _OF_GANG)), 0
+)
+_WITH_TRIALS = (
+    allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+    .outerjoin(_USERS, _USERS.c.id == gangs.c.attempt_id)
+    .outerjoin(_OF_GANG, _OF_GANG.c.id == _USERS.c.trial_id)
+    .outerjoin(trials, trials.c.id == allocations.c.trial_id)
+)
+#: In the order of the attributes of a mark.
+_MARK = (
+    allocations.c.id,
+    allocations.c.state,
+    allocations.c.token,
+    allocations.c.slots,
+    _USER.label("user"),
+    _SAMPLE.label("sample"),
+    sa.func.coalesce(gangs.c.dag_id, trials.c.dag_id).label("dag_id"),
+)
+IDS_PER_STATEMENT = 500
 
 
 def _squares(of: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
@@ -169,11 +226,7 @@ _MARKS: sa.Select[Any] = (
         _squares(_USER),
         sa.func.sum(_SAMPLE),
     )
-    .select_from(
-        allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id).outerjoin(
-            trials, trials.c.id == allocations.c.trial_id
-        )
-    )
+    .select_from(_WITH_TRIALS)
     .where(allocations.c.state.in_(("waiting", *sorted(HOLDING))), _OF_POOLS)
     .group_by(allocations.c.pool, allocations.c.state)
     .order_by(allocations.c.pool, allocations.c.state)
@@ -228,56 +281,39 @@ def _counted(conn: Connection, pool: str | None) -> tuple[PoolCounts, ...]:
     return tuple(found)
 
 
-_USERS = attempts.alias("users")
-_OF_GANG = trials.alias("of_gang")
+_LIVE_HOLDERS: sa.Select[Any] = (
+    sa.select(*_MARK).select_from(_WITH_TRIALS).where(allocations.c.state.in_(sorted(HOLDING)), _OF_POOLS)
+)
 #: The trial behind an allocation, and for a held gang the trial that uses it.
 _OWN = ("id", "number", "is_drawn", "config_id", "experiment_id")
 _HOLDERS: sa.Select[Any] = (
     sa.select(
-        allocations.c.id,
-        allocations.c.state,
-        allocations.c.slots,
+        *_MARK,
         allocations.c.granted_at,
         allocations.c.submitted_at,
         *(sa.func.coalesce(trials.c[name], _OF_GANG.c[name]).label(name if name != "id" else "trial") for name in _OWN),
         # As text: most names are known already, and need no values.
         sa.func.coalesce(sa.cast(trials.c.hparams, sa.Text), sa.cast(_OF_GANG.c.hparams, sa.Text)).label("hparams"),
         experiments.c.name.label("experiment"),
-        *(
-            sa.func.coalesce(gangs.c[name], trials.c[name]).label(name)
-            for name in ("dag_id", "run_id", "task_id", "map_index")
-        ),
+        *(sa.func.coalesce(gangs.c[name], trials.c[name]).label(name) for name in ("run_id", "task_id", "map_index")),
         gangs.c.allocation_id.label("gang"),
     )
-    .select_from(
-        allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
-        .outerjoin(_USERS, _USERS.c.id == gangs.c.attempt_id)
-        .outerjoin(_OF_GANG, _OF_GANG.c.id == _USERS.c.trial_id)
-        .outerjoin(trials, trials.c.id == allocations.c.trial_id)
-        .outerjoin(experiments, experiments.c.id == trials.c.experiment_id)
-    )
-    .where(allocations.c.state.in_(sorted(HOLDING)), _OF_POOLS)
+    .select_from(_WITH_TRIALS.outerjoin(experiments, experiments.c.id == trials.c.experiment_id))
+    .where(allocations.c.id.in_(sa.bindparam("allocations", expanding=True)))
 )
 
 
-def _holders(conn: Connection, held: Collection[int]) -> dict[int, HolderView]:
-    """Return the gangs that hold slots, by allocation."""
-    return {
-        row.id: HolderView(
-            allocation_id=row.id,
-            state=row.state,
-            slots=row.slots,
-            since=row.granted_at or row.submitted_at,
-            key=TrialKey(dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index),
-            trial_id=row.trial,
-            trial_number=row.number,
-            hparams=row.hparams,
-            is_drawn=bool(row.is_drawn),
-            config_id=row.config_id,
-            experiment_id=row.experiment_id,
-            experiment=row.experiment if row.gang is None else gang_words(row.dag_id, row.task_id),
-            is_held_gang=row.gang is not None,
-        )
-        for row in conn.execute(_HOLDERS).all()
-        if row.id in held
-    }
+def _holder(row: Any) -> HolderView:
+    return HolderView(
+        mark=HolderMark(*row[: len(_MARK)]),
+        since=row.granted_at or row.submitted_at,
+        key=TrialKey(dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index),
+        trial_id=row.trial,
+        trial_number=row.number,
+        hparams=row.hparams,
+        is_drawn=bool(row.is_drawn),
+        config_id=row.config_id,
+        experiment_id=row.experiment_id,
+        experiment=row.experiment if row.gang is None else gang_words(row.dag_id, row.task_id),
+        is_held_gang=row.gang is not None,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType, TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
@@ -70,13 +70,26 @@ class HostCells:
     cells: Sequence[SlotCell]
 
 
+class HolderMark(NamedTuple):
+    """Everything about a gang that holds slots that can change, so that equal marks stand for equal views."""
+
+    allocation_id: int
+    state: AllocationState
+    #: Of its grant; None for a gang that holds no slots.
+    token: int | None
+    slots: int
+    #: The attempt that uses a held gang, else 0.
+    user: int
+    #: Number of the sample of its trial, from 1; 0: none.
+    sample: int
+    dag_id: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class HolderView:
     """One gang that holds slots."""
 
-    allocation_id: int
-    state: AllocationState
-    slots: int
+    mark: HolderMark
     #: Time of the grant.
     since: datetime
     #: The task that requested the gang.
@@ -101,8 +114,7 @@ class ClusterState:
 
     pools: Sequence[PoolCounts]
     hosts: Sequence[HostCells]
-    #: By id of the allocation.
-    holders: Mapping[int, HolderView]
+    holders: Sequence[HolderMark]
 
 
 @dataclass(frozen=True, kw_only=True)
