@@ -22,7 +22,11 @@ import pytest
 
 from airflow_provider_dtrain.core.search.asha import Rungs
 
-pytest.importorskip("syne_tune.optimizer.schedulers.asha", reason="syne-tune is not installed")
+
+@pytest.fixture(scope="module", autouse=True)
+def _syne_tune() -> None:
+    """Import Syne Tune with the first test: every worker collects this module, and pandas takes a second."""
+    pytest.importorskip("syne_tune.optimizer.schedulers.asha", reason="syne-tune is not installed")
 
 
 class Theirs:
