@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.errors import InputError, SetupError
 from airflow_provider_dtrain.train.inference.inputs.listing import identity_of, list_input
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
 from airflow_provider_dtrain.train.inference.inputs.sources import Sources
+from airflow_provider_dtrain.train.inference.libraries import require
 
 
 def listed(path, root=None, **settings):
@@ -142,3 +144,34 @@ def test_the_identity_of_many_files_is_short(tmp_path):
 def test_settings_that_are_not_valid_are_refused(settings):
     with pytest.raises(InputError, match=r"inputs\.\w+ must be"):
         InputSettings.parse(settings, ())
+
+
+def test_a_name_that_is_no_utf_8_is_refused(tmp_path):
+    with open(os.fsencode(tmp_path) + b"/a\xff.csv", "w"):
+        pass
+    with pytest.raises(InputError, match="is not valid UTF-8. Rename it") as caught:
+        listed(str(tmp_path))
+    assert str(caught.value).isascii()
+
+
+@pytest.mark.parametrize("pattern", ["", "/a.csv", "/*.csv", "/[ab].csv"])
+def test_urls_of_any_file_system_are_listed_and_read(pattern):
+    from airflow_provider_dtrain.train.inference.inputs import open_input
+
+    memory = pytest.importorskip("fsspec").filesystem("memory")
+    memory.pipe_file("/listing/a.csv", b"x\n1\n")
+    try:
+        found = open_input({"path": f"memory://listing{pattern}"}, storage={})
+        (shard,) = found.plan().shards
+        assert [batch.rows for batch in found.batches(shard, 8)] == [1]
+    finally:
+        memory.rm("/listing", recursive=True)
+
+
+def test_a_missing_library_is_a_setup_error_with_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(SetupError, match="Input files at gs://b/x need the module gcsfs.*pip install gcsfs"):
+        listed("gs://b/x")
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
+    with pytest.raises(SetupError, match="Reading images needs pillow.*pip install pillow"):
+        require("PIL.Image", "Reading images")

@@ -125,3 +125,18 @@ def test_a_large_part_does_not_stay_in_memory(tmp_path, kind, monkeypatch):
         waiting = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape == (1000,)]
         assert len(waiting) <= 10
         assert writer.close().rows == 55_000
+
+
+def test_slices_of_passed_columns_are_their_own_rows():
+    options = OutputOptions.parse({"format": "safetensors", "columns": ["id", "v"]})
+    file = io.BytesIO()
+    writer = PartWriter(file, options)
+    vectors = pa.array([[i, i + 0.5] for i in range(10)], pa.list_(pa.float32(), 2))
+    rows = pa.RecordBatch.from_pydict({"id": pa.array(range(10)), "v": vectors})
+    for start in (4, 2):
+        batch = InputBatch(None, 2, rows.slice(start, 2), start)
+        writer.write(to_rows({"y": torch.ones(2)}, batch, options))
+    writer.close()
+    found = safetensors_torch.load(file.getvalue())
+    assert found["id"].tolist() == [4, 5, 2, 3]
+    assert found["v"].tolist() == [[4, 4.5], [5, 5.5], [2, 2.5], [3, 3.5]]

@@ -221,6 +221,14 @@ def test_the_text_of_a_type_and_the_type_belong_together(text):
     assert type_text(parse_type(text)) == text
 
 
+@pytest.mark.parametrize(
+    "text", ["float32[0]", "float32[99999999999999999999]", "list<" * 2000 + "int8", "decimal128(99, 1)", "", "x[1]"]
+)
+def test_types_that_cannot_exist_are_refused(text):
+    with pytest.raises(SchemaError, match=r"outputs\.schema"):
+        OutputOptions.parse({"schema": {"x": text}})
+
+
 def written(options, *results, rows=2):
     file = io.BytesIO()
     writer = PartWriter(file, options)

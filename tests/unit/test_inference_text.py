@@ -154,8 +154,8 @@ def test_json_lines_are_converted_in_pieces_and_may_end_without_a_line_break(tmp
     [
         ("[1, 2]", "line 2 is no JSON object, it is \\[1, 2\\]"), ("1", "line 2 is no JSON object"),
         ('{"x": ', "line 2 is no JSON: "), ("\udcff".encode("utf-8", "surrogateescape"), "line 2 is no JSON"),
-        ("[" * 100_000, "line 2 is no JSON: "), ('{"x": "a"}', "the field 'x' has values of several types"),
-        ('{"x": 99999999999999999999999}', "the field 'x' has values of several types"),
+        ("[" * 100_000, "line 2 is no JSON: "), ('{"x": "a"}', "the field 'x' has no common type"),
+        ('{"x": 99999999999999999999999}', "the field 'x' has no common type"),
     ],
     ids=["list", "number", "cut", "bytes", "deep", "types", "large"],
 )  # fmt: skip
@@ -221,3 +221,16 @@ def test_a_truncated_archive_is_named(tmp_path, name):
     (tmp_path / name).write_bytes(content[: len(content) // 2])
     with pytest.raises(InputError, match=name):
         read(opened(tmp_path))
+
+
+def test_a_csv_that_is_no_utf_8_is_refused(tmp_path):
+    (tmp_path / "a.csv").write_bytes("name\nJos\xe9\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"a\.csv: column 'name' is no UTF-8 text"):
+        opened(tmp_path).plan()
+
+
+def test_messages_have_no_control_characters_of_a_file(tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"x\n1,\x1b[31m\x00\n")
+    with pytest.raises(InputError) as caught:
+        opened(tmp_path).plan()
+    assert str(caught.value).isprintable()

@@ -21,8 +21,10 @@ def chosen_schema(schema: pa.Schema, settings: InputSettings, path: str) -> pa.S
     :raises InputError: a column is missing, or its name appears twice
     """
     names = list(schema.names if settings.read_columns is None else settings.read_columns)
+    if not names:
+        raise InputError(f"{path} has rows without any column.")
     missing = [name for name in (*names, *settings.passed) if name not in schema.names]
-    if missing or not names:
+    if missing:
         found = ", ".join(schema.names[:20]) or "none"
         raise InputError(f"{path} has no column {', '.join(map(repr, missing))}. Columns found: {found}.")
     twice = sorted({name for name in names if schema.names.count(name) > 1})

@@ -9,6 +9,7 @@ from pyarrow import csv
 
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.settings import split_codec
+from airflow_provider_dtrain.train.inference.inputs.sources import reason
 from airflow_provider_dtrain.train.inference.inputs.text_tables import Start
 
 #: Bytes that are parsed at a time. A record must fit.
@@ -47,7 +48,7 @@ def _opened(path: str, stream: pa.NativeFile, options: csv.ConvertOptions) -> cs
 
 
 def _named(path: str, error: pa.ArrowInvalid) -> InputError:
-    text = " ".join(str(error).split())[:300]
+    text = reason(error)
     advice = ""
     if "straddling" in text:
         advice = f" A record is longer than {BLOCK_BYTES >> 20} MiB, or a quote is never closed."

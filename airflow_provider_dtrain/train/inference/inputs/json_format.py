@@ -89,9 +89,7 @@ def _type(path: str, name: str, rows: list[dict[str, Any]]) -> pa.DataType:
         return pa.array([row.get(name) for row in rows]).type
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         text = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"{path}: the field {name!r} has values of several types in the first lines: {text}"
-        ) from error
+        raise InputError(f"{path}: the field {name!r} has no common type in the first lines: {text}") from error
 
 
 def _batch(path: str, rows: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.RecordBatch:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, fitted, same_schema
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
@@ -85,7 +85,7 @@ class ParquetReader:
                 self._open_file = None
                 self._open_file = self._opened(shard)
             yield from self._open_file.rows(shard.start, shard.stop, batch_size)
-        except InputError:
+        except TrainError:
             self._open_file = None
             raise
         except Exception as error:
@@ -104,7 +104,7 @@ class ParquetReader:
                 groups = tuple(facts.row_group(i).num_rows for i in range(facts.num_row_groups))
                 schema = chosen_schema(opened.schema_arrow, self._settings, file.path)
                 return _Footer(file.path, file.content, schema, groups)
-        except InputError:
+        except TrainError:
             raise
         except Exception as error:
             raise InputError(f"{file.path} cannot be read as Parquet: {reason(error)}") from error

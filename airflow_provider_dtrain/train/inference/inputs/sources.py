@@ -12,18 +12,16 @@ from typing import Any, BinaryIO
 
 from airflow_provider_dtrain.train.checkpoint.storage import is_url
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
-from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 log = logging.getLogger(__name__)
 
 #: Names that tools give to their own files, such as ``_SUCCESS`` and ``.crc``. They are not input.
 HIDDEN = ("_", ".")
-#: Keys under which fsspec file systems keep the version of an object, the strongest first.
-VERSION_KEYS = (
-    "ETag", "etag", "md5Hash", "content_md5", "generation", "mtime", "LastModified", "last_modified", "updated",
-    "created",
-)  # fmt: skip
+#: Keys under which fsspec file systems keep a checksum of an object, and the time of its last change.
+CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "content_md5")
+TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,10 @@ class SourceFile:
     #: Path on this host, or URL.
     path: str
     size: int
-    #: Time of the last change in nanoseconds, or the object's ETag; empty if the storage has neither.
+    #: The object's ETag, else the time of the last change; empty if the storage has neither.
     version: str
+    #: Whether the version is an ETag. Times are not compared between hosts, which may have copies of a file.
+    is_checksum: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the file as plain JSON, for the input's identity."""
@@ -42,8 +42,8 @@ class SourceFile:
 
     @property
     def content(self) -> str:
-        """Version that all hosts agree about. Copies of a file on several hosts differ in their times."""
-        return f"{self.size} {self.version}" if is_url(self.path) else str(self.size)
+        """Version that all hosts agree about."""
+        return f"{self.size} {self.version}" if self.is_checksum else str(self.size)
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Sources:
         """
         try:
             is_folder, files = self._remote(path) if is_remote(path) else self._local(local(path))
-        except InputError:
+        except TrainError:
             raise
         except Exception as error:
             raise InputError(f"inputs.path {path} cannot be listed: {reason(error)}") from error
@@ -151,7 +151,7 @@ class Sources:
         system.invalidate_cache()
         root = system._strip_protocol(url)
         is_pattern = glob.has_magic(url) and not system.exists(root)
-        found = dict(system.glob(url, detail=True) if is_pattern else system.find(url, detail=True))
+        found = dict(system.glob(url, detail=True)) if is_pattern else _named_or_below(system, root)
         for path, facts in list(found.items()):
             if facts["type"] == "directory":
                 del found[path]
@@ -175,7 +175,7 @@ def local(path: str) -> str:
 
 def reason(error: BaseException) -> str:
     """Return the type and the message of an error, in one line."""
-    text = " ".join(str(error).split())[:500]
+    text = "".join(char if char.isprintable() else "?" for char in " ".join(str(error).split())[:300])
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -224,7 +224,20 @@ def _is_object(facts: Mapping[str, Any]) -> bool:
     return facts["type"] == "file" and not (str(facts["name"]).endswith("/") and not facts.get("size"))
 
 
+def _named_or_below(system: Any, root: str) -> dict[str, Any]:
+    """Return the object of a name, or all objects below it."""
+    try:
+        facts = system.info(root)
+    except FileNotFoundError:
+        return dict(system.find(root, detail=True))
+    return {root: facts} if facts["type"] == "file" else dict(system.find(root, detail=True))
+
+
 def _local_file(path: str) -> SourceFile:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"The name of the file {path!a} is not valid UTF-8. Rename it.") from None
     try:
         facts = os.stat(path)
     except OSError as error:
@@ -235,5 +248,7 @@ def _local_file(path: str) -> SourceFile:
 
 
 def _remote_file(url: str, facts: Mapping[str, Any]) -> SourceFile:
-    version = next((facts[key] for key in VERSION_KEYS if facts.get(key)), "")
-    return SourceFile(url, int(facts.get("size") or 0), str(version).strip('"'))
+    checksum = next((facts[key] for key in CHECKSUM_KEYS if facts.get(key)), None)
+    time = next((facts[key] for key in TIME_KEYS if facts.get(key)), "")
+    version = str(checksum or time).strip('"')
+    return SourceFile(url, int(facts.get("size") or 0), version, is_checksum=checksum is not None)

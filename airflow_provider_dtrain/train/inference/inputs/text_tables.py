@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, fitted, same_schema
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
@@ -83,7 +83,7 @@ class TextReader:
             with text_stream(shard.source, self._sources) as stream:
                 for piece in self._format.pieces(shard.source, stream, schema):
                     yield fitted(piece, schema)
-        except InputError:
+        except TrainError:
             raise
         except Exception as error:
             raise self._unreadable(shard.source, error) from error
@@ -92,7 +92,7 @@ class TextReader:
         try:
             with text_stream(file.path, self._sources) as stream:
                 return self._format.start(file.path, stream)
-        except InputError:
+        except TrainError:
             raise
         except Exception as error:
             raise self._unreadable(file.path, error) from error
@@ -108,6 +108,9 @@ class TextReader:
             if not len(start.schema) and not start.has_rows:
                 continue
             schema = chosen_schema(start.schema, self._settings, file.path)
+            bytes_in = [field.name for field in schema if pa.types.is_binary(field.type)]
+            if bytes_in:
+                raise InputError(f"{file.path}: column {bytes_in[0]!r} is no UTF-8 text. Convert the file to UTF-8.")
             if common is None:
                 common, first = schema, file.path
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from functools import lru_cache
 
@@ -38,22 +39,31 @@ def type_text(kind: pa.DataType) -> str:
     return NAMES.get(kind, str(kind))
 
 
+#: Longest text of a declared type, and most values of a tensor in one row.
+TEXT_LIMIT, VALUES_LIMIT = 200, 2**31 - 1
+
+
 def parse_type(text: str) -> pa.DataType:
     """Return the type of a text.
 
     :raises SchemaError: the text names no type
     """
+    if len(text) > TEXT_LIMIT:
+        raise SchemaError(f"A type in outputs.schema must have at most {TEXT_LIMIT} characters, got {text[:40]!r}...")
     if text in SCALARS:
         return SCALARS[text]
     if match := _SHAPE.fullmatch(text):
+        sizes = [int(size) for size in match[2].split(",")]
+        if not 0 < math.prod(sizes) <= VALUES_LIMIT:
+            raise SchemaError(f"The sizes of {text!r} in outputs.schema must be from 1 on, with a product below 2^31.")
         kind = parse_type(match[1].strip())
-        for size in reversed(match[2].split(",")):
-            kind = pa.list_(kind, int(size))
+        for size in reversed(sizes):
+            kind = pa.list_(kind, size)
         return kind
     if match := _LIST.fullmatch(text):
         return pa.list_(parse_type(match[1].strip()))
     if match := _DECIMAL.fullmatch(text):
-        return pa.decimal128(int(match[1]), int(match[2]))
+        return _decimal(text, int(match[1]), int(match[2]))
     try:
         return pa.type_for_alias(text)
     except ValueError:
@@ -61,6 +71,13 @@ def parse_type(text: str) -> pa.DataType:
             f"{text!r} in outputs.schema is no type. Types are {', '.join(sorted(SCALARS))}, list<T>, "
             "and T[3,224] for tensors."
         ) from None
+
+
+def _decimal(text: str, precision: int, scale: int) -> pa.DataType:
+    try:
+        return pa.decimal128(precision, scale)
+    except (ValueError, OverflowError) as error:
+        raise SchemaError(f"{text!r} in outputs.schema is no type: {error}") from error
 
 
 def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
