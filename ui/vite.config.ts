@@ -1,4 +1,5 @@
-import { readFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, renameSync, rmSync } from "node:fs";
+import { fileURLToPath } from "node:url";
 import { gzipSync } from "node:zlib";
 
 import { defineConfig, type Plugin } from "vitest/config";
@@ -35,13 +36,31 @@ const size = (): Plugin => ({
   },
 });
 
+/** Folder of the bundle in the package, and the one beside the sources into which it is built first. */
+const WWW = fileURLToPath(new URL("../airflow_provider_dtrain/www", import.meta.url));
+const BUILT = fileURLToPath(new URL(".www-new", import.meta.url));
+
+/** Replace the files of the package's bundle one by one, so that an API server that runs never finds the folder empty. */
+const swap = (): Plugin => ({
+  name: "swap",
+  closeBundle() {
+    const built = readdirSync(BUILT);
+    mkdirSync(WWW, { recursive: true });
+    for (const name of built) renameSync(`${BUILT}/${name}`, `${WWW}/${name}`);
+    for (const name of readdirSync(WWW)) if (!built.includes(name)) rmSync(`${WWW}/${name}`, { recursive: true });
+    rmSync(BUILT, { recursive: true });
+  },
+});
+
+const { DTRAIN_UI_OUT: OUT } = process.env;
+
 export default defineConfig({
   define: {
     "process.env.NODE_ENV": JSON.stringify(process.env.VITEST ? "test" : "production"),
     __VERSION__: JSON.stringify(version()),
   },
   build: {
-    outDir: process.env.DTRAIN_UI_OUT ?? "../airflow_provider_dtrain/www",
+    outDir: OUT ?? BUILT,
     emptyOutDir: true,
     target: "es2022",
     reportCompressedSize: false,
@@ -56,7 +75,7 @@ export default defineConfig({
       },
     },
   },
-  plugins: [size()],
+  plugins: [size(), ...(OUT === undefined && process.env.VITEST === undefined ? [swap()] : [])],
   test: {
     environment: "happy-dom",
     include: ["src/**/*.test.{ts,tsx}"],

@@ -42,6 +42,7 @@ class Rule(Enum):
 
     #: Rows of DAGs that the user may not read are left out.
     READ = "read"
+    READ_LOGS = "read task logs"
     EDIT_DAG = "edit a DAG run"
     CHANGE_HOSTS = "edit connections"
     START = "trigger the DAG that starts experiments"
@@ -51,6 +52,7 @@ class Rule(Enum):
         """The permission of Airflow behind the rule, in words."""
         return {
             Rule.READ: "access to the plugin; rows and ids of DAGs that the user cannot read do not exist for them",
+            Rule.READ_LOGS: "also: reading task logs of the DAG that the trial belongs to",
             Rule.EDIT_DAG: "also: editing DAG runs of the DAG that the trial or experiment belongs to",
             Rule.CHANGE_HOSTS: "also: editing connections",
             Rule.START: "also: triggering the DAG that starts experiments",
@@ -162,6 +164,25 @@ class Access:
         """
         if not self.may_read(dag_id):
             raise NotFoundError(missing)
+
+    def may_read_logs(self, dag_id: str) -> bool:
+        """Return whether the user may read the task logs of a DAG, as Airflow's own route for them decides."""
+        return bool(
+            get_auth_manager().is_authorized_dag(
+                method="GET",
+                access_entity=DagAccessEntity.TASK_LOGS,
+                details=DagDetails(id=dag_id, team_name=_teams({dag_id}).get(dag_id)),
+                user=self.user,
+            )
+        )
+
+    def require_logs(self, dag_id: str) -> None:
+        """Check that the user may read the task logs of a DAG.
+
+        :raises ApiError: they may not
+        """
+        if not self.may_read_logs(dag_id):
+            raise forbidden(f"read task logs of DAG '{dag_id}'", "The permission to read its task logs is needed.")
 
     def require_edit(self, dag_id: str) -> None:
         """Check that the user may edit runs of a DAG.

@@ -354,6 +354,9 @@ def test_the_page_of_a_trial_has_attempts_ranks_and_timeline(api, search):
     assert kinds[0] == "submitted"
     assert "rung" in kinds
     assert api.refusal("GET", f"/trials/{ticket.trial_id}/ranks", params={"attempt": 9})[0] == 404
+    without_logs = Api(search.store, logs=False)
+    assert without_logs.refusal("GET", f"/trials/{ticket.trial_id}/ranks")[:2] == (403, "forbidden")
+    assert without_logs.get(f"/trials/{ticket.trial_id}")["trial_id"] == ticket.trial_id
 
 
 @SQLITE

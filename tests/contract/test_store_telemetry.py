@@ -110,7 +110,7 @@ def test_a_slow_rank_is_named_although_all_steps_take_equally_long(store, runnin
     for rank, busy in enumerate((0.10, 0.10, 0.15, 0.11)):
         parts = {"dataloader_next": 0.01, "train_batch": 0.19, "forward": 0.09, "backward": 0.10}
         series |= {Key(name, "", rank): points(START_S, 100, value, weight=5) for name, value in parts.items()}
-        series[Key("gradient_exchange", "", rank)] = points(START_S, 10, 0.2 - busy, step=10, weight=2)
+        series[Key("gradient_exchange", "", rank)] = points(START_S, 10, 0.2 - busy, step=10)
     store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
     found = store.telemetry.step_times(ticket.trial_id, buckets=10)
     assert (found.bucket_s, len(found.at_s), found.slow_ranks) == (10, 10, [2])
@@ -122,13 +122,29 @@ def test_a_slow_rank_is_named_although_all_steps_take_equally_long(store, runnin
 
 def test_one_measured_exchange_names_no_rank(store, running):
     ticket, watch = running
-    series = {Key("train_batch", "", rank): points(START_S, 50, 0.2, weight=5) for rank in (0, 1)}
-    series |= {Key("forward", "", rank): points(START_S, 50, 0.2, weight=5) for rank in (0, 1)}
+    series = {Key("train_batch", "", rank): points(START_S, 100, 0.2, weight=5) for rank in (0, 1)}
+    series |= {Key("forward", "", rank): points(START_S, 100, 0.2, weight=5) for rank in (0, 1)}
     series |= {Key("gradient_exchange", "", rank): points(START_S, 1, 0.1 * rank) for rank in (0, 1)}
     store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
     found = store.telemetry.step_times(ticket.trial_id)
     assert [round(rank.median_busy_s, 3) for rank in found.ranks] == [0.2, 0.1]
     assert found.slow_ranks == []
+
+
+@pytest.mark.parametrize(("seconds", "slow"), [(10, []), (310, [0])])
+def test_the_exchanges_of_the_first_ten_steps_name_no_rank(store, running, seconds, slow):
+    """Rank 1 waits for the start of rank 0, and later for its steps."""
+    ticket, watch = running
+    series = {}
+    for rank in (0, 1):
+        series[Key("train_batch", "", rank)] = points(START_S, seconds, 1.0)
+        series[Key("forward", "", rank)] = points(START_S, seconds, 1.0)
+        exchange = points(START_S, 10, 0.9 * rank)
+        for at_s in range(99, seconds, 100):
+            exchange.add(START_S + at_s, 1, 0.8 * rank, 0.8 * rank, 0.8 * rank)
+        series[Key("gradient_exchange", "", rank)] = exchange
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series=series)])
+    assert store.telemetry.step_times(ticket.trial_id, buckets=400).slow_ranks == slow
 
 
 def test_parts_of_a_step_add_up(store, running):

@@ -30,8 +30,8 @@ MAY: dict[str, set[Rule]] = {
     "user": set(),
     "op": set(Rule),
     "admin": set(Rule),
-    "reader": {Rule.READ},
-    "worker": {Rule.READ, Rule.EDIT_DAG, Rule.START},
+    "reader": {Rule.READ, Rule.READ_LOGS},
+    "worker": {Rule.READ, Rule.READ_LOGS, Rule.EDIT_DAG, Rule.START},
     "guest": {Rule.READ},
 }
 #: DAG d may be read by the role OnlyD, DAG other only by the roles that read all DAGs.

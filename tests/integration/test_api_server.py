@@ -24,7 +24,13 @@ from tests.support.search_world import Search
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 
 #: Rule -> the least role of the simple auth manager that it lets through.
-LEAST = {Rule.READ: "viewer", Rule.EDIT_DAG: "user", Rule.START: "user", Rule.CHANGE_HOSTS: "op"}
+LEAST = {
+    Rule.READ: "viewer",
+    Rule.READ_LOGS: "viewer",
+    Rule.EDIT_DAG: "user",
+    Rule.START: "user",
+    Rule.CHANGE_HOSTS: "op",
+}
 IN_ORDER = ("viewer", "user", "op", "admin")
 RUNS = "/api/v2/dags/dtrain_experiment/dagRuns"
 

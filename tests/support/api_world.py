@@ -37,9 +37,10 @@ class GivenAccess(Access):
         trigger: bool = True,
         dag: bool = True,
         dag_file: str | None = None,
+        logs: bool = True,
     ) -> None:
         super().__init__(SimpleNamespace(get_name=lambda: name))
-        self.given, self.edits, self.trigger = readable, editable, trigger
+        self.given, self.edits, self.trigger, self.logs = readable, editable, trigger, logs
         self.may_change_hosts = hosts
         self.starter = DagState(exists=dag, file=dag_file)
         self.starting = starting(self.starter, may_trigger=trigger)
@@ -52,6 +53,9 @@ class GivenAccess(Access):
 
     def may_trigger(self, dag_id: str) -> bool:
         return self.trigger
+
+    def may_read_logs(self, dag_id: str) -> bool:
+        return self.logs
 
 
 @cache

@@ -47,3 +47,45 @@ def test_the_tab_key_reaches_every_control(visit: Callable[..., Visit], site: Pa
         page.keyboard.press("Tab")
         missing.discard(page.evaluate(_FOCUSED))
     assert sorted(names[int(number)] for number in missing) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "menu", "chosen"),
+    [
+        ("/plugin/dtrain/cluster", "Actions of host a100-01", "Drain"),
+        ("/plugin/dtrain/queue", "Actions of trial", "Change the priority"),
+        ("/plugin/dtrain/experiments", "Actions of experiment", "Edit name and tags"),
+    ],
+)
+def test_the_menu_of_a_row_is_opened_used_and_left_with_the_keyboard(
+    visit: Callable[..., Visit], path: str, menu: str, chosen: str
+) -> None:
+    page = visit("admin").open(path)
+    button = page.get_by_role("button", name=menu).first
+    button.wait_for(timeout=WAIT_MS)
+    name = button.get_attribute("aria-label")
+    focused = "() => document.activeElement.getAttribute('aria-label')"
+    button.focus()
+    for _ in range(2):
+        page.keyboard.press("Enter")
+        items = page.get_by_role("menuitem")
+        items.first.wait_for(timeout=WAIT_MS)
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("ArrowDown")
+        assert page.locator("[role=menuitem][data-highlighted]").count() == 1
+        page.keyboard.press("Escape")
+        items.first.wait_for(state="hidden", timeout=WAIT_MS)
+        page.wait_for_function(f"name => ({focused})() === name", arg=name, timeout=WAIT_MS)
+    page.keyboard.press("Enter")
+    item = page.get_by_role("menuitem", name=chosen, exact=True)
+    item.wait_for(timeout=WAIT_MS)
+    for _ in range(10):
+        if item.get_attribute("data-highlighted") is not None:
+            break
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog").or_(page.get_by_role("alertdialog"))
+    dialog.wait_for(timeout=WAIT_MS)
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="hidden", timeout=WAIT_MS)
+    page.wait_for_function(f"name => ({focused})() === name", arg=name, timeout=WAIT_MS)

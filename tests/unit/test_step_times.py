@@ -11,8 +11,8 @@ from airflow_provider_dtrain.core.series.step_times import Pace, median_of, slow
 STEP_S = 0.2
 
 
-def pace(moments: Sequence[float | None], *, exchanges: int = 20, step_s: float = STEP_S) -> Pace:
-    return Pace(step_s=step_s, busy_s=median_of(moments) or 0.0, exchanges=exchanges, moments=moments)
+def pace(moments: Sequence[float | None], *, steps: int = 300, step_s: float = STEP_S) -> Pace:
+    return Pace(step_s=step_s, busy_s=median_of(moments) or 0.0, steps=steps, moments=moments)
 
 
 def test_a_rank_that_is_slow_all_the_time_is_named() -> None:
@@ -22,16 +22,15 @@ def test_a_rank_that_is_slow_all_the_time_is_named() -> None:
 
 
 def test_a_short_run_names_no_rank() -> None:
-    """The first ten exchanges contain the wait for the start of the other rank."""
-    assert slow_ranks({0: pace([0.19] * 6, exchanges=12), 1: pace([0.05] * 6, exchanges=12)}) == []
-    assert slow_ranks({0: pace([0.19] * 6), 1: pace([0.05] * 6, exchanges=12)}) == [], "each rank has measured enough"
-    assert slow_ranks({0: pace([0.19] * 3), 1: pace([0.05] * 3)}) == []
+    assert slow_ranks({0: pace([0.19] * 6, steps=299), 1: pace([0.05] * 6, steps=299)}) == []
+    assert slow_ranks({0: pace([0.19] * 6), 1: pace([0.05] * 6, steps=12)}) == [], "each rank has done enough"
+    assert slow_ranks({0: pace([0.19] * 2), 1: pace([0.05] * 2)}) == []
 
 
 def test_moments_that_only_some_ranks_have_measured_do_not_count() -> None:
     gaps = [0.19, None, 0.19, None, 0.19, None, 0.19, None]
     assert slow_ranks({0: pace(gaps), 1: pace([0.05] * 8)}) == [0]
-    assert slow_ranks({0: pace(gaps), 1: pace([None, *[0.05] * 7])}) == []
+    assert slow_ranks({0: pace(gaps), 1: pace([None, 0.05, None, *[0.05] * 5])}) == []
 
 
 def test_a_rank_that_is_slow_now_and_then_is_not_named() -> None:

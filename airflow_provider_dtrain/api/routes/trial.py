@@ -113,10 +113,10 @@ def checkpoints(call: CallDep, trial_id: int) -> Checkpoints:
     return Checkpoints(rows=checkpoint_rows(call, views, entry.view.experiment_id, _best(call, entry, views)))
 
 
-@router.get("/trials/{trial_id}/ranks", **guarded(Rule.READ))
+@router.get("/trials/{trial_id}/ranks", **guarded(Rule.READ_LOGS))
 def ranks(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> Ranks:
     """Return the processes of an attempt with their exit codes and the ends of their logs."""
-    trial_entry(call, trial_id)
+    call.access.require_logs(trial_entry(call, trial_id).view.key.dag_id)
     of = attempt_of(call, trial_id, attempt)
     rows = [
         RankRow(

@@ -18,12 +18,14 @@ SLOW_RATIO = 1.2
 #: The excess of a slow rank is also at least this part of a step. A gang that mostly exchanges gradients has busy times
 #: that differ much and cost little.
 SLOW_COST = 0.1
-#: Exchanges that each rank must have measured before one is called slow. DistributedDataParallel measures the first
-#: ten, in which ranks wait for the start of other ranks, and then every hundredth one.
-EXCHANGES_LEAST = 13
+#: DistributedDataParallel measures the exchanges of the first ten steps and then of every hundredth one. In the first
+#: ones, ranks wait for the start of other ranks: their time buckets do not count.
+FIRST_STEPS = 10
+#: Steps of each rank before one is called slow, so that three later exchanges are measured.
+STEPS_LEAST = 300
 #: Time buckets with a measured exchange that are compared, and the part of them in which a slow rank needs more than
 #: :data:`SLOW_RATIO`. A single moment says little: a rank may write a checkpoint or wait for its data then.
-MOMENTS_LEAST, SLOW_MOMENTS = 4, 0.75
+MOMENTS_LEAST, SLOW_MOMENTS = 3, 0.75
 #: Seconds after which a rank writes its timings every 5 s instead of every second, the time between two lines then, and
 #: the shortest time buckets that all have a line.
 EARLY_S, LINE_S, BUCKET_S = 300, 5, 10
@@ -52,9 +54,10 @@ class Pace:
     #: Median times per step, seconds.
     step_s: float
     busy_s: float
-    #: Number of measured exchanges.
-    exchanges: int
-    #: Busy time per step in each time bucket in which the rank has measured an exchange, seconds; None in the others.
+    #: Number of steps.
+    steps: int
+    #: Busy time per step in each time bucket in which the rank has measured an exchange after its first steps,
+    #: seconds; None in the others.
     moments: Sequence[float | None]
 
 
@@ -79,11 +82,11 @@ def slow_ranks(paces: Mapping[int, Pace]) -> list[int]:
     """Return the ranks that are slow, slowest first.
 
     A rank is slow when its median and most of its moments exceed those of the gang by a clear margin, and each rank has
-    measured enough exchanges.
+    done enough steps.
 
     :param paces: rank -> its pace, all with the same time buckets; ranks without a step are left out
     """
-    if any(pace.exchanges < EXCHANGES_LEAST for pace in paces.values()):
+    if any(pace.steps < STEPS_LEAST for pace in paces.values()):
         return []
     busy = median_of([pace.busy_s for pace in paces.values()])
     step = median_of([pace.step_s for pace in paces.values()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from itertools import accumulate
 
 from sqlalchemy.engine import Connection
 
@@ -13,6 +14,7 @@ from airflow_provider_dtrain.core.series.step_times import (
     BUCKET_S,
     EARLY_S,
     EXCHANGE,
+    FIRST_STEPS,
     OF_STEP,
     PARTS,
     RANK_METRICS,
@@ -132,8 +134,12 @@ def _steps_of(rank: int, host: str, timings: OfRank, at: Sequence[int]) -> tuple
     step_s, busy_s = median_of(steps), median_of(busy)
     pace = None
     if step_s is not None and busy_s is not None:
-        moments = [time if when in means else None for when, time in zip(at, busy, strict=True)]
-        pace = Pace(step_s=step_s, busy_s=busy_s, exchanges=sum(exchange.count), moments=moments)
+        done = dict(zip(step.at, accumulate(step.count), strict=True))
+        moments = [
+            time if when in means and done.get(when, 0) > FIRST_STEPS else None
+            for when, time in zip(at, busy, strict=True)
+        ]
+        pace = Pace(step_s=step_s, busy_s=busy_s, steps=sum(step.count), moments=moments)
     row = RankSteps(
         rank=rank,
         host=host,

@@ -13,7 +13,7 @@ const share = (value: number): number => (Number.isFinite(value) ? Math.min(1, M
 
 /** Share of each hyperparameter in the spread of the metric, largest first. */
 export const ImportanceBars = ({ rows, chosen, onChoose }: Props) => (
-  <Stack as="ul" gap={1} listStyleType="none" maxH="20rem" overflowY="auto">
+  <Stack as="ul" data-picture="html" gap={1} listStyleType="none" maxH="20rem" overflowY="auto">
     {rows.map(({ name, value }) => (
       <li key={name}>
         <chakra.button

@@ -103,6 +103,7 @@ export const ParallelCoordinates = memo(function ParallelCoordinates(props: Prop
       <Box
         aria-label={`Parallel coordinates of ${shades.length} trials with ${dimensions.length} axes`}
         cursor={at === null ? undefined : "pointer"}
+        data-picture="html"
         data-trials={shades.length}
         height={`${height}px`}
         onClick={() => {

@@ -137,7 +137,7 @@ export const TimelineChart = memo(function TimelineChart({ id, axis, entries, ac
     setAt(item === null ? null : { item, ...place });
   };
   return (
-    <Box>
+    <Box data-picture="html">
       <Box aria-label={`Timeline with ${entries.length} entries. The list below has the same entries.`} height={`${height}px`} position="relative" role="img">
         <PlotBox colors={colors} height={height} onHost={setHost} onPointer={onPointer} onZoom={setZoom} paint={(ctx, area) => paint(ctx, area, lines, colors)} when={[lines]} x={x} y={y} />
         {at === null || host === null ? null : (

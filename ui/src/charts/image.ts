@@ -59,6 +59,51 @@ const paintLegend = (ctx: CanvasRenderingContext2D, places: readonly Place[], at
   }
 };
 
+const isClear = (color: string): boolean => color === "transparent" || /[,/] ?0\)$/.test(color);
+
+const paintBox = (ctx: CanvasRenderingContext2D, style: CSSStyleDeclaration, left: number, top: number, box: DOMRect): void => {
+  ctx.beginPath();
+  ctx.roundRect(left, top, box.width, box.height, Math.min(parseFloat(style.borderRadius) || 0, box.height / 2));
+  if (!isClear(style.backgroundColor)) {
+    ctx.fillStyle = style.backgroundColor;
+    ctx.fill();
+  }
+  if (parseFloat(style.borderTopWidth) > 0 && !isClear(style.borderTopColor)) {
+    [ctx.strokeStyle, ctx.lineWidth] = [style.borderTopColor, parseFloat(style.borderTopWidth)];
+    ctx.stroke();
+  }
+};
+
+/** Paint each word of a text at its place, because a text may have several lines. */
+const paintWords = (ctx: CanvasRenderingContext2D, text: Text, style: CSSStyleDeclaration, dx: number, dy: number): void => {
+  [ctx.font, ctx.fillStyle, ctx.textBaseline] = [`${style.fontWeight} ${style.fontSize} ${style.fontFamily}`, style.color, "middle"];
+  const range = document.createRange();
+  for (const { 0: word, index } of text.data.matchAll(/\S+/g)) {
+    range.setStart(text, index);
+    range.setEnd(text, index + word.length);
+    const box = range.getBoundingClientRect();
+    if (box.width > 0) ctx.fillText(word, box.left + dx, box.top + box.height / 2 + dy);
+  }
+};
+
+/** Paint the elements above the canvases of a chart: axes, labels, bars and legends that are HTML. */
+const paintElements = (ctx: CanvasRenderingContext2D, body: Element, dx: number, dy: number): void => {
+  for (const element of body.querySelectorAll<HTMLElement>("*:not(svg, svg *, canvas)")) {
+    const style = getComputedStyle(element);
+    const box = element.getBoundingClientRect();
+    if (style.visibility !== "visible") continue;
+    ctx.save();
+    if (style.overflow !== "visible") {
+      ctx.beginPath();
+      ctx.rect(box.left + dx, box.top + dy, box.width, box.height);
+      ctx.clip();
+    }
+    if (box.width > 0 && box.height > 0) paintBox(ctx, style, box.left + dx, box.top + dy, box);
+    for (const node of element.childNodes) if (node instanceof Text) paintWords(ctx, node, style, dx, dy);
+    ctx.restore();
+  }
+};
+
 /** Return a chart with its title and legend as one picture, or null where the browser cannot paint. */
 export const imageOf = (body: Element, title: string, legend: readonly Named[], colors: ChartColors): HTMLCanvasElement | null => {
   const frame = body.getBoundingClientRect();
@@ -80,6 +125,7 @@ export const imageOf = (body: Element, title: string, legend: readonly Named[], 
     const box = canvas.getBoundingClientRect();
     if (canvas.width > 0 && canvas.height > 0) ctx.drawImage(canvas, PADDING + box.left - frame.left, head + box.top - frame.top, box.width, box.height);
   }
+  if (body instanceof HTMLElement && body.dataset.picture === "html") paintElements(ctx, body, PADDING - frame.left, head - frame.top);
   return picture;
 };
 

@@ -1,4 +1,4 @@
-import { Box, Button, Flex, Grid, Heading, HStack, Stack, Text } from "@chakra-ui/react";
+import { Box, Button, Flex, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
@@ -77,6 +77,7 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
   return (
     <Stack gap={3}>
       <ChartFrame
+        image={[]}
         controls={
           <HStack gap={3} wrap="wrap">
             <ShadeLegend />
@@ -111,17 +112,9 @@ const Shown = ({ experiment, data, metric }: ShownProps) => {
       </ChartFrame>
       {hasBrush ? <SelectedTrials data={data} marks={marks} metric={metric} names={names} smallerIsBetter={better} /> : null}
       <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) minmax(0, 1.4fr)", "2xl": "minmax(0, 0.8fr) minmax(0, 1.2fr) minmax(0, 1.2fr)" }}>
-        <Box borderColor="border" borderRadius="md" borderWidth={1} p={3}>
-          <Heading mb={2} size="sm">
-            Importance for {metric}
-          </Heading>
-          {data.importance.length > 0 ? (
-            <ImportanceBars chosen={chosen} onChoose={(scatter) => setView({ scatter })} rows={data.importance} />
-          ) : null}
-          <Text color="fg.muted" fontSize="xs" mt={2}>
-            {data.importance_note}
-          </Text>
-        </Box>
+        <ChartFrame image={data.importance.length > 0 ? [] : undefined} notes={[data.importance_note]} title={`Importance for ${metric}`}>
+          {data.importance.length > 0 ? <ImportanceBars chosen={chosen} onChoose={(scatter) => setView({ scatter })} rows={data.importance} /> : null}
+        </ChartFrame>
         {chosen === null ? null : (
           <ScatterChart data={data} describe={describe} flip={view.flip} marks={marks} metric={metric} name={chosen} onChoose={(scatter) => setView({ scatter })} onFlip={flip} onPick={open} shades={shades} />
         )}

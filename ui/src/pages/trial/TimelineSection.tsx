@@ -89,7 +89,7 @@ export const TimelineSection = ({ trialId, isLive }: { trialId: number; isLive: 
   return (
     <Stale stale={stale}>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timeline" />}
-      <ChartFrame title="Timeline">
+      <ChartFrame image={[]} title="Timeline">
         <TimelineChart active={isLive} axis="clock" entries={data.entries} id="timeline" nowS={isLive ? nowS : 0} range={null} />
         <List entries={data.entries} />
       </ChartFrame>
