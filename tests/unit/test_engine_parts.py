@@ -44,6 +44,7 @@ def test_a_failure_cannot_name_a_class_outside_the_tree() -> None:
     ("last_line", "error"),
     [
         ("airflow_provider_dtrain.train.errors.OptimizerError: no 'addam'", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.OtherRunError: other code", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.NonFiniteLossError: loss is NaN", errors.RankFailedError),
         ("mine.SetupError: no", errors.RankFailedError),
     ],
@@ -92,6 +93,13 @@ def test_a_lost_host_is_the_cause_and_not_the_ranks_that_lost_their_peer() -> No
     assert cause(GangEnd(exits=[aftermath], lost={"h0": lost})) is lost
     failed = left(1, message="ValueError: mine")
     assert isinstance(cause(GangEnd(exits=[failed, aftermath], lost={"h0": lost})), errors.RankFailedError)
+
+
+def test_a_rank_that_waited_for_rank_0_is_not_the_cause() -> None:
+    waited = left(1, at=1.0, message="LeaderFailedError: Rank 0 failed in a call that only rank 0 runs")
+    found = cause(GangEnd(exits=[waited, left(0, at=2.0, message="OSError: no space")]))
+    assert isinstance(found, errors.RankFailedError)
+    assert found.rank == 0
 
 
 def test_the_first_failure_is_by_the_control_sides_clock_also_when_the_events_were_read_back() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.shard_blame import (
+    EXIT_BAD_SHARD,
     BlamedShard,
     fruitless_in_a_row,
     shard_failures,
@@ -14,6 +15,7 @@ from airflow_provider_dtrain.core.lifecycle.shard_blame import (
 )
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, failure_dict
 from airflow_provider_dtrain.errors import RankFailedError, ShardFailedError
+from airflow_provider_dtrain.train.inference import __main__ as program
 
 
 def event(kind: str, shard: int) -> dict[str, Any]:
@@ -53,6 +55,10 @@ def test_attempts_that_finished_no_shard_are_counted_up_to_the_first_that_did() 
     assert fruitless_in_a_row([failure(1), failure(2), failure(3, 1), failure(4)]) == 2
     assert fruitless_in_a_row([failure(1), {"error": "HostLostError"}, failure(2)]) == 1
     assert fruitless_in_a_row([failure(1, "many"), None]) == 1
+
+
+def test_the_program_of_the_ranks_ends_with_the_status_that_the_engine_expects() -> None:
+    assert EXIT_BAD_SHARD == program.EXIT_BAD_SHARD
 
 
 def test_a_failure_keeps_its_shard_on_the_way_through_the_store() -> None:

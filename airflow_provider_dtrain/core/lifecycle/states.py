@@ -233,6 +233,8 @@ _AFTERMATH = re.compile(
     r"|NCCL communicator was aborted|ncclRemoteError|ncclSystemError|remote process exited"
     r"|[Ss]ocket [Tt]imeout|recvValue failed|sendBytes failed|failed to recv, got 0 bytes"
     r"|client socket has timed out|Timed out after \d+ seconds waiting for clients"
+    # Of the training library: rank 0 has the cause.
+    r"|LeaderFailedError: "
 )
 _RENDEZVOUS = re.compile(
     r"TCPStore|c10d|DistNetworkError|DistStoreError|init_process_group|rendezvous|(?:server|client) socket"

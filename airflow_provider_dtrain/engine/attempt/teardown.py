@@ -34,7 +34,7 @@ SHOWN_CHARS = 1000
 #: Last line of the traceback of an error that the training library raises on purpose; see train/errors.py.
 _REFUSED = re.compile(
     r"^airflow_provider_dtrain\.train\.errors\."
-    r"(SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError): ",
+    r"(SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError|OtherRunError): ",
     re.MULTILINE,
 )
 

@@ -119,10 +119,9 @@ def render(
         hook.log.warning("%s", warning)
     document = dict(effective.document)
     if document.get("reproducibility", {}).get("experiment_seed") is None:
-        document["reproducibility"] = {
-            **document.get("reproducibility", {}),
-            "experiment_seed": secrets.randbelow(SEED_LIMIT),
-        }
+        # A later run into the folder of a batch inference continues it, so both need one seed.
+        seed = 0 if document.get("inference") else secrets.randbelow(SEED_LIMIT)
+        document["reproducibility"] = {**document.get("reproducibility", {}), "experiment_seed": seed}
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import pinned
     from airflow_provider_dtrain.hooks.secrets import seal
 
