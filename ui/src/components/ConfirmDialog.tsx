@@ -1,8 +1,7 @@
-import { Button, CloseButton, Dialog, Field, Input, Portal, Stack, Text } from "@chakra-ui/react";
-import { type FormEvent, type ReactNode, useRef, useState } from "react";
+import { Field, Input, Text } from "@chakra-ui/react";
+import { type ReactNode, useRef, useState } from "react";
 
-import { ApiError } from "../api/client";
-import { Notice } from "./Notice";
+import { FormDialog } from "./FormDialog";
 
 /** A value that the user enters before an action. */
 export interface Question {
@@ -33,8 +32,8 @@ interface Props {
   /** Label of the button that acts, a verb. */
   verb: string;
   /** Marks an action that cannot be undone. */
-  dangerous?: boolean;
-  question?: Question;
+  dangerous?: boolean | undefined;
+  question?: Question | undefined;
   /** Carry out the action. The dialog stays open with the reason when it fails. */
   onConfirm: (value: string) => Promise<void>;
   onClose: () => void;
@@ -42,82 +41,24 @@ interface Props {
 
 const LONGEST = 1_000;
 
-/** Asks before an action, and shows why the action failed. Enter confirms, Escape closes. */
+/** Asks before an action. */
 export const ConfirmDialog = ({ title, text, verb, dangerous = false, question, onConfirm, onClose }: Props) => {
   const [value, setValue] = useState(question?.initial ?? "");
-  const [busy, setBusy] = useState(false);
-  const [error, setError] = useState<ApiError | null>(null);
   const first = useRef<HTMLInputElement>(null);
   const reason = question === undefined ? null : refusal(value.trim(), question);
-  const submit = async (event: FormEvent) => {
-    event.preventDefault();
-    if (reason !== null || busy) return;
-    setBusy(true);
-    setError(null);
-    try {
-      await onConfirm(value.trim());
-      onClose();
-    } catch (thrown) {
-      setError(thrown instanceof ApiError ? thrown : new ApiError("server", 0, String(thrown)));
-      setBusy(false);
-    }
-  };
   return (
-    <Dialog.Root
-      initialFocusEl={question === undefined ? undefined : () => first.current}
-      lazyMount
-      onOpenChange={({ open }) => {
-        if (!open && !busy) onClose();
-      }}
-      open
-      role={dangerous ? "alertdialog" : "dialog"}
-      unmountOnExit
-    >
-      <Portal>
-        <Dialog.Backdrop />
-        <Dialog.Positioner>
-          <Dialog.Content>
-            <form onSubmit={(event) => void submit(event)}>
-              <Dialog.Header>
-                <Dialog.Title overflowWrap="anywhere">{title}</Dialog.Title>
-              </Dialog.Header>
-              <Dialog.Body>
-                <Stack gap={4}>
-                  <Text as="div" overflowWrap="anywhere">
-                    {text}
-                  </Text>
-                  {question === undefined ? null : (
-                    <Field.Root invalid={reason !== null && value !== ""} required={question.required === true}>
-                      <Field.Label>{question.label}</Field.Label>
-                      <Input
-                        inputMode={question.kind === "number" ? "numeric" : "text"}
-                        maxLength={LONGEST}
-                        onChange={(event) => setValue(event.target.value)}
-                        ref={first}
-                        value={value}
-                      />
-                      {question.help === undefined ? null : <Field.HelperText>{question.help}</Field.HelperText>}
-                      {reason === null ? null : <Field.ErrorText>{reason}</Field.ErrorText>}
-                    </Field.Root>
-                  )}
-                  {error === null ? null : <Notice hint={error.hint} status="error" title={error.message} />}
-                </Stack>
-              </Dialog.Body>
-              <Dialog.Footer>
-                <Button onClick={onClose} type="button" variant="outline">
-                  Cancel
-                </Button>
-                <Button colorPalette={dangerous ? "danger" : "brand"} disabled={reason !== null} loading={busy} type="submit">
-                  {verb}
-                </Button>
-              </Dialog.Footer>
-              <Dialog.CloseTrigger asChild>
-                <CloseButton aria-label="Close" size="sm" />
-              </Dialog.CloseTrigger>
-            </form>
-          </Dialog.Content>
-        </Dialog.Positioner>
-      </Portal>
-    </Dialog.Root>
+    <FormDialog dangerous={dangerous} first={question === undefined ? undefined : first} isValid={reason === null} onClose={onClose} onSubmit={() => onConfirm(value.trim())} title={title} verb={verb}>
+      <Text as="div" overflowWrap="anywhere">
+        {text}
+      </Text>
+      {question === undefined ? null : (
+        <Field.Root invalid={reason !== null && value !== ""} required={question.required === true}>
+          <Field.Label>{question.label}</Field.Label>
+          <Input inputMode={question.kind === "number" ? "numeric" : "text"} maxLength={LONGEST} onChange={(event) => setValue(event.target.value)} ref={first} value={value} />
+          {question.help === undefined ? null : <Field.HelperText>{question.help}</Field.HelperText>}
+          {reason === null ? null : <Field.ErrorText>{reason}</Field.ErrorText>}
+        </Field.Root>
+      )}
+    </FormDialog>
   );
 };
