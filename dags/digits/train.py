@@ -8,14 +8,21 @@ import airflow_provider_dtrain.train as dtrain
 DEFAULTS = {"global_batch_size": 64, "lr": 0.006, "dropout": 0.1, "epochs": 10}
 
 
-def digits():
-    """Return (training, validation) data: 8x8 grey images from scikit-learn, without a download."""
+def all_digits():
+    """Return 1,797 8x8 grey images with their labels, from scikit-learn and without a download."""
     import torch
     from sklearn.datasets import load_digits
     from torch.utils.data import TensorDataset
 
     images, labels = load_digits(return_X_y=True)
-    data = TensorDataset(torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels))
+    return TensorDataset(torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels))
+
+
+def digits():
+    """Return (training, validation) data."""
+    import torch
+
+    data = all_digits()
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0)).tolist()
     return torch.utils.data.Subset(data, order[360:]), torch.utils.data.Subset(data, order[:360])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_dtrain.train.inference.processor import BatchProcessor, InferenceContext
@@ -51,16 +51,11 @@ class OfObject(Processor):
 
 
 class OfFunction(Processor):
-    """A function of a batch, or of a batch and the context.
+    """A function of a batch, or of a batch and ``ctx``."""
 
-    :param kwargs: further arguments
-    """
-
-    def __init__(self, function: Callable[..., Any], ctx: InferenceContext, kwargs: Mapping[str, Any]) -> None:
+    def __init__(self, function: Callable[..., Any], ctx: InferenceContext) -> None:
         self._function = function
-        self._kwargs = dict(kwargs)
-        if "ctx" in inspect.signature(function).parameters:
-            self._kwargs["ctx"] = ctx
+        self._kwargs = {"ctx": ctx} if "ctx" in inspect.signature(function).parameters else {}
 
     def process(self, batch: Any, index: int) -> Any:
         """Return the rows of a batch."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.function import CALL, MODULE
 
 #: Settings of the section ``inference`` that do not change a row of the output.
 _WITHOUT_EFFECT = frozenset({"inputs", "weights", "on_bad_shard", "collect", "batch_size"})
@@ -53,8 +54,12 @@ def code_files(root: Path) -> dict[str, str]:
             continue
         try:
             name = Path(os.path.abspath(path)).relative_to(root)
-            if "site-packages" not in name.parts:
-                found[str(name)] = hashlib.sha256(Path(path).read_bytes().strip()).hexdigest()
+            if "site-packages" in name.parts:
+                continue
+            found[str(name)] = hashlib.sha256(Path(path).read_bytes().strip()).hexdigest()
+            arguments = Path(path).parent / CALL
+            if module_name == MODULE and arguments.is_file():
+                found[str(name.with_name(CALL))] = hashlib.sha256(arguments.read_bytes()).hexdigest()
         except (ValueError, OSError):
             continue
     return dict(sorted(found.items()))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import json
 import os
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
@@ -19,11 +17,11 @@ from airflow_provider_dtrain.train.inference.processor import BatchProcessor, In
 def load(name: str, ctx: InferenceContext, *, needs_data: bool) -> Processor:
     """Return the processor that a configuration names, set up. Called by all ranks.
 
-    :param name: ``module:Name``, or ``folder/file.py:function`` with its ``call.json`` beside it
+    :param name: ``module:Name``
     :param needs_data: the input comes from code
     :raises SetupError: there is no such object, or it is no processor
     """
-    found, kwargs = _find(name)
+    found = _find(name)
     if isinstance(found, type) and issubclass(found, BatchProcessor):
         return OfObject(found(), ctx, needs_data=needs_data)
     if isinstance(found, type):
@@ -33,27 +31,21 @@ def load(name: str, ctx: InferenceContext, *, needs_data: bool) -> Processor:
         if issubclass(found, PyTorchTrial):
             return OfTrialClass(found, ctx, needs_data=needs_data)
     if inspect.isfunction(found):
-        return OfFunction(found, ctx, kwargs)
+        return OfFunction(found, ctx)
     raise SetupError(
         f"inference.processor must be a subclass of BatchProcessor or PyTorchTrial, or a function, got {name}, which "
         f"is {found!r}."
     )
 
 
-def _find(name: str) -> tuple[Any, Mapping[str, Any]]:
+def _find(name: str) -> Any:
     where, _, attribute = name.rpartition(":")
-    if where.endswith(".py"):
-        from airflow_provider_dtrain.train import function
-
-        path = Path(where)
-        call = json.loads((path.parent / function.CALL).read_text(encoding="utf-8"))
-        return function.load(path, call["name"], call["defaults"]), call["kwargs"]
     with _named(name, where):
         module = importlib.import_module(where)
     found = getattr(module, attribute, None)
     if found is None:
         raise SetupError(f"{module.__file__ or where} does not define {attribute!r}, which inference.processor names.")
-    return found, {}
+    return found
 
 
 @contextlib.contextmanager
