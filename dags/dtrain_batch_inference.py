@@ -39,12 +39,13 @@ with DAG(
 
     predicted = BatchInferenceOperator(
         task_id="predict",
-        config={"model_dir": "digits", "resources": {"pool": "{{ params.pool or 'null' }}"}},
+        config={"model_dir": "digits"},
         processor="predict:Classifier",
         inputs={"shard_rows": 200},
         outputs={"path": "{{ params.outputs }}/{{ ti.run_id }}", "row_id": "row"},
         weights=best.output,
         slots="{{ params.slots }}",
+        host_pool="{{ params.pool or '' }}",
         deferrable=True,
     )
 

@@ -34,11 +34,12 @@ with DAG(
     model = newest()
     BatchInferenceOperator(
         task_id="predict",
-        config={"model_dir": "digits", "resources": {"pool": "{{ params.pool or 'null' }}"}},
+        config={"model_dir": "digits"},
         processor="predict:Classifier",
         inputs={"shard_rows": 200},
         outputs={"path": "{{ params.outputs }}/model-{{ ti.xcom_pull('newest')['trial_id'] }}", "row_id": "row"},
         weights=model,
+        host_pool="{{ params.pool or '' }}",
         outlets=[Asset("digits-predictions")],
         deferrable=True,
     )

@@ -104,7 +104,7 @@ async def test_a_paused_run_gives_way_between_shards_and_computes_the_rest(engin
     store.control.pause(ticket.trial_id, by="ann")
     await until(lambda: store.trials.get(ticket.trial_id).state == "paused", carrying)
     assert held(engine) == []
-    assert not (place / "out" / "manifest.json").exists()
+    assert not (place / "out" / "_manifest.json").exists()
     store.control.activate(ticket.trial_id, by="ann")
 
     outcome = await carrying

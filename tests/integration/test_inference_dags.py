@@ -46,7 +46,7 @@ def test_the_best_model_of_a_search_classifies_all_digits_and_a_second_dag_follo
     assert (manifest["rows"], manifest["shards"], manifest["skipped"]) == (1797, 9, [])
     assert len(result["hosts"]) == 2
     assert "1,797 rows (100%)" in log
-    published = json.loads((Path(manifest["location"]) / "manifest.json").read_text())
+    published = json.loads((Path(manifest["location"]) / "_manifest.json").read_text())
     report = cluster.airflow.xcom("dtrain_batch_inference", run_id, "report")
     assert report["rows"] == 1797
     assert report["wrong"] == round(1797 * (1 - result["metrics"]["accuracy"]))

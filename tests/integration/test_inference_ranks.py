@@ -103,7 +103,7 @@ def test_a_slow_rank_does_not_hold_up_the_others(place, alone):
 
 def test_a_second_run_computes_nothing_again(place, alone):
     well(infer(place, 2))
-    before = (place / "out" / "manifest.json").read_bytes()
+    before = (place / "out" / "_manifest.json").read_bytes()
 
     ranks = well(infer(place, 1, run="t2.1.9"))
 
@@ -111,7 +111,7 @@ def test_a_second_run_computes_nothing_again(place, alone):
     (shards,) = events(ranks, "shards")
     assert (shards["total"], shards["missing"], shards["rows"], shards["rows_done"]) == (20, 0, ROWS, ROWS)
     assert len(events(ranks, "manifest")) == len(events(ranks, "validation")) == 1
-    assert (place / "out" / "manifest.json").read_bytes() == before
+    assert (place / "out" / "_manifest.json").read_bytes() == before
 
 
 def test_a_lost_part_of_a_published_folder_is_computed_again(place, alone):
@@ -132,7 +132,7 @@ def test_a_poisoned_shard_is_tried_three_times_and_fails_the_run_with_its_rows(p
     assert rank.said(words)
     assert "BadShardError" in rank.error["message"]
     assert [event["tries"] for event in rank.events if event["kind"] == "shard_failed"] == [1, 2, 3]
-    assert not (place / "out" / "manifest.json").exists()
+    assert not (place / "out" / "_manifest.json").exists()
     assert os.listdir(place / "out") == ["_dtrain"]
 
 
@@ -140,7 +140,7 @@ def test_a_poisoned_shard_is_set_aside_and_named_in_the_manifest(place, alone):
     ranks = well(infer(place, 2, processor="processors:Poisoned", on_bad_shard="skip"))
 
     assert rows(place) == [row for row in alone if not 450 <= row["id"] < 500]
-    manifest = json.loads((place / "out" / "manifest.json").read_text())
+    manifest = json.loads((place / "out" / "_manifest.json").read_text())
     (aside,) = manifest["skipped"]
     assert aside == {"shard": 9, "label": "a.parquet rows 450-499", "error": "ValueError: row 450 is poison"}
     assert events(ranks, "manifest")[0]["skipped"] == [9]
@@ -282,7 +282,7 @@ def test_a_trial_class_is_evaluated_without_dummies_and_metrics_weigh_right(plac
 
     (validation,) = events(ranks, "validation")
     assert validation["metrics"]["accuracy"] == pytest.approx(expected_accuracy(), abs=1e-7)
-    manifest = json.loads((place / "out" / "manifest.json").read_text())
+    manifest = json.loads((place / "out" / "_manifest.json").read_text())
     assert manifest["rows_read"] == 100
     if kind == "Digits":
         assert [row["row"] for row in rows(place)] == list(range(100))

@@ -74,9 +74,9 @@ def write_input(place: Path) -> None:
 
 def rows(place: Path, folder: str = "out") -> list[dict[str, Any]]:
     """Return the published rows in the order of the input, after a check that nothing else is in the folder."""
-    manifest = json.loads((place / folder / "manifest.json").read_text())
+    manifest = json.loads((place / folder / "_manifest.json").read_text())
     parts = [place / folder / one["name"] for one in manifest["objects"]]
-    assert sorted(os.listdir(place / folder)) == sorted([*(part.name for part in parts), "manifest.json", "_dtrain"])
+    assert sorted(os.listdir(place / folder)) == sorted([*(part.name for part in parts), "_manifest.json", "_dtrain"])
     table = pa.concat_tables([pq.read_table(part) for part in parts])
     assert manifest["rows"] == table.num_rows
     return table.sort_by("row").to_pylist()  # type: ignore[no-any-return]

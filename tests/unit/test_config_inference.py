@@ -156,6 +156,15 @@ def test_the_json_schema_describes_the_section_as_users_write_it() -> None:
     definitions = ExperimentConfig.model_json_schema()["$defs"]
     assert "schema" in definitions["Outputs"]["properties"]
     assert definitions["Outputs"]["required"] == ["path"]
-    assert definitions["Inputs"]["properties"]["path"]["anyOf"][0] == {"type": "string"}
+    assert definitions["Inputs"]["properties"]["path"]["anyOf"][0]["anyOf"][0] == {"type": "string"}
     assert "experiment" in json.dumps(definitions["Inference"]["properties"]["weights"])
     assert {"const": "auto"} in definitions["Inference"]["properties"]["batch_size"]["anyOf"]
+
+
+def test_a_data_set_from_code_may_have_a_size_of_shards_and_nothing_of_files():
+    def problems(**inputs):
+        return assemble(None, {"inference": {"processor": "m:P", "outputs": {"path": "/out"}, "inputs": inputs}})
+
+    assert problems(shard_rows=10).config.inference.inputs.path is None
+    with pytest.raises(ConfigError, match="format and columns given without path"):
+        problems(format="csv", columns=["a"])

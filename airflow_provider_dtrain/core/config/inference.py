@@ -140,16 +140,23 @@ TypeName = Annotated[Line, Field(max_length=256)]
 
 
 class Inputs(Section):
-    """Data that is read without code of the user."""
+    """Data that is read, or the size of the shards of a data set from code."""
 
-    #: Local paths or fsspec URLs of files, folders or globs.
-    path: Paths
+    #: Local paths or fsspec URLs of files, folders or globs. None: the processor builds the data set.
+    path: Paths | None = None
     #: None: by the suffixes of the files.
     format: InputFormat | None = None
     #: Columns that are read. None: all.
     columns: Columns | None = None
     #: Most rows of a shard. None: chosen by the size of the input.
     shard_rows: Positive | None = None
+
+    @model_validator(mode="after")
+    def _names_files(self) -> Inputs:
+        given = [name for name in ("format", "columns") if getattr(self, name) is not None]
+        if self.path is None and given:
+            raise refuse(f"{' and '.join(given)} given without path; a data set from code has neither")
+        return self
 
 
 class Outputs(Section):

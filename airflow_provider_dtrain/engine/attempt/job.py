@@ -237,7 +237,7 @@ def inference_modules(config: ExperimentConfig) -> tuple[str, ...]:
     if section.outputs.format == "safetensors":
         found.add("safetensors")
     of_scheme = {**dict(PROTOCOLS.values()), "s3a": "s3fs", "gs": "gcsfs", "az": "adlfs"}
-    for path in (section.outputs.path, *(inputs.path if inputs is not None else ())):
+    for path in (section.outputs.path, *((inputs.path or ()) if inputs is not None else ())):
         if is_url(path):
             module = of_scheme.get(path.partition("://")[0])
             found.update({"fsspec", module} if module else {"fsspec"})

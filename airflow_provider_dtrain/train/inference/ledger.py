@@ -10,7 +10,7 @@
     _dtrain/parts/part-00012.<run>.parquet   parts that are not published yet (file systems)
     part-00012.parquet                       published part (file systems)
     part-00012.<run>.parquet                 part (object stores, which cannot rename)
-    manifest.json                            the result, written last
+    _manifest.json                            the result, written last
 
 The ledger alone decides what is missing. It needs no store of the control side.
 """
@@ -37,7 +37,8 @@ PLAN = f"{OWN}/plan.json"
 DONE = f"{OWN}/done"
 SKIPPED = f"{OWN}/skipped"
 PARTS = f"{OWN}/parts"
-MANIFEST = "manifest.json"
+#: Readers of folders, such as Arrow and Spark, leave out names that begin with an underscore.
+MANIFEST = "_manifest.json"
 FORMAT = 1
 _ENTRY = re.compile(r"(\d{5,})\.(.+)\.json", re.ASCII)
 #: Characters of an error message that the ledger keeps.
