@@ -73,6 +73,15 @@ def test_the_operator_submits_a_trial_whose_result_has_the_manifest(hook: Dtrain
     assert trial_result(hook.store, view, "completed")["manifest"] == {**MANIFEST, "location": "/out"}
 
 
+def test_two_runs_of_an_inference_have_one_seed(hook: DtrainHook, folder: Path) -> None:
+    seeds = set()
+    for run_id in "ab":
+        operator = BatchInferenceOperator(task_id="infer", processor="a:B", outputs="/out", host_pool="train")
+        ticket = operator._submit(hook, dataclasses.replace(KEY, run_id=run_id), folder)
+        seeds.add(hook.store.attempts.get(ticket.attempt_id).seed)
+    assert len(seeds) == 1, "results of another seed are not continued"
+
+
 def test_a_training_trial_has_no_manifest(hook: DtrainHook, folder: Path) -> None:
     ticket = TrialOperator(task_id="t", config={"entrypoint": "a", "resources": {"pool": "train"}})._submit(
         hook, KEY, folder

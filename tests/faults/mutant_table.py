@@ -255,6 +255,35 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/contract/test_host_refusals.py"
         "::test_a_host_that_refuses_every_launch_is_left_out_while_another_can_serve_the_trial[sqlite]",
     ),
+    # -- shards of a batch inference
+    Mutant(
+        name="the shard failure counts against max_restarts",
+        path=f"{CORE}/lifecycle/after_failure.py",
+        old="is_counted = facts.error != ShardFailedError.__name__",
+        new="is_counted = True",
+        test="tests/unit/test_after_failure.py::test_the_action_after_a_failure[a failed shard does not count]",
+    ),
+    Mutant(
+        name="the shard that a rank has finished is blamed for its death",
+        path=f"{CORE}/lifecycle/shard_blame.py",
+        old='elif last is not None and event.get("shard") == last.index:',
+        new="elif False:",
+        test="tests/unit/test_shard_blame.py",
+    ),
+    Mutant(
+        name="the host chooses the folder of a shard manifest",
+        path=f"{ENGINE}/attempt/xcom_result.py",
+        old='"location": section["outputs"]["path"], **own',
+        new='"location": body["location"], **own',
+        test="tests/contract/test_inference_task.py::test_the_operator_submits_a_trial_whose_result_has_the_manifest",
+    ),
+    Mutant(
+        name="the seed differs in a later run over the same shards",
+        path=f"{ENGINE}/submission/submit.py",
+        old='seed = 0 if document.get("inference") else secrets.randbelow(SEED_LIMIT)',
+        new="seed = secrets.randbelow(SEED_LIMIT)",
+        test="tests/contract/test_inference_task.py::test_two_runs_of_an_inference_have_one_seed",
+    ),
     # -- protocol: frames and events
     Mutant(
         name="bytes beyond the window are taken",

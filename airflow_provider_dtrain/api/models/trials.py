@@ -139,6 +139,8 @@ class Trial(TrialRow):
     search_id: int | None
     #: It is the best trial of its experiment.
     is_best: bool
+    #: It is a batch inference, which has shards.
+    is_inference: bool
     may_edit: bool
 
 

@@ -73,6 +73,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         best_checkpoint=_best_checkpoint(call, entry),
         search_id=view.search_id,
         is_best=store.experiment_table.best_trial(view.experiment_id) == trial_id,
+        is_inference=bool(config.document.get("inference")),
         may_edit=bool(call.access.may_edit({view.key.dag_id})),
     )
 

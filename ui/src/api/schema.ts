@@ -418,6 +418,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/shards": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Shards
+         * @description Return the shards of a batch inference with their states, and its progress.
+         */
+        get: operations["shards_api_v1_trials__trial_id__shards_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/outputs": {
         parameters: {
             query?: never;
@@ -2198,6 +2218,59 @@ export interface components {
             sampler: string;
         };
         /**
+         * ShardTrouble
+         * @description A report of a rank about a shard that failed or was set aside.
+         */
+        ShardTrouble: {
+            /** Shard */
+            shard: number;
+            /** Label */
+            label: string;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "failed" | "skipped";
+            /** Error */
+            error: string;
+        };
+        /**
+         * Shards
+         * @description Shards of a trial that is a batch inference, and its progress.
+         */
+        Shards: {
+            /** Total */
+            total: number;
+            /** States */
+            states: string;
+            /** Done */
+            done: number;
+            /** Running */
+            running: number;
+            /** Waiting */
+            waiting: number;
+            /** Failed */
+            failed: number;
+            /** Skipped */
+            skipped: number;
+            /** Rows */
+            rows: number | null;
+            /** Rows Done */
+            rows_done: number;
+            /** Share */
+            share: number;
+            /** Rows Per S */
+            rows_per_s: number | null;
+            /** Eta S */
+            eta_s: number | null;
+            /** Words */
+            words: string;
+            /** Location */
+            location: string;
+            /** Troubles */
+            troubles: components["schemas"]["ShardTrouble"][];
+        };
+        /**
          * ShownConfig
          * @description An effective configuration. Secrets are masked.
          */
@@ -2565,6 +2638,8 @@ export interface components {
             search_id: number | null;
             /** Is Best */
             is_best: boolean;
+            /** Is Inference */
+            is_inference: boolean;
             /** May Edit */
             may_edit: boolean;
         };
@@ -4457,6 +4532,82 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ShownConfig"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    shards_api_v1_trials__trial_id__shards_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Shards"];
                 };
             };
             /** @description not logged in */

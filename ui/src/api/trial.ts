@@ -21,3 +21,5 @@ export type TimelineEntry = Schemas["TimelineEntry"];
 export type Ranks = Schemas["Ranks"];
 export type RankRow = Schemas["RankRow"];
 export type Profile = Schemas["Profile"];
+export type Shards = Schemas["Shards"];
+export type ShardTrouble = Schemas["ShardTrouble"];

@@ -18,24 +18,26 @@ import { ConfigView } from "../experiment/ConfigView";
 import { FilesTab } from "./FilesTab";
 import { ProfileTab } from "./ProfileTab";
 import { RanksTab } from "./RanksTab";
+import { ShardsTab } from "./ShardsTab";
 import { stepTimesPath } from "./StepTimesSection";
 import { timingsPath } from "./TimingsSection";
 import { TrainingTab } from "./TrainingTab";
 import { TrialFacts, TrialNotices } from "./TrialFacts";
 import { ENDED } from "./words";
 
-const USUAL = { tab: "training" };
+/** Without a tab in the address the first one is shown. */
+const USUAL = { tab: "" };
 
 /** One trial, with everything that its tabs show. */
 export const TrialView = ({ id }: { id: string }) => {
   const path = `trials/${id}`;
   const [view, setView] = useUrlState(USUAL);
-  const isTraining = view.tab === USUAL.tab;
+  const known = cached<Trial>(path)?.data;
+  const isTraining = view.tab === "training" || (view.tab === USUAL.tab && known?.is_inference !== true);
   useEarly(isTraining ? `${path}/timeline` : null);
   useEarly(isTraining ? timingsPath(id, null) : null);
   useEarly(isTraining ? stepTimesPath(id, null) : null);
   const me = useMe();
-  const known = cached<Trial>(path)?.data;
   const isLive = known === undefined || !ENDED.has(known.state);
   const { data, error, loading, stale, refresh } = useData<Trial>(path, { everyMs: isLive ? LIVE_MS : null });
   const experiment = useData<Experiment>(data === undefined ? null : `experiments/${data.experiment_id}`, { everyMs: null }).data;
@@ -48,6 +50,7 @@ export const TrialView = ({ id }: { id: string }) => {
     may_change_priority: me?.may_change_hosts ?? false,
   });
   const tabs = [
+    ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
     { id: "training", label: "Training", content: () => <TrainingTab metric={experiment?.metric ?? null} trial={data} /> },
     { id: "ranks", label: "Ranks and logs", content: () => <RanksTab trial={data} /> },
     { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },

@@ -1,0 +1,82 @@
+"""Shards of a trial that is a batch inference, as a grid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from fastapi import APIRouter
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.found import trial_entry
+from airflow_provider_dtrain.api.models.shards import Shards, ShardTrouble
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.core.inference_progress import (
+    InferenceProgress,
+    ShardCounts,
+    ShardState,
+    inference_progress,
+    inference_words,
+    shard_states,
+)
+from airflow_provider_dtrain.core.lifecycle.shard_blame import SKIPPED, shard_failures
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.records.pages import TrialEntry
+
+router = APIRouter(route_class=StoreRoute, tags=["trial"], responses=ERRORS)
+
+#: Shards of an answer with their states. Each poll reads two events per shard: 0.25 s of CPU time for this number.
+SHARDS_MOST = 20_000
+TROUBLES_MOST = 100
+
+
+@router.get("/trials/{trial_id}/shards", **guarded(Rule.READ))
+def shards(call: CallDep, trial_id: int) -> Shards:
+    """Return the shards of a batch inference with their states, and its progress."""
+    entry = trial_entry(call, trial_id)
+    store = call.store
+    section = store.configs.get(entry.view.config_id).document.get("inference")
+    if not section:
+        raise NotFoundError(f"Trial {trial_id} is no batch inference: its configuration has no section inference.")
+    counts = store.shards.counts([trial_id]).get(trial_id, ShardCounts(total=0, missing=0, rows=0, rows_done=0))
+    is_live = entry.view.state not in TRIAL_ENDED
+    progress = inference_progress(counts, now_s=store.db.now().timestamp(), is_live=entry.view.state == "running")
+    states = _states(call, entry, counts, is_live=is_live) if counts.total <= SHARDS_MOST else ""
+    return Shards(
+        total=counts.total,
+        states=states,
+        **_numbers(states, progress),
+        rows=counts.rows,
+        rows_done=progress.rows_done,
+        share=progress.share if counts.total else 0.0,
+        rows_per_s=progress.rows_per_s,
+        eta_s=progress.eta_s,
+        words=inference_words(progress) if counts.total else "",
+        location=str(section["outputs"]["path"]),
+        troubles=[_trouble(one) for one in store.shards.troubles(trial_id, most=TROUBLES_MOST)],
+    )
+
+
+def _states(call: Call, entry: TrialEntry, counts: ShardCounts, *, is_live: bool) -> str:
+    trial_id = entry.view.trial_id
+    blamed = shard_failures(one.failure for one in call.store.attempts.of_trial(trial_id))
+    reports = call.store.shards.reports(trial_id, is_live=is_live)
+    return shard_states(counts.total, counts.missing, reports, blamed=blamed, is_published=counts.is_published)
+
+
+def _numbers(states: str, progress: InferenceProgress) -> dict[str, int]:
+    """Return the number of shards in each state."""
+    if not states:
+        left = max(0, progress.total - progress.done - progress.skipped)
+        return {"done": progress.done, "running": 0, "waiting": left, "failed": 0, "skipped": progress.skipped}
+    found = Counter(states)
+    return {state.name.lower(): found[state.value] for state in ShardState}
+
+
+def _trouble(body: Mapping[str, Any]) -> ShardTrouble:
+    state: Literal["failed", "skipped"] = "skipped" if body["kind"] == SKIPPED else "failed"
+    return ShardTrouble(shard=body["shard"], label=str(body["label"]), state=state, error=str(body["error"]))

@@ -1,0 +1,95 @@
+"""The route of a trial's shards: states, progress, troubles, and rights."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_dtrain.api.routes import shards as route
+from airflow_provider_dtrain.core.config import assemble
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from testbed.stores import host
+from tests.support.api_world import Api
+
+SECTION = {"processor": "m:P", "outputs": {"path": "/out"}}
+
+
+@pytest.fixture
+def inference(store, start):
+    """Report events of rank 0 of a running batch inference: ``inference(events)`` -> its ticket."""
+    store.hosts.add(host("a"))
+    config = store.configs.put(assemble(None, {"inference": SECTION}).document, origins={})
+    key = TrialKey(dag_id="d", run_id="r", task_id="infer")
+    submission = TrialSubmission(key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=1)
+    ticket = store.trials.submit(submission)
+    watch = start(ticket)
+    done = 0
+
+    def report(*events):
+        nonlocal done
+        rows = [{"seq": done + n, "at": 10.0 + done + n, **event} for n, event in enumerate(events, 1)]
+        store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", done, done + len(rows), rows)
+        done += len(rows)
+        return ticket
+
+    return report
+
+
+def began(total, missing):
+    return {
+        "kind": "shards",
+        "total": total,
+        "missing": missing,
+        "rows": total * 10,
+        "rows_done": (total - missing) * 10,
+    }
+
+
+def shard(kind, index, **fields):
+    return {"kind": f"shard_{kind}", "shard": index, "label": f"part-{index}", **fields}
+
+
+def test_the_grid_and_the_progress_follow_the_reports(store, inference) -> None:
+    api = Api(store)
+    ticket = inference()
+    path = f"/trials/{ticket.trial_id}/shards"
+    empty = api.get(path)
+    assert (empty["total"], empty["states"], empty["share"], empty["words"]) == (0, "", 0.0, "")
+    assert empty["location"] == "/out"
+    inference(began(5, 5), shard("started", 0), shard("started", 1), shard("done", 0, rows=10),
+              shard("failed", 1, error="ValueError: <b>poison</b>"), shard("skipped", 2, error="three times"),
+              shard("started", 3))  # fmt: skip
+    page = api.get(path)
+    assert page["states"] == "dfsrw"
+    assert {name: page[name] for name in ("done", "running", "waiting", "failed", "skipped")} == {
+        "done": 1, "running": 1, "waiting": 1, "failed": 1, "skipped": 1,
+    }  # fmt: skip
+    assert (page["rows"], page["rows_done"]) == (50, 10)
+    assert page["words"].startswith("40 % done, 1 of 5 shards, 1 set aside")
+    assert [(one["shard"], one["state"]) for one in page["troubles"]] == [(2, "skipped"), (1, "failed")]
+    assert page["troubles"][1]["error"] == "ValueError: <b>poison</b>"
+    assert api.get(f"/trials/{ticket.trial_id}")["is_inference"] is True
+
+
+def test_more_shards_than_a_grid_can_show_are_only_counted(store, inference, monkeypatch) -> None:
+    monkeypatch.setattr(route, "SHARDS_MOST", 4)
+    ticket = inference(began(5, 3), shard("started", 2), shard("done", 2, rows=10))
+    page = Api(store).get(f"/trials/{ticket.trial_id}/shards")
+    assert (page["total"], page["states"], page["done"], page["waiting"]) == (5, "", 3, 2)
+
+
+def test_a_trial_that_trains_has_no_shards(store, submit) -> None:
+    store.hosts.add(host("a"))
+    ticket = submit()
+    api = Api(store)
+    status, code, message = api.refusal("GET", f"/trials/{ticket.trial_id}/shards")
+    assert (status, code) == (404, "not_found")
+    assert "no batch inference" in message
+    assert api.get(f"/trials/{ticket.trial_id}")["is_inference"] is False
+
+
+def test_shards_of_another_dag_do_not_exist(store, inference) -> None:
+    ticket = inference(began(5, 5))
+    mine, other = (Api(store, readable=dags).refusal for dags in ((), ("other",)))
+    for refusal in (mine, other):
+        status, code, message = refusal("GET", f"/trials/{ticket.trial_id}/shards")
+        assert (status, code, message) == (404, "not_found", f"There is no trial {ticket.trial_id}.")

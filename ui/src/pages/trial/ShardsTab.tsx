@@ -1,0 +1,132 @@
+import { Box, HStack, Stack, Table, Text } from "@chakra-ui/react";
+import { useMemo } from "react";
+
+import { type Shards, type ShardTrouble, type Trial } from "../../api/trial";
+import { CopyButton } from "../../components/CopyButton";
+import { EmptyState } from "../../components/EmptyState";
+import { ErrorNotice } from "../../components/ErrorNotice";
+import { Facts } from "../../components/Facts";
+import { Loading } from "../../components/Loading";
+import { ProgressBar } from "../../components/ProgressBar";
+import { Stale } from "../../components/Stale";
+import { lookOf, StateBadge } from "../../components/StateBadge";
+import { count, NONE, number } from "../../format/numbers";
+import { duration } from "../../format/times";
+import { LIVE_MS, useData } from "../../hooks/useData";
+import { SHARD_STATES, shardCells, type ShardState, shardWords } from "./shardCells";
+import { ENDED } from "./words";
+
+/** Cells of the grid. Each is an element, and a poll compares all of them. */
+const MOST_CELLS = 2000;
+
+/** State of a shard -> state with the colour that the Airflow UI has for it. */
+const LIKE: Record<ShardState, string> = { done: "completed", running: "running", waiting: "waiting", failed: "failed", skipped: "stopped" };
+
+const colour = (state: ShardState): string => `var(--chakra-colors-${lookOf(LIKE[state]).palette}-solid)`;
+
+const Square = ({ state, title }: { state: ShardState; title?: string }) => (
+  <i aria-hidden className="dtrain-shard" data-state={state} style={{ background: colour(state) }} title={title} />
+);
+
+const Legend = ({ shards }: { shards: Shards }) => (
+  <HStack aria-label="Legend of the shards" as="ul" color="fg.muted" fontSize="xs" gap={4} listStyleType="none" wrap="wrap">
+    {SHARD_STATES.map(({ state, words }) => (
+      <HStack as="li" gap={1.5} key={state}>
+        <Square state={state} />
+        <Text>
+          {count(shards[state])} {words}
+        </Text>
+      </HStack>
+    ))}
+  </HStack>
+);
+
+const Grid = ({ shards }: { shards: Shards }) => {
+  const cells = useMemo(() => shardCells(shards.states, MOST_CELLS), [shards.states]);
+  if (shards.states === "") return <Text color="fg.muted">The input has too many shards for a grid.</Text>;
+  return (
+    <Box aria-label={shardWords(shards)} className="dtrain-shards" role="img">
+      {cells.map(({ from, state, title }) => (
+        <Square key={from} state={state} title={title} />
+      ))}
+    </Box>
+  );
+};
+
+const Troubles = ({ rows }: { rows: readonly ShardTrouble[] }) => (
+  <Box aria-label="Failures of shards" maxH="26rem" overflow="auto" role="region" tabIndex={0}>
+    <Table.Root size="sm" stickyHeader>
+      <Table.Header>
+        <Table.Row>
+          {["Shard", "Rows", "State", "Error"].map((name) => (
+            <Table.ColumnHeader key={name}>{name}</Table.ColumnHeader>
+          ))}
+        </Table.Row>
+      </Table.Header>
+      <Table.Body>
+        {rows.map(({ shard, label, state, error }, index) => (
+          <Table.Row key={`${shard} ${state} ${index}`}>
+            <Table.Cell>{shard}</Table.Cell>
+            <Table.Cell overflowWrap="anywhere">{label}</Table.Cell>
+            <Table.Cell>
+              <StateBadge small state={LIKE[state]}>
+                {state === "skipped" ? "set aside" : state}
+              </StateBadge>
+            </Table.Cell>
+            <Table.Cell overflowWrap="anywhere" whiteSpace="pre-wrap">
+              {error}
+            </Table.Cell>
+          </Table.Row>
+        ))}
+      </Table.Body>
+    </Table.Root>
+  </Box>
+);
+
+const Progress = ({ shards }: { shards: Shards }) => (
+  <Facts
+    facts={[
+      { label: "Done", value: <ProgressBar share={shards.share} /> },
+      { label: "Rows", value: shards.rows === null ? count(shards.rows_done) : `${count(shards.rows_done)} of ${count(shards.rows)}` },
+      { label: "Rows per second", value: number(shards.rows_per_s) },
+      { label: "Time left", value: shards.eta_s === null ? NONE : duration(shards.eta_s) },
+      {
+        label: "Results",
+        value: (
+          <HStack gap={1}>
+            <Text overflow="hidden" textOverflow="ellipsis" title={shards.location} whiteSpace="nowrap">
+              {shards.location}
+            </Text>
+            <CopyButton label="Copy the location of the results" text={shards.location} />
+          </HStack>
+        ),
+        wide: true,
+      },
+    ]}
+  />
+);
+
+/** Shards of a batch inference as a grid, with progress and failures. */
+export const ShardsTab = ({ trial }: { trial: Trial }) => {
+  const everyMs = ENDED.has(trial.state) ? null : LIVE_MS;
+  const { data, error, loading, stale, refresh } = useData<Shards>(`trials/${trial.trial_id}/shards`, { everyMs });
+  if (loading) return <Loading lines={6} />;
+  if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Shards" />;
+  return (
+    <Stale stale={stale}>
+      <Stack gap={3}>
+        {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Shards" />}
+        <Progress shards={data} />
+        {data.total === 0 ? (
+          <EmptyState text="Rank 0 counts the shards of the input when the gang is started." title="There are no shards yet." />
+        ) : (
+          <>
+            <Legend shards={data} />
+            <Grid shards={data} />
+          </>
+        )}
+        {data.troubles.length === 0 ? null : <Troubles rows={data.troubles} />}
+      </Stack>
+    </Stale>
+  );
+};
