@@ -41,6 +41,21 @@ _function = load(_folder / {file!r}, _call["name"], _call["defaults"])
 def {name}(batch):
     return _function(batch, *_call["args"][1:], **_call["kwargs"])
 '''
+#: The same for a function with the parameter ``ctx``.
+_LOADER_WITH_CONTEXT = (
+    _LOADER.partition("def {name}")[0]
+    + """def {name}(batch, ctx):
+    args, kwargs = _call["args"][1:], _call["kwargs"]
+    positional = _function.__code__.co_varnames[1 : _function.__code__.co_argcount]
+    if "ctx" in positional:
+        args = [*args[: positional.index("ctx")], ctx, *args[positional.index("ctx") + 1 :]]
+    else:
+        kwargs = {{**kwargs, "ctx": ctx}}
+    return _function(batch, *args, **kwargs)
+"""
+)
+#: Parameter that gets the context of the inference on the host.
+CONTEXT = "ctx"
 
 
 class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
@@ -70,9 +85,13 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         **kwargs: Any,
     ) -> None:
         check_batch_function(python_callable)
-        # Airflow compares the arguments with the function's parameters. The ranks give the batch.
+        # Airflow compares the arguments with the function's parameters. The ranks give the batch and the context.
+        given = {CONTEXT: None} if _takes_context(python_callable) else {}
         super().__init__(
-            python_callable=python_callable, op_args=[None, *(op_args or ())], op_kwargs=op_kwargs, **kwargs
+            python_callable=python_callable,
+            op_args=[None, *(op_args or ())],
+            op_kwargs={**(op_kwargs or {}), **given},
+            **kwargs,
         )
         self._context: Context | None = None
 
@@ -98,12 +117,17 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         stored = render(hook, config, self.template, folder, pool=held.pool if held is not None else None)
         if held is None:
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
-        loader = _LOADER.format(folder=FOLDER, file=source.file_name, name=source.name)
+        template = _LOADER_WITH_CONTEXT if _takes_context(self.python_callable) else _LOADER
+        loader = template.format(folder=FOLDER, file=source.file_name, name=source.name)
         with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}) as root:
             return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
 
     def _fields(self) -> dict[str, Any]:
         return {**super()._fields(), "processor": f"{MODULE}:{self.python_callable.__name__}"}
+
+
+def _takes_context(function: Callable[..., Any]) -> bool:
+    return CONTEXT in inspect.signature(function).parameters
 
 
 def check_batch_function(function: Callable[..., Any]) -> None:
@@ -126,8 +150,9 @@ def dtrain_batch_task(
 ) -> TaskDecorator:
     """Make a batch inference of a function that gets a batch and returns its rows.
 
-    Only the function's own lines are sent to the hosts, so put imports inside it. Its first parameter is the batch, and
-    the call in the DAG gives the other arguments, which must be JSON.
+    Only the function's own lines are sent to the hosts, so put imports inside it. Its first parameter is the batch. A
+    parameter ``ctx`` gets the context of the inference, e.g. for ``ctx.load_weights``. The call in the DAG gives the
+    other arguments, which must be JSON.
 
     :param multiple_outputs: whether each key of the result becomes an XCom of its own
     :param kwargs: arguments of a ``BatchInferenceOperator`` except ``processor``

@@ -152,6 +152,30 @@ def test_the_function_runs_on_a_host_with_the_arguments_of_its_call(
     assert json.loads(done.stdout) == {"label": [False, True], "day": "2026-01-02"}
 
 
+def with_context(batch, ctx, limit, *, scale=1):
+    return {"seen": [ctx, limit, scale], "rows": batch}
+
+
+def with_context_by_name(batch, limit, *, ctx, scale=1):
+    return {"seen": [ctx, limit, scale], "rows": batch}
+
+
+@pytest.mark.parametrize("function", [with_context, with_context_by_name])
+def test_a_function_gets_the_context_of_the_host(hook: DtrainHook, folder: Path, tmp_path: Path, function: Any) -> None:
+    with DAG("d", schedule=None) as made:
+        dtrain_batch_task(outputs="/out", inputs="/in", host_pool="train")(function)(limit=3, scale=4)
+    operator: Any = made.task_dict[function.__name__]
+    view = hook.store.attempts.get(operator._submit(hook, KEY, folder).attempt_id)
+    with tarfile.open(fileobj=io.BytesIO(hook.store.payloads.get(str(view.payload)))) as archive:
+        archive.extractall(tmp_path / "host", filter="data")
+    code = f"import dtrain_batch, json; print(json.dumps(dtrain_batch.{function.__name__}([1], ctx='the context')))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path / "host", env=environment, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {"seen": ["the context", 3, 4], "rows": [1]}
+
+
 def test_other_arguments_are_other_code(hook: DtrainHook, folder: Path) -> None:
     payloads = set()
     for scale in (1, 2):
