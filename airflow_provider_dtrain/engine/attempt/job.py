@@ -186,15 +186,9 @@ class Job:
             "checkpoint_url": self._checkpoint_url(view),
             "rungs": list(self.rungs),
         }
-        return {**context, **self._of_inference(view)} if self.config.inference is not None else context
-
-    def _of_inference(self, view: AttemptView) -> dict[str, Any]:
-        """Return the part of the context that only a batch inference gets."""
-        return {
-            "source_identity": self.weights_source.identity if self.weights_source is not None else None,
-            "code": view.payload,
-            "shard_failures": {str(shard): times for shard, times in self.shard_failures.items()},
-        }
+        if self.config.inference is not None:
+            context["shard_failures"] = {str(shard): times for shard, times in self.shard_failures.items()}
+        return context
 
 
 def _own_folder(view: AttemptView) -> str:

@@ -40,8 +40,6 @@ class SourceCheckpoint:
     where: str
     #: True: it lies on this machine and is sent to the chief.
     is_sent: bool
-    #: Text that names its content: trial, step and checksum, or its location.
-    identity: str = ""
 
     @property
     def name(self) -> str:
@@ -101,8 +99,7 @@ def _resolved(
         raise _Refused(f"{_FORMS}; got '{named}'")
     where = named.rstrip("/")
     if not is_url and (Path(where) / METADATA).is_file():
-        found = store.checkpoints.find(where)
-        return SourceCheckpoint(where=where, is_sent=True, identity=_identity(found) if found else where)
+        return SourceCheckpoint(where=where, is_sent=True)
     known = store.checkpoints.find(where)
     if known is not None:
         return _of_view(known)
@@ -111,10 +108,10 @@ def _resolved(
         if problem is not None:
             raise _Refused(f"{where} is not read: {problem}")
         if look_up(where):
-            return SourceCheckpoint(where=where, is_sent=False, identity=where)
+            return SourceCheckpoint(where=where, is_sent=False)
         raise _Refused(f"there is no checkpoint at {where}: it has no {METADATA}")
     if shared is not None and where.startswith(shared.rstrip("/") + "/"):
-        return SourceCheckpoint(where=where, is_sent=False, identity=where)
+        return SourceCheckpoint(where=where, is_sent=False)
     raise _Refused(f"there is no checkpoint at {where}: it is not on this machine and no trial is known to have it")
 
 
@@ -141,11 +138,6 @@ def _of_experiment(store: Store, named: str) -> str:
     return f"trial:{best}:best"
 
 
-def _identity(checkpoint: CheckpointView) -> str:
-    words = f"trial {checkpoint.trial_id}, step {checkpoint.step}"
-    return f"{words}, sha256 {checkpoint.sha256}" if checkpoint.sha256 else words
-
-
 def _of_trial(store: Store, trial_id: int, which: str) -> SourceCheckpoint:
     try:
         trial = store.trials.get(trial_id)
@@ -170,9 +162,9 @@ def _of_trial(store: Store, trial_id: int, which: str) -> SourceCheckpoint:
 
 def _of_view(checkpoint: CheckpointView) -> SourceCheckpoint:
     if checkpoint.copy_url is not None:
-        return SourceCheckpoint(where=checkpoint.copy_url, is_sent=True, identity=_identity(checkpoint))
+        return SourceCheckpoint(where=checkpoint.copy_url, is_sent=True)
     if checkpoint.place is not None and checkpoint.place.kind is not StorageKind.RUN:
-        return SourceCheckpoint(where=checkpoint.place.path, is_sent=False, identity=_identity(checkpoint))
+        return SourceCheckpoint(where=checkpoint.place.path, is_sent=False)
     raise _Refused(
         f"the checkpoint of step {checkpoint.step} of trial {checkpoint.trial_id} lies only on host "
         f"'{checkpoint.host}'. Keep checkpoints in shared storage, or raise [dtrain] checkpoint_copy_limit"

@@ -21,7 +21,7 @@ done = {int(file.name) for file in ledger.iterdir()}
 missing = [index for index in range(data["total"]) if index not in done]
 events = EventWriter(Path(os.environ["DTRAIN_EVENTS"]))
 if rank == 0:
-    print("failures", json.dumps(failures), "code", context["code"], flush=True)
+    print("failures", json.dumps(failures), flush=True)
     events.write("shards", {
         "total": data["total"], "missing": len(missing), "rows": data["total"] * 10, "rows_done": len(done) * 10,
         "location": section["outputs"]["path"], "batch_size": section["batch_size"], "resumed": bool(done),
