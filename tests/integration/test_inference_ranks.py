@@ -32,7 +32,9 @@ def place(tmp_path):
     return tmp_path
 
 
-def infer(place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=None, code=PROCESSOR, **section):
+def infer(
+    place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=None, code=PROCESSOR, config=None, **section
+):
     """Run the program on some ranks, in a folder with the processor, and return what they left."""
     run_dir = place / f"run-{len(list(place.iterdir()))}"
     run_dir.mkdir()
@@ -46,7 +48,7 @@ def infer(place, size=1, *, run="t1.1.7", folder="out", inputs=None, failures=No
         "batch_size": 16,
         **section,
     }
-    context = {"config": {"inference": settings}, "hparams": {}, "shard_failures": failures or {}}
+    context = {"config": {"inference": settings, **(config or {})}, "hparams": {}, "shard_failures": failures or {}}
     env = {"DTRAIN_RUN": f"store-{run}", "DTRAIN_TEST_IMPORTS": IMPORTS}
     return run_ranks(run_dir / "script.py", run_dir, size, context=context, env=env)
 
@@ -205,6 +207,25 @@ def test_a_run_that_is_asked_to_stop_ends_between_shards_and_resumes(place, alon
     again = well(infer(place, 2, run="t1.2.8", processor="processors:Stops"))
     assert done.isdisjoint(event["shard"] for event in events(again, "shard_done"))
     assert rows(place) == alone
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("options", "kind", "off_most"),
+    [
+        ({"compile": True}, "OptimizedModule", 1e-5),
+        ({"config": {"optimizations": {"mixed_precision": "bf16"}}}, "Linear", 0.02),
+    ],
+    ids=["compiled", "bf16"],
+)
+def test_a_prepared_model_is_compiled_or_computes_in_16_bits(place, alone, options, kind, off_most):
+    (rank,) = well(infer(place, **options))
+
+    assert rank.said(f"the model is of type {kind}")
+    found = [row["score"] for row in rows(place)]
+    expected = [row["score"] for row in alone]
+    assert found == pytest.approx(expected, abs=off_most)
+    assert kind == "OptimizedModule" or found != expected
 
 
 def test_a_plain_function_is_a_processor(place):

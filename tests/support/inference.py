@@ -22,6 +22,7 @@ class Model(dtrain.BatchProcessor):
         self.ctx = ctx
         torch.manual_seed(1)
         self.model = ctx.prepare_model(torch.nn.Linear(2, 3))
+        print("the model is of type", type(self.model).__name__)
 
     def process_batch(self, batch, batch_idx):
         scores = self.model(torch.stack([batch["x"], batch["y"]], 1).float())
