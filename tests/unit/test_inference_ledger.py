@@ -284,3 +284,15 @@ def test_entries_lie_in_the_ledger(folder):
 
     assert folder.names(DONE) == ["00000.run-1.json"]
     assert entry.name == f"{DONE}/00000.run-1.json"
+
+
+def test_incomplete_files_of_ended_runs_are_removed_and_those_of_the_run_stay(tmp_path):
+    dead = LocalFolder(str(tmp_path / "out"), "run-1")
+    folder = LocalFolder(str(tmp_path / "out"), "run-10")
+    left = dead.scratch()
+    left.__enter__()
+
+    with folder.scratch() as own:
+        folder.sweep()
+
+        assert [path.name for path in own.parent.iterdir()] == [own.name]

@@ -44,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _infer(options: argparse.Namespace) -> None:
     config = read_config(options.config) if options.config else None
     # Each rank computes on its own, so small messages between the hosts are all that is needed.
-    with init(config=config, device=options.device, backend="gloo") as ctx:
+    # A metric that is no number is a result, and no reason to discard the others.
+    with init(config=config, device=options.device, backend="gloo", fail_on_nan=False) as ctx:
         from airflow_provider_dtrain.train.inference.program import infer
 
         section = ctx.config.get("inference")

@@ -62,18 +62,25 @@ class OutputFolder(Protocol):
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
 
+    def sweep(self) -> None:
+        """Remove the incomplete files of other runs. Only the owner calls it."""
+
     def strangers(self) -> list[str]:
         """Return the names of everything outside the ledger's folder, at most 100."""
 
 
 class LocalFolder:
-    """Output folder of a file system that the hosts share, or of the only host."""
+    """Output folder of a file system that the hosts share, or of the only host.
+
+    :param run: name of the run, which begins the names of its incomplete files
+    """
 
     renames = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, run: str = "") -> None:
         self.location = os.path.abspath(path)
         self._root = Path(self.location)
+        self._prefix = f"{run}."
 
     def names(self, folder: str = "") -> list[str]:
         """Return the sorted names of the files directly in a folder."""
@@ -128,7 +135,7 @@ class LocalFolder:
         with explained(self.location):
             temporary = self._root / TEMPORARY
             temporary.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(dir=str(temporary))
+            descriptor, name = tempfile.mkstemp(dir=str(temporary), prefix=self._prefix)
             os.close(descriptor)
             # mkstemp lets only this account read it, whatever the umask.
             os.chmod(name, 0o666 & ~_umask())
@@ -157,6 +164,12 @@ class LocalFolder:
         """Remove a file, if it exists."""
         with explained(self.location), contextlib.suppress(FileNotFoundError):
             os.unlink(self._root / name)
+
+    def sweep(self) -> None:
+        """Remove the incomplete files of other runs, which have ended."""
+        for name in self.names(TEMPORARY):
+            if not name.startswith(self._prefix):
+                self.remove(f"{TEMPORARY}/{name}")
 
     def strangers(self) -> list[str]:
         """Return the names of everything outside the ledger's folder, at most 100."""
@@ -256,17 +269,21 @@ class RemoteFolder:
         with explained(self.location, Exception), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(f"{self._root}/{name}")
 
+    def sweep(self) -> None:
+        """Do nothing: an upload that was cut leaves no object."""
+
     def strangers(self) -> list[str]:
         """Return the names of everything outside the ledger's prefix, at most 100."""
         return sorted({name.partition("/")[0] for name, _ in self._entries("")} - {OWN, ""})[:100]
 
 
-def open_folder(path: str, storage: Mapping[str, Any]) -> OutputFolder:
+def open_folder(path: str, storage: Mapping[str, Any], run: str) -> OutputFolder:
     """Return the output folder at a path or URL.
 
     :param storage: ``checkpoint_storage`` of the configuration, for credentials
+    :param run: name of the run
     """
-    return RemoteFolder(path, storage) if is_url(path) else LocalFolder(path)
+    return RemoteFolder(path, storage) if is_url(path) else LocalFolder(path, run)
 
 
 @contextlib.contextmanager

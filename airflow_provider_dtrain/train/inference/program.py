@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,9 @@ from airflow_provider_dtrain.train.inference.weights import Weights
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 
 log = logging.getLogger(__name__)
+
+#: Pauses between looks for a file that rank 0 has written, seconds.
+SEES_AFTER_S = (0.2, 0.5, 1.0, 3.0)
 
 
 def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -52,7 +56,7 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         passed=options.columns,
         batch_size=batch_size.configured(settings.get("batch_size")),
     )
-    folder = open_folder(str(run.outputs["path"]), run.storage)
+    folder = open_folder(str(run.outputs["path"]), run.storage, run.name)
     ledger = Ledger(folder, run=run.name, key=run.key, suffix=run.kind)
     with _owned(run, folder, ledger) as owner:
         _check_common(run, folder)
@@ -97,7 +101,7 @@ def _check_common(run: Run, folder: OutputFolder) -> None:
     distributed = run.ctx.distributed
     name = f"{OWN}/common-{run.name}"
     distributed.on_chief(lambda: folder.write(name, b"x"))
-    answers = distributed.allgather((folder.read(name) is not None, socket.gethostname()))
+    answers = distributed.allgather((_sees(folder, name), socket.gethostname()))
     if run.is_chief:
         folder.remove(name)
     apart = sorted({host for sees, host in answers if not sees})
@@ -108,8 +112,18 @@ def _check_common(run: Run, folder: OutputFolder) -> None:
         )
 
 
+def _sees(folder: OutputFolder, name: str) -> bool:
+    """Return whether a file is there. Network file systems may show it late."""
+    for pause_s in SEES_AFTER_S:
+        if folder.read(name) is not None:
+            return True
+        time.sleep(pause_s)
+    return folder.read(name) is not None
+
+
 def _begin(run: Run, ledger: Ledger, source: Input, weights: Any) -> Begun:
     """Plan, and open the ledger. Rank 0 alone calls it."""
+    ledger.folder.sweep()
     plan = source.plan()
     facts = fingerprint.facts(run.ctx._env, run.settings, plan.identity, weights)
     known = ledger.open(facts, plan.shards, overwrite=bool(run.outputs.get("overwrite")))

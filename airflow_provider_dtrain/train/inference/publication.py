@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.run import Begun, Run
 from airflow_provider_dtrain.train.inference.shards import Shard
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
-from airflow_provider_dtrain.train.process.heartbeat import HERE
+from airflow_provider_dtrain.train.process.heartbeat import CHIEF, HERE
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +131,8 @@ def end(
     if queue.ended < len(begun.missing):
         run.ctx._left_early = True
     else:
-        manifest = _publish(run, queue, ledger, owner, begun)
+        with HERE.at(CHIEF):
+            manifest = _publish(run, queue, ledger, owner, begun)
     queue.chief_is_done()
     return manifest
 
