@@ -77,9 +77,9 @@ def wrong_end(world: World, trial_id: int) -> list[str]:
     view = world.trial(trial_id)
     if view.state not in world.expected(trial_id):
         return [f"trial {trial_id} ended {view.state}, not {world.expected(trial_id)}: {view.failure}"]
-    if view.state != "completed":
-        return []
     slots, until = world.goals[trial_id]
+    if view.state != "completed" or not until:
+        return []
     reached: dict[str, int] = {}
     for event in world.store.events.of_attempt(view.attempt_id, kinds=("resumed", "report")):
         reached[event.stream] = event.body["step"]

@@ -123,7 +123,7 @@ class World:
         self.shared.mkdir(mode=0o755)
         self.numbers = 0
         self._expected: dict[int, tuple[str, ...]] = {}
-        #: Trial -> number of ranks and last step.
+        #: Trial -> number of ranks and last step; 0: it has no steps.
         self.goals: dict[int, tuple[int, int]] = {}
         self.options = dataclasses.replace(
             settings(), sql_alchemy_conn=self.db.url, checkpoint_dir=self.folder / "checkpoints",
@@ -186,7 +186,6 @@ class World:
         :param shared: checkpoints go to a folder that all hosts share, else to the run's own folder on its one host
         :param ends: states in which the trial may end
         """
-        self.numbers += 1
         document = {
             "name": "faults", "entrypoint": f"python steps.py {until} {pause_s} {save_every} {words}".strip(),
             "model_dir": "code", "max_restarts": 20, "checkpoint_policy": "all",
@@ -196,10 +195,26 @@ class World:
             document["resources"]["is_single_host"] = True
         else:
             document["checkpoint_storage"] = {"type": "shared_fs", "host_path": str(self.shared)}
+        return self._submit(document, ends, (slots, until))
+
+    def infer(self, section: dict[str, Any], slots: int, *, ends: tuple[str, ...] = ("completed",)) -> int:
+        """Submit a batch inference and return its id. It has no steps.
+
+        :param section: ``inference`` of the configuration
+        :param ends: states in which the trial may end
+        """
+        document = {
+            "name": "inference", "inference": section, "model_dir": "code", "max_restarts": 20,
+            "resources": {"slots_per_trial": slots, "pool": POOL},
+        }  # fmt: skip
+        return self._submit(document, ends, (slots, 0))
+
+    def _submit(self, document: dict[str, Any], ends: tuple[str, ...], goal: tuple[int, int]) -> int:
+        self.numbers += 1
         folder = Path(__file__).parent
         key = TrialKey(dag_id="faults", run_id="r", task_id=f"t{self.numbers}")
         trial_id = submit(self.hook, render(self.hook, document, None, folder), key=key, folder=folder).trial_id
-        self._expected[trial_id], self.goals[trial_id] = ends, (slots, until)
+        self._expected[trial_id], self.goals[trial_id] = ends, goal
         return trial_id
 
     def expected(self, trial_id: int) -> tuple[str, ...]:

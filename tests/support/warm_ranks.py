@@ -1,7 +1,8 @@
 """A program that imports PyTorch once and forks the ranks of each request, so that a test does not wait for imports.
 
-It reads one JSON array per line: for each rank its script, folder, environment and file for the output. It answers with
-the process ids, and with the exit codes once all ranks have ended.
+It reads one JSON object per line: for each rank its script, folder, environment and file for the output. It answers
+with the process ids, and with the exit codes once all ranks have ended. On request it kills the others when a rank
+fails, as a supervisor does.
 """
 
 from __future__ import annotations
@@ -56,15 +57,43 @@ class WarmRanks:
 
     def run(self, orders: Sequence[Order], timeout_s: float) -> list[int]:
         """Run ranks to their end and return their exit codes. Ranks that outlast the time-out are killed."""
-        assert self._program.stdin
-        assert self._program.stdout
-        self._program.stdin.write(json.dumps([asdict(order) for order in orders]) + "\n")
-        self._program.stdin.flush()
-        pids = json.loads(self._program.stdout.readline())
-        if not select.select([self._program.stdout], [], [], timeout_s)[0]:
+        pids = self.begin(orders)
+        if not self.has_ended(timeout_s):
             for pid in pids:
                 os.killpg(pid, signal.SIGKILL)
+        return self.codes()
+
+    def begin(self, orders: Sequence[Order], *, together: bool = False) -> list[int]:
+        """Start ranks and return their process ids. :meth:`codes` must be called before the next ranks.
+
+        :param together: when a rank fails, kill the others
+        """
+        assert self._program.stdin
+        assert self._program.stdout
+        request = {"orders": [asdict(order) for order in orders], "together": together}
+        self._program.stdin.write(json.dumps(request) + "\n")
+        self._program.stdin.flush()
         return list(json.loads(self._program.stdout.readline()))
+
+    def has_ended(self, timeout_s: float) -> bool:
+        """Wait, and return whether all ranks have ended."""
+        return bool(select.select([self._program.stdout], [], [], timeout_s)[0])
+
+    def codes(self) -> list[int]:
+        """Return the exit codes of the ranks, once all have ended."""
+        assert self._program.stdout
+        return list(json.loads(self._program.stdout.readline()))
+
+    def cpu_s(self) -> float:
+        """Return the CPU seconds of all ranks that have ended."""
+        fields = Path(f"/proc/{self._program.pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+    def close(self) -> None:
+        """End the program."""
+        assert self._program.stdin
+        self._program.stdin.close()
+        self._program.wait(60)
 
 
 @functools.cache
@@ -76,15 +105,28 @@ def warm_ranks(*at_import: str) -> WarmRanks:
 def _next_order() -> Order | None:
     """Serve requests. Return None at their end, and in a forked rank the order for it."""
     for line in sys.stdin:
+        request = json.loads(line)
         pids = []
-        for document in json.loads(line):
+        for document in request["orders"]:
             pid = os.fork()
             if pid == 0:
                 return Order(**document)
             pids.append(pid)
         print(json.dumps(pids), flush=True)
-        print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]), flush=True)
+        print(json.dumps(_codes(pids, together=request["together"])), flush=True)
     return None
+
+
+def _codes(pids: list[int], *, together: bool) -> list[int]:
+    """Return the exit codes of ranks, in their order."""
+    codes: dict[int, int] = {}
+    while len(codes) < len(pids):
+        pid, status = os.wait()
+        codes[pid] = os.waitstatus_to_exitcode(status)
+        if together and codes[pid]:
+            for other in set(pids) - codes.keys():
+                os.kill(other, signal.SIGKILL)
+    return [codes[pid] for pid in pids]
 
 
 def _become(order: Order) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import time
 
 import pytest
 
@@ -31,7 +34,17 @@ def compute(book, shard, content=b"rows", metrics=None):
         file.write_bytes(content)
         book.folder.deliver(file, book.delivery_name(shard))
     name = book.part_name(shard)
-    entry = Entry(shard, book.run, name, 10, len(content), "0" * 64, {"label": "int64"}, metrics or {}, 10)
+    entry = Entry(
+        shard,
+        book.run,
+        name,
+        10,
+        len(content),
+        hashlib.sha256(content).hexdigest(),
+        {"label": "int64"},
+        metrics or {},
+        10,
+    )
     book.add(entry)
     return entry
 
@@ -79,6 +92,82 @@ def test_the_first_of_two_entries_counts_and_the_other_part_is_removed(folder):
     book.publish([first, compute(book, 1)], [], FACTS, {})
     assert folder.names() == [MANIFEST, "part-00000.parquet", "part-00001.parquet"]
     assert folder.names(PARTS) == []
+
+
+def test_the_published_part_of_one_run_is_not_taken_for_the_lost_part_of_another_one(folder):
+    first = compute(opened(folder, run="run-1"), 0, b"rows A")
+    book = opened(folder, run="run-2")
+    second = compute(book, 0, b"rows B")
+    book.publish([second], [], FACTS, {})
+    # The entry of a rank that was stopped for long, and whose part has been removed.
+    book.add(first)
+
+    assert opened(folder, run="run-3").entries() == {0: second}
+
+
+def test_a_publication_leaves_no_entry_of_another_run(folder):
+    compute(opened(folder, run="run-1"), 0)
+    book = opened(folder, run="run-2")
+    second = compute(book, 0)
+
+    book.publish([second], [], FACTS, {})
+
+    assert folder.names(DONE) == ["00000.run-2.json"]
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_a_run_that_was_replaced_while_it_publishes_removes_no_entry_and_writes_no_manifest(folder, call):
+    book = opened(folder)
+    entry = compute(book, 0)
+    calls = []
+
+    def confirm():
+        calls.append(folder.read(MANIFEST))
+        if len(calls) == call:
+            raise FolderInUseError("replaced")
+
+    with pytest.raises(FolderInUseError):
+        book.publish([entry], [], FACTS, {}, confirm=confirm)
+    assert folder.read(MANIFEST) is None
+    assert book.entries() == {0: entry}
+
+
+def test_a_removal_of_old_results_that_was_cut_off_is_continued(folder):
+    book = opened(folder)
+    book.publish([compute(book, 0), compute(book, 1)], [], FACTS, {})
+    facts = {**FACTS, "weights": {"step": 6}}
+    count = sum(1 for path in folder._root.rglob("*") if path.is_file())
+    later = ledger(folder, run="run-2", key="other")
+
+    for _ in range(count):
+        # One file is removed, then the process ends.
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(InterruptedError):
+            removed = []
+            patch.setattr(folder, "remove", lambda name, gone=removed: _remove_first(folder, name, gone))
+            later.refuse_strangers()
+            later.open(facts, SHARDS, overwrite=True)
+
+    later.refuse_strangers()
+    later.open(facts, SHARDS, overwrite=True)
+    assert later.entries() == {}
+    assert folder.names() == []
+
+
+def _remove_first(folder, name, gone):
+    if gone:
+        raise InterruptedError
+    if folder.read(name) is not None:
+        LocalFolder.remove(folder, name)
+        gone.append(name)
+
+
+def test_the_proof_of_a_common_folder_that_an_ended_run_left_is_removed(folder):
+    book = opened(folder)
+    folder.write(f"{OWN}/common-run-0", b"x")
+
+    book.sweep()
+
+    assert folder.names(OWN) == ["plan.json", "run.json"]
 
 
 def test_nothing_but_the_ledger_is_there_before_the_end(folder):
@@ -178,6 +267,14 @@ def test_a_skipped_shard_stays_skipped_for_the_task_and_is_tried_by_another_one(
     assert opened(folder, run="run-3", key="other").skipped() == {}
 
 
+def test_a_skipped_shard_that_another_task_has_computed_is_done(folder):
+    opened(folder).set_aside(SHARDS[0], "ValueError: broken")
+    compute(opened(folder, run="run-2", key="other"), 0)
+    book = opened(folder, run="run-3")
+
+    assert book.skipped(book.entries()) == {}
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
@@ -259,16 +356,46 @@ def test_of_two_runs_that_write_at_once_to_an_object_store_one_finds_the_name_of
 def test_an_owner_that_was_replaced_learns_of_it_and_does_not_remove_its_successor(folder):
     first = owner(folder, beat_s=0.01)
     first.acquire()
-    folder.remove(OWNER)
     second = owner(folder, "run-2", "other")
-    second.acquire()
+    second._write()
     first._thread.join(10)
 
     with pytest.raises(FolderInUseError, match="run-2"):
         first.check()
     first.release()
     second.confirm()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]"], ids=repr)
+def test_a_damaged_owner_is_a_dead_one(folder, content):
+    folder.write(OWNER, content)
+    pauses = []
+    second = owner(folder, "run-2", pause=pauses.append)
+    second.acquire()
+
+    assert len(pauses) > 1
+    second.confirm()
     second.release()
+
+
+def test_an_owner_whose_incomplete_file_vanishes_raises_its_counter_again(folder):
+    first = owner(folder, beat_s=0.01)
+    write, beats = first._write, []
+
+    def vanishing():
+        beats.append(1)
+        if len(beats) == 2:
+            raise FileNotFoundError("incomplete/tmp123")
+        write()
+
+    first._write = vanishing
+    first.acquire()
+    deadline = time.monotonic() + 20
+    while len(beats) < 4 and time.monotonic() < deadline:
+        first._thread.join(0.01)
+    first.release()
+
+    assert len(beats) >= 4
 
 
 def test_an_owner_that_cannot_reach_the_folder_for_long_no_longer_trusts_its_claim(folder):

@@ -22,7 +22,8 @@ import json
 import logging
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +38,8 @@ PLAN = f"{OWN}/plan.json"
 DONE = f"{OWN}/done"
 SKIPPED = f"{OWN}/skipped"
 PARTS = f"{OWN}/parts"
+#: Beginning of the name of a file that shows whether all hosts see the folder.
+COMMON = "common-"
 #: Readers of folders, such as Arrow and Spark, leave out names that begin with an underscore.
 MANIFEST = "_manifest.json"
 FORMAT = 1
@@ -133,35 +136,69 @@ class Ledger:
         return [Shard.from_dict(item) for item in found]
 
     def clear(self) -> None:
-        """Remove the results of another run: the manifest first, so that no moment shows a part of them."""
+        """Remove the results of another run: the manifest first, so that no moment shows a part of them.
+
+        The document of the run is removed after the parts: while it exists, an attempt that is cut off here is
+        continued, and the parts are no foreign files.
+        """
         folder = self.folder
         own = {name for name in folder.names() if name.startswith("part-") or name == MANIFEST}
         strangers = set(folder.strangers()) - own
         if strangers:
             raise OtherRunError(self._foreign(strangers))
         folder.remove(MANIFEST)
-        folder.remove(RUN)
         for place in (DONE, SKIPPED, PARTS):
             for name in folder.names(place):
                 folder.remove(f"{place}/{name}")
         for name in sorted(own):
             folder.remove(name)
+        folder.remove(RUN)
         folder.remove(PLAN)
+
+    def sweep(self) -> None:
+        """Remove incomplete files of ended runs. No other rank writes meanwhile."""
+        self.folder.sweep()
+        for name in self.folder.names(OWN):
+            if name.startswith(COMMON):
+                self.folder.remove(f"{OWN}/{name}")
+
+    def tidy(self, entries: Iterable[Entry]) -> None:
+        """Remove all entries but these: of lost parts, of shards that two runs have computed, and damaged ones.
+
+        Two runs may have written parts of one size, so an entry without its part could later be taken for that of the
+        published part.
+        """
+        kept = {entry.name for entry in entries}
+        for name in self.folder.names(DONE):
+            if f"{DONE}/{name}" not in kept:
+                self.folder.remove(f"{DONE}/{name}")
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
     def entries(self) -> dict[int, Entry]:
         """Return the entry of each shard that is done and whose part exists, read anew."""
         names = [f"{DONE}/{name}" for name in self.folder.names(DONE) if _ENTRY.fullmatch(name)]
-        sizes: dict[int, Entry] = {}
-        for name, content in sorted(self.folder.read_all(names).items()):
-            found = _entry(content)
-            # A run that was cut off while it wrote leaves an entry that cannot be read, and another run's comes first.
-            if found is None or found.name != name or found.shard in sizes:
-                continue
-            if found.part is None or self.place_of(found) is not None:
-                sizes[found.shard] = found
-        return sizes
+        found = [(name, _entry(content)) for name, content in sorted(self.folder.read_all(names).items())]
+        # A run that was cut off while it wrote leaves an entry that cannot be read.
+        written = [entry for name, entry in found if entry is not None and entry.name == name]
+        runs = Counter(entry.shard for entry in written)
+        first: dict[int, Entry] = {}
+        for entry in written:
+            if entry.shard not in first and self._has_part(entry, is_only=runs[entry.shard] == 1):
+                first[entry.shard] = entry
+        return first
+
+    def _has_part(self, entry: Entry, *, is_only: bool) -> bool:
+        """Return whether the part of an entry exists.
+
+        :param is_only: no other run has an entry of the shard. Else a published part is the entry's if its checksum is.
+        """
+        place = self.place_of(entry)
+        if place is None:
+            return entry.part is None
+        if is_only or not self.folder.renames or place != self.final_name(entry):
+            return True
+        return hashlib.sha256(self.folder.read(place) or b"").hexdigest() == entry.sha256
 
     def place_of(self, entry: Entry) -> str | None:
         """Return the name of a part in the folder, wherever it is now, or None when it is missing or was cut."""
@@ -170,12 +207,15 @@ class Ledger:
         places = (f"{PARTS}/{entry.part}", self.final_name(entry)) if self.folder.renames else (entry.part,)
         return next((place for place in places if self.folder.size(place) == entry.size), None)
 
-    def skipped(self) -> dict[int, Skipped]:
-        """Return the shards that attempts of this task have set aside."""
+    def skipped(self, done: Container[int] = ()) -> dict[int, Skipped]:
+        """Return the shards that attempts of this task have set aside.
+
+        :param done: shards that have an entry, which another run has computed since
+        """
         names = [f"{SKIPPED}/{name}" for name in self.folder.names(SKIPPED)]
         found = [decode(content) for content in self.folder.read_all(names).values()]
         known = [Skipped(**item) for item in found if isinstance(item, dict)]
-        return {one.shard: one for one in known if one.key == self.key}
+        return {one.shard: one for one in known if one.key == self.key and one.shard not in done}
 
     def part_name(self, shard: int) -> str:
         """Return the name of this run's part of a shard."""
@@ -204,10 +244,18 @@ class Ledger:
     # -- the end of a run, on rank 0 -------------------------------------------------------------------------------
 
     def publish(
-        self, entries: Iterable[Entry], skipped: Iterable[Skipped], facts: Mapping[str, Any], metrics: Mapping[str, Any]
+        self,
+        entries: Iterable[Entry],
+        skipped: Iterable[Skipped],
+        facts: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+        *,
+        confirm: Callable[[], object] = bool,
     ) -> tuple[dict[str, Any], str]:
         """Give every part its final name, remove what does not belong, write the manifest. Can be repeated.
 
+        :param confirm: raises when another run owns the folder by now. Called again right before each step that would
+            harm the results of that run: a process that was stopped for long continues anywhere.
         :return: the manifest, and its sha256
         :raises OutputFolderError: a part is missing
         """
@@ -225,6 +273,9 @@ class Ledger:
                 )
             if place != names[entry.shard]:
                 folder.rename(place, names[entry.shard])
+        confirm()
+        # Before the parts of other entries are removed, for the reason that tidy names.
+        self.tidy(ordered)
         kept = set(names.values())
         for name in folder.names():
             if name.startswith("part-") and name not in kept:
@@ -249,6 +300,7 @@ class Ledger:
         }  # fmt: skip
         content = json.dumps(manifest, allow_nan=False, indent=1).encode()
         if folder.read(MANIFEST) != content:
+            confirm()
             folder.write(MANIFEST, content)
         for name in folder.names(PARTS):
             folder.remove(f"{PARTS}/{name}")

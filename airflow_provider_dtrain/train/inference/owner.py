@@ -96,8 +96,8 @@ class Owner:
         found = self._read()
         if found is None or found.get("run") != self._mine["run"]:
             raise FolderInUseError(
-                f"Run {(found or {}).get('run')} on host {(found or {}).get('host')} has taken over the output folder "
-                f"{self._folder.location}. Two runs must not write to one folder."
+                f"The output folder {self._folder.location} has been taken over by {_name(found)}. Two runs must not "
+                "write to one folder."
             )
         self._confirmed_at = time.monotonic()
 
@@ -124,10 +124,9 @@ class Owner:
     def _wait_for_its_end(self, found: Mapping[str, Any]) -> None:
         """Return once another owner has not raised its counter for long enough."""
         log.info(
-            "Run %s on host %s owns the output folder %s; waiting %.0f s for a sign of life",
-            found.get("run"),
-            found.get("host"),
+            "The output folder %s belongs to %s; waiting %.0f s for a sign of life",
             self._folder.location,
+            _name(found),
             DEAD_AFTER_BEATS * self._beat_s,
         )
         for _ in range(DEAD_AFTER_BEATS):
@@ -137,8 +136,8 @@ class Owner:
                 return
             if now != found:
                 raise FolderInUseError(
-                    f"The output folder {self._folder.location} is in use by run {now.get('run')} on host "
-                    f"{now.get('host')}. Wait for its end, or use another folder."
+                    f"The output folder {self._folder.location} is in use by {_name(now)}. Wait for its end, or use "
+                    "another folder."
                 )
 
     def _renew(self) -> None:
@@ -149,13 +148,16 @@ class Owner:
             except FolderInUseError as error:
                 self._problem = error
                 return
-            except OutputFolderError as error:
-                log.warning("%s", error)
+            except (OutputFolderError, FileNotFoundError) as error:
+                log.warning("The counter of the output folder %s was not raised: %s", self._folder.location, error)
 
     def _read(self) -> dict[str, Any] | None:
+        """Return the owner, or None. A damaged file is an owner without a name, which never raises its counter."""
         content = self._folder.read(OWNER)
-        found = decode(content) if content is not None else None
-        return found if isinstance(found, dict) else None
+        if content is None:
+            return None
+        found = decode(content)
+        return found if isinstance(found, dict) else {}
 
     def _write(self) -> None:
         self._folder.write(OWNER, self._document())
@@ -163,3 +165,9 @@ class Owner:
     def _document(self) -> bytes:
         self._beat += 1
         return encode({**self._mine, "beat": self._beat})
+
+
+def _name(owner: Mapping[str, Any] | None) -> str:
+    if not owner:
+        return "another run"
+    return f"run {owner.get('run')} on host {owner.get('host')}"

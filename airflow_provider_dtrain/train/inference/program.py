@@ -14,7 +14,7 @@ from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderErro
 from airflow_provider_dtrain.train.inference import batch_size, fingerprint, processor_loader, publication
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.inputs import Input, open_input
-from airflow_provider_dtrain.train.inference.ledger import Ledger
+from airflow_provider_dtrain.train.inference.ledger import COMMON, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.output_folder import OWN, OutputFolder, open_folder
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
@@ -99,7 +99,7 @@ def _check_common(run: Run, folder: OutputFolder) -> None:
     :raises OutputFolderError: names the hosts that do not see what rank 0 wrote
     """
     distributed = run.ctx.distributed
-    name = f"{OWN}/common-{run.name}"
+    name = f"{OWN}/{COMMON}{run.name}"
     distributed.on_chief(lambda: folder.write(name, b"x"))
     answers = distributed.allgather((_sees(folder, name), socket.gethostname()))
     if run.is_chief:
@@ -123,13 +123,14 @@ def _sees(folder: OutputFolder, name: str) -> bool:
 
 def _begin(run: Run, ledger: Ledger, source: Input, weights: Any) -> Begun:
     """Plan, and open the ledger. Rank 0 alone calls it."""
-    ledger.folder.sweep()
+    ledger.sweep()
     plan = source.plan()
     facts = fingerprint.facts(run.ctx._env, run.settings, plan.identity, weights)
     known = ledger.open(facts, plan.shards, overwrite=bool(run.outputs.get("overwrite")))
     shards = tuple(ledger.planned())
     entries = ledger.entries()
-    skipped = ledger.skipped()
+    ledger.tidy(entries.values())
+    skipped = ledger.skipped(entries)
     missing = tuple(shard.index for shard in shards if shard.index not in entries and shard.index not in skipped)
     return Begun(facts, known.get("batch_size"), shards, tuple(entries.values()), tuple(skipped.values()), missing)
 

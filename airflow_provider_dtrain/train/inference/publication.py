@@ -143,7 +143,8 @@ def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner, begun: Be
     skipped = [*begun.skipped, *aside]
     found = metrics.combined([entry.metrics for entry in sorted(entries, key=_number)])
     owner.confirm()
-    manifest, digest = ledger.publish(entries, skipped, begun.facts, run.ctx._reporter.json_safe(found))
+    safe = run.ctx._reporter.json_safe(found)
+    manifest, digest = ledger.publish(entries, skipped, begun.facts, safe, confirm=owner.confirm)
     rows = manifest["rows_read"]
     if found:
         run.ctx.report_validation(rows, found, average=False)
