@@ -268,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path=f"{CORE}/lifecycle/shard_blame.py",
         old='elif last is not None and event.get("shard") == last.index:',
         new="elif False:",
-        test="tests/unit/test_shard_blame.py",
+        test="tests/unit/test_shard_blame.py::test_the_shard_that_a_rank_started_last_is_blamed_unless_it_ended",
     ),
     Mutant(
         name="the host chooses the folder of a shard manifest",
