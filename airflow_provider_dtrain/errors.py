@@ -15,6 +15,7 @@
     │   ├── InvalidHPError             the training code rejected its hyperparameters
     │   ├── ShardFailedError           a rank ended or hung while it processed a shard of a batch inference
     │   ├── BadShardError              a shard of a batch inference failed too often: a restart fails again
+    │   ├── CollectError               results cannot be put into their folder on the Airflow machine
     │   ├── LogPolicyError             a line of a log matched a policy that cancels retries
     │   ├── MetricMissingError         a trial ended without the metric that the searcher needs
     │   ├── SearchFailedError          no trial of a search completed or was stopped
@@ -194,6 +195,10 @@ class ShardFailedError(UserError):
 
 class BadShardError(UserError):
     """A shard of a batch inference failed too often. Another attempt would fail in the same way."""
+
+
+class CollectError(UserError):
+    """The fetched results of a batch inference cannot be put into their folder on the Airflow machine."""
 
 
 class LogPolicyError(UserError):

@@ -52,6 +52,16 @@ def _storage_options() -> dict[str, Any]:
             "Maximum size in bytes of a checkpoint that is copied from a host to checkpoint_dir, and of all outputs\n"
             "of a plain script together. The bytes are counted during the copy.",
         ),
+        "collect_part_limit": _option(
+            "integer",
+            str(2 * 1024**3),
+            "Maximum size in bytes of the result of one shard that inference.collect fetches from a host.",
+        ),
+        "collect_limit": _option(
+            "integer",
+            str(100 * 1024**3),
+            "Maximum size in bytes of an output folder on this machine into which inference.collect fetches results.",
+        ),
         "output_sync_period": _option(
             "integer",
             "300",

@@ -264,7 +264,8 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     },
     "shard_started": {"shard": _shard, "label": _text(LABEL_LIMIT), "tries": _count},
     "shard_done": {
-        "shard": _shard, "rows": _count, "bytes": _count, "part": _text(4096), "sha256": _text(64), "seconds": _number,
+        "shard": _shard, "rows": _count, "bytes": _count, "part": _maybe(_text(4096)), "sha256": _text(64),
+        "seconds": _number,
     },
     "shard_failed": {
         "shard": _shard, "label": _text(LABEL_LIMIT), "error": _text(4096), "tries": _count, "is_final": _flag,

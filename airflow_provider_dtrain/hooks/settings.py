@@ -40,6 +40,9 @@ class Settings:
     defer_after_s: float
     #: Checkpoints above this size stay on the host that wrote them.
     checkpoint_copy_limit_bytes: int
+    #: Maximum size of one part of a batch inference that is fetched, and of all parts of an output folder.
+    collect_part_limit_bytes: int
+    collect_limit_bytes: int
     #: Time between two copies of a plain script's outputs while it runs; 0 = only at the end of an attempt.
     output_sync_period_s: float
     #: Maximum size of all copies of one trial together.
@@ -91,6 +94,8 @@ def settings() -> Settings:
         pass_interval_s=conf.getfloat(SECTION, "pass_interval", fallback=1.0),
         defer_after_s=conf.getfloat(SECTION, "defer_after", fallback=20.0),
         checkpoint_copy_limit_bytes=conf.getint(SECTION, "checkpoint_copy_limit", fallback=2 * 1024**3),
+        collect_part_limit_bytes=conf.getint(SECTION, "collect_part_limit", fallback=2 * 1024**3),
+        collect_limit_bytes=conf.getint(SECTION, "collect_limit", fallback=100 * 1024**3),
         output_sync_period_s=conf.getfloat(SECTION, "output_sync_period", fallback=300.0),
         trial_copy_limit_bytes=conf.getint(SECTION, "trial_copy_limit", fallback=20 * 1024**3),
         trial_copies=conf.getint(SECTION, "trial_copies", fallback=100),

@@ -100,6 +100,7 @@ CASES: dict[str, tuple[dict[str, Any], Action]] = {
     "recovery leaves a failed shard to Airflow": ({**SHARD, **SALVAGED, "restarts": 5}, Finish(resumes=True)),
     "recovery ends the third failure of a shard": ({**SHARD, **SALVAGED, "shard_failures": 2}, Finish()),
     "a rank that gave a shard up is final": (user("BadShardError"), Finish()),
+    "results that cannot be put into their folder are final": (user("CollectError"), Finish()),
     "a processor that fails everywhere is final": ({**SHARD, **SKIP, "fruitless": 29}, Finish()),
     "a processor that finished a shard continues": ({**SHARD, **SKIP, **CLEAR, "fruitless": 29, "finished": 1},
                                                    uncounted_shard(60)),

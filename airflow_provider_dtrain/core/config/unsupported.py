@@ -35,7 +35,6 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
     ("bind_mounts", _given, _CONTAINER),
     ("environment.image", _given, _CONTAINER),
     ("tensorboard", _given, "TensorBoard files are not implemented yet"),
-    ("inference.collect", _given, "results are not fetched from the hosts yet; name a common folder or a URL"),
     ("launch", _other_than("per_slot"), "one process per host is not implemented yet"),
 )
 

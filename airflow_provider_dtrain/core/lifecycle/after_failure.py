@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol
 from airflow_provider_dtrain.core.lifecycle.shard_blame import MOST_FRUITLESS, MOST_SHARD_FAILURES
 from airflow_provider_dtrain.errors import (
     BadShardError,
+    CollectError,
     DtrainError,
     HostRefusedError,
     HostSilentError,
@@ -34,7 +35,7 @@ def _names(*errors: type[DtrainError]) -> frozenset[str]:
 
 
 #: Failures of kind ``user`` that another attempt would repeat.
-FINAL = _names(InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError, BadShardError)
+FINAL = _names(InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeError, BadShardError, CollectError)
 #: Error codes of a host that has seen later grants, or the end of this run: the store was restored from a backup, or an
 #: earlier follower had given the attempt up. A new grant solves both.
 BEHIND = frozenset({"stale_token", "tombstone", "other_launch"})

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower, with_rank
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog
 from airflow_provider_dtrain.engine.session.lease_renewer import renewer
-from airflow_provider_dtrain.errors import HostError
+from airflow_provider_dtrain.errors import DtrainError, HostError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -186,6 +186,11 @@ class GangFollower:
                 self.rt.log.warning("Host '%s' did not accept the stop command: %s", host, found)
             elif isinstance(found, BaseException):
                 raise found
+
+    def end_because(self, error: DtrainError) -> None:
+        """End the gang, whatever its ranks report."""
+        self.end.over = self.end.over or error
+        self.gang.changed.set()
 
     def _stop_at_once(self) -> None:
         """Send the stop command on open channels, without waiting for answers: the fence follows."""

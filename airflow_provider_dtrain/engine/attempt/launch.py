@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.copies.collector import send_known
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
 from airflow_provider_dtrain.engine.copies.outputs import carried_to
@@ -62,6 +63,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     job = replace(job, carried=await carried_to(rt, view))
     if any(one is not None for one in (job.checkpoint_source, job.weights_source, job.carried)):
         await until_copied(rt, _send_files(job, links, record["plans"]), requests=(Killed,))
+    await send_known(rt, view, job.config, links[master["host"]])
     prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
     port = master["port"] or prepared[master["host"]]["port"]
 

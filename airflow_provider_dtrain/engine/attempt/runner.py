@@ -30,8 +30,9 @@ from airflow_provider_dtrain.engine.attempt.sampling import drawn
 from airflow_provider_dtrain.engine.attempt.telemetry import TelemetryCollector
 from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stopped
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
+from airflow_provider_dtrain.engine.copies.collector import Collector, results_of
 from airflow_provider_dtrain.engine.copies.last import until_copied
-from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
+from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, chief_of
 from airflow_provider_dtrain.engine.session.runtime import (
     RECOVERY,
     RECOVERY_DONE,
@@ -340,19 +341,22 @@ class AttemptRunner:
         job = await job_of(self.rt, view)
         copier = CheckpointCopier(self.rt, view, job.config)
         keeper = OutputKeeper(self.rt, view)
-        copying = asyncio.gather(copier.run(), keeper.run())
+        collector = self._collector(view, job)
+        copying = asyncio.gather(copier.run(), keeper.run(), *([collector.run()] if collector else ()))
         # Retrieve the exception even if nothing awaits the task: asyncio would log a traceback into the task log.
         copying.add_done_callback(lambda found: found.cancelled() or found.exception())
         try:
             gang = GangFollower(
                 self.rt,
                 view,
-                lambda host, event: self._on_event(copier, host, event),
+                lambda host, event: self._on_event(copier, collector, host, event),
                 preemption_timeout_s=job.config.preemption_timeout,
                 hang_timeout_s=job.config.hang_timeout,
                 max_runtime=max_runtime(view, job.config),
                 lost=lost,
             )
+            if collector is not None:
+                collector.on_problem = gang.end_because
             telemetry = TelemetryCollector(self.rt, view, gang.gang.links)
             async with telemetry.collecting(is_on=job.config.profiling.enabled):
                 await gang.run()
@@ -366,18 +370,30 @@ class AttemptRunner:
                 copier.noticed()
                 copier.close()
                 keeper.close()
+                if collector is not None:
+                    collector.close(gang.end.lost)
                 finishing = asyncio.ensure_future(telemetry.finish())
                 # A failed attempt may restart on its gang, so the slots are held, but not for as long as a host likes.
                 await until_copied(
                     self.rt, _last_copies(copying, keeper, gang.end), most_s=SLOTS_WAIT_S if has_failed else None
                 )
                 await finishing
-                return await self._after(job, gang)
+                outcome = await self._after(job, gang, collector)
+                if collector is not None:
+                    await collector.leave(for_good=outcome is not None)
+                return outcome
         finally:
             copying.cancel()
+            if collector is not None:
+                await collector.leave(for_good=False)
             self.rt.log.flush()
 
-    async def _after(self, job: Job, gang: GangFollower) -> Outcome | None:
+    def _collector(self, view: AttemptView, job: Job) -> Collector | None:
+        """Return the collector of a batch inference whose results are fetched from its hosts, or None."""
+        results = results_of(self.rt, view, job.config)
+        return Collector(self.rt, view, results, chief=chief_of(view)) if results is not None else None
+
+    async def _after(self, job: Job, gang: GangFollower, collector: Collector | None) -> Outcome | None:
         """Handle the end of a gang: return the trial's outcome, or None when the trial continues."""
         if self._noting is not None:
             await self._noting
@@ -392,7 +408,10 @@ class AttemptRunner:
             first = error.host if isinstance(error, HostError) else None
             others = {host: lost for host, lost in end.lost.items() if host != first}
             return await self.restarts.attempt_failed(view, error, also=others, give_way=give_way)
-        error = await check_metric(self.rt, view, job)
+        error = await collector.publish() if collector is not None else None
+        if isinstance(error, HostError):
+            return await self.restarts.attempt_failed(view, error)
+        error = error or await check_metric(self.rt, view, job)
         return await finish(self.rt, view, "errored" if error else "completed", error)
 
     def _first_step(self) -> None:
@@ -406,8 +425,12 @@ class AttemptRunner:
         noting = self.rt.db(self.rt.store.attempts.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
         self._noting = asyncio.ensure_future(noting)
 
-    def _on_event(self, copier: CheckpointCopier, host: str, event: dict[str, Any]) -> None:
+    def _on_event(
+        self, copier: CheckpointCopier, collector: Collector | None, host: str, event: dict[str, Any]
+    ) -> None:
         log = self.rt.log
+        if collector is not None:
+            collector.reported(host, event)
         match event["kind"]:
             case "first_step":
                 self._first_step()

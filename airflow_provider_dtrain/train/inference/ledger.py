@@ -44,6 +44,8 @@ COMMON = "common-"
 MANIFEST = "_manifest.json"
 FORMAT = 1
 _ENTRY = re.compile(r"(\d{5,})\.(.+)\.json", re.ASCII)
+#: Skipped shards that the event of the manifest names.
+SKIPPED_MOST = 100
 #: Characters of an error message that the ledger keeps.
 ERROR_CHARACTERS = 2000
 
@@ -106,7 +108,7 @@ class Ledger:
         :param overwrite: begin anew unless this task itself has begun
         :raises OtherRunError: the folder holds results that depend on other facts, or files that are not of a run
         """
-        known = self._document(RUN)
+        known = self.known()
         if known is None:
             self.refuse_strangers()
         elif overwrite and known.get("key") != self.key:
@@ -116,13 +118,27 @@ class Ledger:
             self._compare(known, facts, overwrite=overwrite)
             return known
         document = {"format": FORMAT, "key": self.key, "facts": dict(facts), "batch_size": None}
-        self.folder.write(PLAN, encode([shard.to_dict() for shard in shards]))
-        self.folder.write(RUN, encode(document))
+        self.begin(document, [shard.to_dict() for shard in shards])
         return document
+
+    def known(self) -> dict[str, Any] | None:
+        """Return what the folder's first run recorded about itself, or None.
+
+        :raises OtherRunError: the record is damaged
+        """
+        return self._document(RUN)
+
+    def begin(self, document: Mapping[str, Any], plan: Sequence[Mapping[str, Any]]) -> None:
+        """Record a run and its plan.
+
+        :param plan: shards as :meth:`Shard.to_dict` returns them
+        """
+        self.folder.write(PLAN, encode(plan))
+        self.folder.write(RUN, encode(document))
 
     def set_batch_size(self, size: int) -> None:
         """Record the batch size, which every later run into the folder uses."""
-        self.folder.write(RUN, encode({**(self._document(RUN) or {}), "batch_size": size}))
+        self.folder.write(RUN, encode({**(self.known() or {}), "batch_size": size}))
 
     def planned(self) -> list[Shard]:
         """Return the shards that the folder's first run planned."""
@@ -251,12 +267,12 @@ class Ledger:
         metrics: Mapping[str, Any],
         *,
         confirm: Callable[[], object] = bool,
-    ) -> tuple[dict[str, Any], str]:
+    ) -> tuple[dict[str, Any], str | None]:
         """Give every part its final name, remove what does not belong, write the manifest. Can be repeated.
 
         :param confirm: raises when another run owns the folder by now. Called again right before each step that would
             harm the results of that run: a process that was stopped for long continues anywhere.
-        :return: the manifest, and its sha256
+        :return: the manifest, and its sha256; None: the control side publishes
         :raises OutputFolderError: a part is missing
         """
         folder = self.folder
@@ -280,24 +296,7 @@ class Ledger:
         for name in folder.names():
             if name.startswith("part-") and name not in kept:
                 folder.remove(name)
-        aside = list(skipped)
-        manifest = {
-            "format": FORMAT,
-            "location": folder.location,
-            "rows": sum(entry.rows for entry in ordered),
-            "rows_read": sum(entry.rows_read for entry in ordered),
-            "bytes": sum(entry.size for entry in ordered),
-            "schema": next((dict(entry.schema) for entry in ordered if entry.schema), {}),
-            "metrics": dict(metrics),
-            "facts": dict(facts),
-            "objects": [
-                {"name": names[entry.shard], "shard": entry.shard, "rows": entry.rows, "bytes": entry.size,
-                 "sha256": entry.sha256}
-                for entry in ordered
-                if entry.part is not None
-            ],
-            "skipped": [{"shard": one.shard, "label": one.label, "error": one.error} for one in aside],
-        }  # fmt: skip
+        manifest = self.manifest(ordered, skipped, facts, metrics)
         content = json.dumps(manifest, allow_nan=False, indent=1).encode()
         if folder.read(MANIFEST) != content:
             confirm()
@@ -305,6 +304,35 @@ class Ledger:
         for name in folder.names(PARTS):
             folder.remove(f"{PARTS}/{name}")
         return manifest, hashlib.sha256(content).hexdigest()
+
+    def manifest(
+        self,
+        ordered: Sequence[Entry],
+        skipped: Iterable[Skipped],
+        facts: Mapping[str, Any],
+        metrics: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Return the manifest.
+
+        :param ordered: entries by shard
+        """
+        return {
+            "format": FORMAT,
+            "location": self.folder.location,
+            "rows": sum(entry.rows for entry in ordered),
+            "rows_read": sum(entry.rows_read for entry in ordered),
+            "bytes": sum(entry.size for entry in ordered),
+            "schema": next((dict(entry.schema) for entry in ordered if entry.schema), {}),
+            "metrics": dict(metrics),
+            "facts": dict(facts),
+            "objects": [
+                {"name": self.final_name(entry), "shard": entry.shard, "rows": entry.rows, "bytes": entry.size,
+                 "sha256": entry.sha256}
+                for entry in ordered
+                if entry.part is not None
+            ],
+            "skipped": [{"shard": one.shard, "label": one.label, "error": one.error} for one in skipped],
+        }  # fmt: skip
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -325,7 +353,7 @@ class Ledger:
 
         :raises OtherRunError: names some of the files
         """
-        if self._document(RUN) is not None:
+        if self.known() is not None:
             return
         strangers = self.folder.strangers()
         if strangers:
@@ -350,6 +378,17 @@ class Ledger:
             f"The output folder {self.folder.location} holds results that depend on other {', '.join(names)}. {advice}."
             f"{lines}"
         )
+
+
+def manifest_event(manifest: Mapping[str, Any], digest: str, *, shards: int) -> dict[str, Any]:
+    """Return the event of a published manifest.
+
+    :param digest: sha256 of its file
+    :param shards: number of all shards
+    """
+    names = ("location", "rows", "bytes", "schema")
+    skipped = [one["shard"] for one in manifest["skipped"]][:SKIPPED_MOST]
+    return {**{name: manifest[name] for name in names}, "shards": shards, "skipped": skipped, "sha256": digest}
 
 
 def _words(name: str, before: Any, now: Any) -> str:

@@ -138,7 +138,7 @@ class LocalFolder:
             descriptor, name = tempfile.mkstemp(dir=str(temporary), prefix=self._prefix)
             os.close(descriptor)
             # mkstemp lets only this account read it, whatever the umask.
-            os.chmod(name, 0o666 & ~_umask())
+            os.chmod(name, readable_mode())
         try:
             yield Path(name)
         finally:
@@ -306,6 +306,11 @@ def _sync(file: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def readable_mode() -> int:
+    """Return the mode of a new file that other accounts may read as far as the umask allows."""
+    return 0o666 & ~_umask()
 
 
 def _umask() -> int:

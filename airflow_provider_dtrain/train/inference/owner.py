@@ -101,12 +101,17 @@ class Owner:
             )
         self._confirmed_at = time.monotonic()
 
+    def suspend(self) -> None:
+        """Stop renewing the claim. Other attempts of this task may replace it at once, other runs after a wait."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
     def release(self) -> None:
         """Give the folder up, so that the next run does not wait."""
-        self._over.set()
+        self.suspend()
         if self._thread is None:
             return
-        self._thread.join()
         try:
             if (self._read() or {}).get("run") == self._mine["run"]:
                 self._folder.remove(OWNER)

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError
 from airflow_provider_dtrain.train.inference import batch_size, fingerprint, processor_loader, publication
 from airflow_provider_dtrain.train.inference.adapters import Processor
+from airflow_provider_dtrain.train.inference.collected import CollectedFolder, CollectedLedger
 from airflow_provider_dtrain.train.inference.inputs import Input, open_input
 from airflow_provider_dtrain.train.inference.ledger import COMMON, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
@@ -56,10 +57,11 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         passed=options.columns,
         batch_size=batch_size.configured(settings.get("batch_size")),
     )
-    folder = open_folder(str(run.outputs["path"]), run.storage, run.name)
-    ledger = Ledger(folder, run=run.name, key=run.key, suffix=run.kind)
+    ledger = _ledger(run)
+    folder = ledger.folder
     with _owned(run, folder, ledger) as owner:
-        _check_common(run, folder)
+        if run.collected_in is None:
+            _check_common(run, folder)
         begun: Begun = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used))
         with found.running():
             size = ctx.distributed.on_chief(lambda: _batch_size(run, ledger, source, begun, found, context))
@@ -75,9 +77,20 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         return manifest
 
 
+def _ledger(run: Run) -> Ledger:
+    path = str(run.outputs["path"])
+    if run.collected_in is not None:
+        own = CollectedFolder(run.collected_in, path, run.name)
+        return CollectedLedger(own, run=run.name, key=run.key, suffix=run.kind)
+    return Ledger(open_folder(path, run.storage, run.name), run=run.name, key=run.key, suffix=run.kind)
+
+
 @contextlib.contextmanager
 def _owned(run: Run, folder: OutputFolder, ledger: Ledger) -> Iterator[Owner | None]:
-    """Own the folder for the duration of the block. Called by all ranks."""
+    """Own the folder for the duration of the block, unless the control side owns it. Called by all ranks."""
+    if run.collected_in is not None:
+        yield None
+        return
     owner = Owner(folder, run=run.name, key=run.key, host=socket.gethostname()) if run.is_chief else None
 
     def acquire() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.inference import metrics
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
+from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, manifest_event
 from airflow_provider_dtrain.train.inference.output_folder import OutputFolder
 from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.run import Begun, Run
@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 
 #: Interval of the lines about progress in the log, seconds.
 SAY_EVERY_S = 10.0
-#: Skipped shards that the event of the end names.
-SKIPPED_MOST = 100
 WAITING = ("exchange", "the shards of other ranks")
 
 
@@ -123,7 +121,7 @@ def end(
     """
     with HERE.at(WAITING):
         queue.leave()
-        if owner is None:
+        if not run.is_chief:
             queue.wait_for_chief()
             run.ctx._left_early = stopped
             return None
@@ -137,30 +135,20 @@ def end(
     return manifest
 
 
-def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner, begun: Begun) -> dict[str, Any]:
+def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner | None, begun: Begun) -> dict[str, Any]:
     new, aside = queue.results()
     entries = [*begun.entries, *new]
     skipped = [*begun.skipped, *aside]
     found = metrics.combined([entry.metrics for entry in sorted(entries, key=_number)])
-    owner.confirm()
+    confirm = owner.confirm if owner is not None else bool
+    confirm()
     safe = run.ctx._reporter.json_safe(found)
-    manifest, digest = ledger.publish(entries, skipped, begun.facts, safe, confirm=owner.confirm)
+    manifest, digest = ledger.publish(entries, skipped, begun.facts, safe, confirm=confirm)
     rows = manifest["rows_read"]
     if found:
         run.ctx.report_validation(rows, found, average=False)
-    run.ctx._writer.write(
-        "manifest",
-        {
-            "location": manifest["location"],
-            "rows": manifest["rows"],
-            "shards": len(begun.shards),
-            "bytes": manifest["bytes"],
-            "skipped": [one.shard for one in skipped][:SKIPPED_MOST],
-            "sha256": digest,
-            "schema": manifest["schema"],
-        },
-        sync=True,
-    )
+    if digest is not None:
+        run.ctx._writer.write("manifest", manifest_event(manifest, digest, shards=len(begun.shards)), sync=True)
     log.info(
         "%s rows in %s%s",
         f"{manifest['rows']:,}",

@@ -6,6 +6,7 @@ import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.context import Context
@@ -42,6 +43,11 @@ class Run:
     def is_chief(self) -> bool:
         """True on rank 0."""
         return self.ctx.distributed.get_rank() == 0
+
+    @property
+    def collected_in(self) -> Path | None:
+        """Folder of the run on this host, or None unless the Airflow machine fetches the results."""
+        return self.ctx._env.run_dir if self.settings.get("collect") and self.ctx._env.on_cluster else None
 
     @property
     def outputs(self) -> Mapping[str, Any]:

@@ -1,0 +1,237 @@
+"""Collector of the results of a batch inference: fetches each finished shard from its host."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tarfile
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.timing import RECONNECT_FIRST_S, RECONNECT_MOST_S
+from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, DamagedPartError, Limits
+from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_launch_thread, in_thread
+from airflow_provider_dtrain.errors import (
+    CollectError,
+    DtrainError,
+    HostError,
+    HostProtocolError,
+    HostRefusedError,
+    HostUnreachableError,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+
+BEGUN, DONE, SKIPPED, MANIFEST = "shards", "shard_done", "shard_skipped", "manifest"
+#: Place in the store of the manifest's event, which no host writes.
+OWN_HOST, OWN_STREAM = "", "control.events"
+#: Times that a damaged part is fetched, and seconds for which a host may be silent.
+MOST_TRIES, PATIENCE_S = 3, 300.0
+
+
+def results_of(rt: Runtime, view: AttemptView, config: ExperimentConfig) -> CollectedResults | None:
+    """Return the output folder on this machine, or None for a trial whose hosts write their results themselves."""
+    section = config.inference
+    if section is None or not section.collect or view.run is None:
+        return None
+    return CollectedResults(section, view.run, Limits.of(rt.settings))
+
+
+async def send_known(rt: Runtime, view: AttemptView, config: ExperimentConfig, link: HostLink) -> None:
+    """Claim the output folder, and send what its ledger knows to the host of rank 0.
+
+    :raises CollectError: the folder cannot be used, or another run owns it
+    """
+    results = results_of(rt, view, config)
+    if results is None:
+        return
+    try:
+        await in_launch_thread(results.claim)
+        await in_launch_thread(results.send_known, link)
+    finally:
+        # The process that follows the ranks claims it again.
+        await in_thread(results.suspend)
+
+
+class Collector:
+    """Collector of one attempt. It fetches one shard of each host at a time.
+
+    :param chief: host of rank 0
+    """
+
+    def __init__(self, rt: Runtime, view: AttemptView, results: CollectedResults, *, chief: str) -> None:
+        self.rt = rt
+        self.view = view
+        self.results = results
+        self.chief = chief
+        #: Called with the error after which the ranks work in vain.
+        self.on_problem: Callable[[DtrainError], None] = lambda _: None
+        #: Error that ends the trial.
+        self.problem: DtrainError | None = None
+        #: Hosts whose shards cannot be fetched, and why.
+        self.lost: dict[str, HostError] = {}
+        self._queues: dict[str, deque[Mapping[str, Any]]] = {host: deque() for host in view.placement}
+        self._wake: dict[str, asyncio.Event] = {host: asyncio.Event() for host in view.placement}
+        self._has_begun = asyncio.Event()
+        self._begins = False
+        self._known: set[int] = set()
+        #: time.monotonic() of :meth:`close`.
+        self._closed_at: float | None = None
+
+    def reported(self, host: str, event: Mapping[str, Any]) -> None:
+        """Queue an event that is in the store."""
+        if event["kind"] == BEGUN:
+            self._begins = True
+            host = self.chief
+        elif event["kind"] in (DONE, SKIPPED):
+            self._queues[host].append(event)
+        self._wake[host].set()
+
+    async def run(self) -> None:
+        """Fetch until :meth:`close`, then return once everything is fetched that can be."""
+        try:
+            await in_copy_thread(self.results.claim)
+        except CollectError as error:
+            self._fail(error)
+            return
+        for one in await self.rt.db(
+            self.rt.store.events.of_attempt, self.view.attempt_id, kinds=(BEGUN, DONE, SKIPPED)
+        ):
+            if one.host in self._queues:
+                self.reported(one.host, one.body)
+        await asyncio.gather(self._begin(), *(self._work(host) for host in self._queues))
+
+    def close(self, lost: Mapping[str, HostError]) -> None:
+        """Let :meth:`run` end after the queued shards.
+
+        :param lost: hosts that have nothing of the run any longer, or do not answer
+        """
+        self.lost.update(lost)
+        self._closed_at = time.monotonic()
+        self._wake_all()
+
+    async def leave(self, *, for_good: bool) -> None:
+        """Give the folder up.
+
+        :param for_good: the trial has ended, so the next run does not wait. False: the trial continues, and another run
+            takes the folder over only when no attempt of the trial claims it for 30 s
+        """
+        await in_thread(self.results.release if for_good else self.results.suspend)
+
+    async def publish(self) -> DtrainError | None:
+        """Publish the results of ranks that have all succeeded, and return the error if that is impossible."""
+        if self.problem is not None:
+            return self.problem
+        for error in self.lost.values():
+            return error
+        store = self.rt.store
+        await self.rt.prove_watch()
+        try:
+            fields = await in_copy_thread(self.results.publish)
+        except CollectError as error:
+            return error
+        attempt_id = self.view.attempt_id
+        if not await self.rt.db(store.events.of_attempt, attempt_id, kinds=(MANIFEST,)):
+            event = {"seq": 1, "at": time.time(), "kind": MANIFEST, **fields}
+            await self.rt.db(store.events.commit, attempt_id, self.rt.watch, OWN_HOST, OWN_STREAM, 0, 1, [event])
+        self.rt.log.info("%d rows in %s", fields["rows"], fields["location"])
+        return None
+
+    # -- one host --------------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        """Fetch the record of the run from rank 0's host, once it is written."""
+        wake = self._wake[self.chief]
+        while not self._begins and self._closed_at is None:
+            wake.clear()
+            await wake.wait()
+        # The host's own coroutine waits for the same event.
+        wake.set()
+        if self._begins and await self._patiently(self.chief, "the record of the run", self._begin_once):
+            self._has_begun.set()
+            self._wake_all()
+
+    async def _begin_once(self, link: HostLink) -> None:
+        self._known |= await in_copy_thread(self.results.begin, link)
+
+    async def _work(self, host: str) -> None:
+        queue, wake = self._queues[host], self._wake[host]
+        while True:
+            while queue and self._has_begun.is_set() and not self._is_over(host):
+                await self._one(host, queue.popleft())
+            is_waiting = self._begins and not self._has_begun.is_set() and not self._is_over(self.chief)
+            if self._is_over(host) or (self._closed_at is not None and not is_waiting):
+                return
+            wake.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RECONNECT_MOST_S):
+                    await wake.wait()
+
+    def _is_over(self, host: str) -> bool:
+        return self.problem is not None or host in self.lost
+
+    async def _one(self, host: str, event: Mapping[str, Any]) -> None:
+        shard = int(event["shard"])
+        if shard in self._known:
+            return
+
+        async def act(link: HostLink) -> None:
+            if event["kind"] == SKIPPED:
+                await in_copy_thread(self.results.set_aside, shard, str(event["error"]))
+            else:
+                size, digest = int(event["bytes"]), str(event["sha256"])
+                await in_copy_thread(self.results.take, link, shard, size=size, sha256=digest)
+
+        if await self._patiently(host, f"shard {shard}", act):
+            self._known.add(shard)
+
+    async def _patiently(self, host: str, what: str, act: Callable[[HostLink], Any]) -> bool:
+        """Fetch something, again after failures that may pass, and return whether it was fetched."""
+        tries = 0
+        since: float | None = None
+        wait_s = RECONNECT_FIRST_S
+        while not self._is_over(host):
+            try:
+                await act(await self.rt.link(host))
+                return True
+            except CollectError as error:
+                self._fail(error)
+            except (DamagedPartError, tarfile.TarError, HostProtocolError, HostRefusedError) as error:
+                tries += 1
+                if tries >= MOST_TRIES:
+                    words = f"{tries} transfers of {what} from host '{host}' failed: {error}."
+                    return self._give_up(HostProtocolError(host, words))
+            except (HostError, OSError) as error:
+                if since is None:
+                    since = time.monotonic()
+                    self.rt.log.warning("Fetching %s from host '%s' again: %s", what, host, error)
+                # While the ranks run, the gang's follower decides on a silent host.
+                if self._closed_at is not None and time.monotonic() - max(since, self._closed_at) > PATIENCE_S:
+                    words = f"Host '{host}' has not sent {what} for {PATIENCE_S:.0f} s: {error}."
+                    return self._give_up(HostUnreachableError(host, words))
+            await asyncio.sleep(wait_s)
+            wait_s = min(wait_s * 2, RECONNECT_MOST_S)
+        return False
+
+    def _give_up(self, error: HostError) -> bool:
+        """Leave the rest of a host's shards to the next attempt. Return False."""
+        self.rt.log.warning("%s Shards of this host that have not arrived are computed again.", error)
+        self.lost[error.host] = error
+        self._wake_all()
+        return False
+
+    def _wake_all(self) -> None:
+        for wake in self._wake.values():
+            wake.set()
+
+    def _fail(self, error: CollectError) -> None:
+        if self.problem is None:
+            self.problem = error
+            self.on_problem(error)
+        self._wake_all()
