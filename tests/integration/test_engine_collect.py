@@ -15,6 +15,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("torch")
 
 from airflow_provider_dtrain.core.lifecycle import after_failure  # noqa: E402
+from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults  # noqa: E402
 from tests.support.counting import until  # noqa: E402
 from tests.support.engines import Engine, held  # noqa: E402
 from tests.support.inference import PROCESSOR, rows, rows_of_a_loop, write_input  # noqa: E402
@@ -112,7 +113,7 @@ async def test_other_inputs_are_refused_with_both_names_and_overwrite_replaces_t
     assert (await engine.carry(engine.submit(document(place), folder=place))).state == "completed"
     shutil.copy(place / "in" / "a.parquet", place / "in" / "c.parquet")
 
-    outcome = await engine.carry(engine.submit(document(place), folder=place))
+    outcome = await engine.carry(engine.submit(document(place, slots=1), folder=place))
 
     assert outcome is not None
     assert outcome.state == "errored"
@@ -127,3 +128,31 @@ async def test_other_inputs_are_refused_with_both_names_and_overwrite_replaces_t
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
     assert len(rows(place)) == 1600
+
+
+async def test_a_part_that_arrives_damaged_costs_only_its_shard(
+    engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = CollectedResults.take
+
+    def cut(results: CollectedResults, link: Any, shard: int, **reported: Any) -> None:
+        take(results, link, shard, **{**reported, "sha256": "0" * 64} if shard == 7 else reported)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CollectedResults, "take", cut)
+        outcome = await engine.carry(engine.submit(document(place), folder=place))
+
+    assert outcome is not None
+    assert outcome.state == "errored"
+    assert outcome.failure is not None
+    assert "the part of shard 7 differs from its size or checksum" in outcome.failure.message
+    assert held(engine) == []
+    before = entries(place)
+    assert len(before) == 19
+
+    outcome = await engine.carry(engine.submit(document(place), folder=place))
+
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert set(before) < set(entries(place))
+    assert rows(place) == rows_of_a_loop()

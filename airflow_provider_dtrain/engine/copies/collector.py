@@ -74,8 +74,10 @@ class Collector:
         self.on_problem: Callable[[DtrainError], None] = lambda _: None
         #: Error that ends the trial.
         self.problem: DtrainError | None = None
-        #: Hosts whose shards cannot be fetched, and why.
+        #: Hosts from which nothing more can be fetched, and why.
         self.lost: dict[str, HostError] = {}
+        #: Why single shards cannot be fetched.
+        self.refused: list[HostError] = []
         self._queues: dict[str, deque[Mapping[str, Any]]] = {host: deque() for host in view.placement}
         self._wake: dict[str, asyncio.Event] = {host: asyncio.Event() for host in view.placement}
         self._has_begun = asyncio.Event()
@@ -128,7 +130,7 @@ class Collector:
         """Publish the results of ranks that have all succeeded, and return the error if that is impossible."""
         if self.problem is not None:
             return self.problem
-        for error in self.lost.values():
+        for error in (*self.lost.values(), *self.refused):
             return error
         store = self.rt.store
         await self.rt.prove_watch()
@@ -156,6 +158,9 @@ class Collector:
         if self._begins and await self._patiently(self.chief, "the record of the run", self._begin_once):
             self._has_begun.set()
             self._wake_all()
+        elif self._begins and not self._is_over(self.chief):
+            # Without the plan, no shard of any host can be recorded.
+            self._give_up(self.refused[-1])
 
     async def _begin_once(self, link: HostLink) -> None:
         self._known |= await in_copy_thread(self.results.begin, link)
@@ -206,7 +211,9 @@ class Collector:
                 tries += 1
                 if tries >= MOST_TRIES:
                     words = f"{tries} transfers of {what} from host '{host}' failed: {error}."
-                    return self._give_up(HostProtocolError(host, words))
+                    self.refused.append(HostProtocolError(host, words))
+                    self.rt.log.warning("%s It is computed again.", words)
+                    return False
             except (HostError, OSError) as error:
                 if since is None:
                     since = time.monotonic()
