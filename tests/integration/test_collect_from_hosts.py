@@ -22,6 +22,7 @@ pytest_plugins = ["testbed.netns.plugin"]
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.torch,
     pytest.mark.usefixtures("quick_looks"),
 ]
