@@ -186,8 +186,9 @@ def test_a_rank_without_a_ledger_from_the_control_side_names_the_setting(tmp_pat
 @pytest.mark.parametrize(
     "changed",
     [
-        {"shard": 1}, {"run": "s-t9.9.9"}, {"part": "../../../manifest.json"}, {"size": 3}, {"sha256": "0" * 64},
-        {"rows": -1}, {"rows": True}, {"rows_read": 2**80}, {"schema": {"label": 5}}, {"schema": ["label"]},
+        {"shard": 1}, {"run": "s-t9.9.9"}, {"part": "../00000/part-00000.s-t1.1.1.parquet"}, {"size": 3},
+        {"sha256": "0" * 64}, {"rows": -1}, {"rows": True},
+        {"rows_read": 2**80}, {"schema": {"label": 5}}, {"schema": ["label"]},
         {"metrics": {"m": ["PICKLE", 1, 1]}}, {"metrics": {"m": ["AVG", "1", 1]}}, {"metrics": {"m": ["AVG", 1]}},
         {"schema": {"x" * 300: "int64"}},
     ],
@@ -261,6 +262,18 @@ def test_limits_of_a_part_and_of_the_folder_name_their_options(tmp_path: Path) -
     with pytest.raises(CollectError, match=r"at most 100 are fetched.* collect_limit"):
         full.take(0)
     full.results.release()
+
+
+def test_the_parts_of_a_run_count_together(tmp_path: Path) -> None:
+    world = World(tmp_path, folder_bytes=1600)
+    world.start()
+    world.compute(0)
+    for _ in range(10):
+        with contextlib.suppress(CollectError):
+            world.take(0)
+    with pytest.raises(CollectError, match="collect_limit"):
+        world.take(0)
+    world.results.release()
 
 
 def test_a_folder_that_cannot_be_written_is_a_named_error(world: World) -> None:
