@@ -9,6 +9,7 @@ STORE = "airflow_provider_dtrain/store"
 ENGINE = "airflow_provider_dtrain/engine"
 HOSTS = "airflow_provider_dtrain/hosts"
 CORE = "airflow_provider_dtrain/core"
+INFERENCE = "airflow_provider_dtrain/train/inference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +284,71 @@ MUTANTS: tuple[Mutant, ...] = (
         old='seed = 0 if document.get("inference") else secrets.randbelow(SEED_LIMIT)',
         new="seed = secrets.randbelow(SEED_LIMIT)",
         test="tests/contract/test_inference_task.py::test_two_runs_of_an_inference_have_one_seed",
+    ),
+    # -- output folder of a batch inference
+    Mutant(
+        name="the entry of a shard is written before its part",
+        path=f"{INFERENCE}/pipeline.py",
+        old="self._ledger.folder.deliver(self._path,",
+        new='self._ledger.add(Entry(work.shard.index, self._ledger.run, None, 0, 0, ""))\n'
+        "            self._ledger.folder.deliver(self._path,",
+        test="tests/unit/test_inference_delivery.py::test_a_part_that_could_not_be_delivered_has_no_entry",
+    ),
+    Mutant(
+        name="a part has its name before it is on disk",
+        path=f"{INFERENCE}/output_folder.py",
+        old="            _sync(file)\n            target.parent",
+        new="            target.parent",
+        test="tests/unit/test_inference_delivery.py::test_a_file_is_durable_before_it_has_its_name[deliver]",
+    ),
+    Mutant(
+        name="a run publishes into a folder that another one has taken over",
+        path=f"{INFERENCE}/publication.py",
+        old=", confirm=confirm)",
+        new=")",
+        test="tests/integration/test_inference_ranks.py::test_a_run_whose_folder_was_taken_over_publishes_nothing",
+    ),
+    Mutant(
+        name="each rank counts its claims itself",
+        path=f"{INFERENCE}/work_queue.py",
+        old='place = self._distributed.count("shards") - 1\n',
+        new='place = self._place = getattr(self, "_place", -1) + 1\n',
+        test="tests/integration/test_inference_ranks.py::test_the_union_of_the_outputs_is_that_of_one_process_row_for_row[2]",
+    ),
+    Mutant(
+        name="a shard with a failed batch is recorded",
+        path=f"{INFERENCE}/pipeline.py",
+        old="        if work.error is None:\n            try:\n                self._record",
+        new="        if output is not None:\n            try:\n                self._record",
+        test="tests/unit/test_inference_delivery.py::test_a_shard_with_a_failed_batch_is_not_recorded_and_leaves_no_file",
+    ),
+    Mutant(
+        name="a part of the size that an entry names is that of the entry",
+        path=f"{INFERENCE}/ledger.py",
+        old='return hashlib.sha256(self.folder.read(place) or b"").hexdigest() == entry.sha256',
+        new="return True",
+        test="tests/unit/test_inference_ledger.py::test_the_published_part_of_one_run_is_not_taken_for_the_lost_part_of_another_one",
+    ),
+    Mutant(
+        name="a publication keeps the entries of other runs",
+        path=f"{INFERENCE}/ledger.py",
+        old="        self.tidy(ordered)\n",
+        new="",
+        test="tests/unit/test_inference_ledger.py::test_a_publication_leaves_no_entry_of_another_run",
+    ),
+    Mutant(
+        name="old results lose their document before their parts",
+        path=f"{INFERENCE}/ledger.py",
+        old="        folder.remove(MANIFEST)\n        for place",
+        new="        folder.remove(MANIFEST)\n        folder.remove(RUN)\n        for place",
+        test="tests/unit/test_inference_ledger.py::test_a_removal_of_old_results_that_was_cut_off_is_continued",
+    ),
+    Mutant(
+        name="a damaged owner is taken for none",
+        path=f"{INFERENCE}/owner.py",
+        old="return found if isinstance(found, dict) else {}",
+        new="return found if isinstance(found, dict) else None",
+        test="tests/unit/test_inference_ledger.py::test_a_damaged_owner_is_a_dead_one",
     ),
     # -- protocol: frames and events
     Mutant(

@@ -94,6 +94,14 @@ def test_a_killed_rank_costs_only_its_shards_and_another_number_of_ranks_compute
     assert rows(place) == alone
 
 
+def test_a_run_whose_folder_was_taken_over_publishes_nothing(place):
+    (rank,) = infer(place, processor="processors:Robbed")
+
+    assert rank.exit_code == 1
+    assert rank.said("has been taken over by run thief on host gpu-9")
+    assert os.listdir(place / "out") == ["_dtrain"]
+
+
 def test_a_slow_rank_does_not_hold_up_the_others(place, alone):
     ranks = well(infer(place, 2, processor="processors:Slow"))
 

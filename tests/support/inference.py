@@ -16,6 +16,7 @@ PROCESSOR = '''
 import os, signal, time
 import torch
 import airflow_provider_dtrain.train as dtrain
+from airflow_provider_dtrain.train.inference import ledger, output_folder
 
 class Model(dtrain.BatchProcessor):
     def setup(self, ctx):
@@ -50,6 +51,15 @@ class Stops(Model):
             open("stop_requested", "w").close()
         return super().process_batch(batch, batch_idx)
 
+class Robbed(Model):
+    """Finds in the shard that holds row 950 that another run has taken over the folder."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 950).any():
+            thief = ledger.encode({"run": "thief", "key": "thief", "host": "gpu-9", "beat": 1})
+            folder = output_folder.LocalFolder(self.ctx.config["inference"]["outputs"]["path"])
+            folder.write("_dtrain/owner.json", thief)
+        return super().process_batch(batch, batch_idx)
+
 class Slow(Model):
     """Rank 0 takes far longer."""
     def process_batch(self, batch, batch_idx):
@@ -78,6 +88,8 @@ def rows(place: Path, folder: str = "out") -> list[dict[str, Any]]:
     manifest = json.loads((place / folder / "_manifest.json").read_text())
     parts = [place / folder / one["name"] for one in manifest["objects"]]
     assert sorted(os.listdir(place / folder)) == sorted([*(part.name for part in parts), "_manifest.json", "_dtrain"])
+    own = place / folder / "_dtrain"
+    assert [path.name for path in [*own.glob("parts/*"), *own.glob("incomplete/*"), *own.glob("owner.json")]] == []
     table = pa.concat_tables([pq.read_table(part) for part in parts])
     assert manifest["rows"] == table.num_rows
     return table.sort_by("row").to_pylist()  # type: ignore[no-any-return]

@@ -115,7 +115,7 @@ def test_a_publication_leaves_no_entry_of_another_run(folder):
     assert folder.names(DONE) == ["00000.run-2.json"]
 
 
-@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize("call", [1, 2, 3])
 def test_a_run_that_was_replaced_while_it_publishes_removes_no_entry_and_writes_no_manifest(folder, call):
     book = opened(folder)
     entry = compute(book, 0)
@@ -130,6 +130,7 @@ def test_a_run_that_was_replaced_while_it_publishes_removes_no_entry_and_writes_
         book.publish([entry], [], FACTS, {}, confirm=confirm)
     assert folder.read(MANIFEST) is None
     assert book.entries() == {0: entry}
+    assert folder.names() == ([] if call == 1 else ["part-00000.parquet"])
 
 
 def test_a_removal_of_old_results_that_was_cut_off_is_continued(folder):

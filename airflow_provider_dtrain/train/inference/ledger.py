@@ -270,14 +270,15 @@ class Ledger:
     ) -> tuple[dict[str, Any], str | None]:
         """Give every part its final name, remove what does not belong, write the manifest. Can be repeated.
 
-        :param confirm: raises when another run owns the folder by now. Called again right before each step that would
-            harm the results of that run: a process that was stopped for long continues anywhere.
+        :param confirm: raises when another run owns the folder by now. Called right before each step that would harm
+            the results of that run: a process that was stopped for long continues anywhere.
         :return: the manifest, and its sha256; None: the control side publishes
         :raises OutputFolderError: a part is missing
         """
         folder = self.folder
         ordered = sorted(entries, key=lambda entry: entry.shard)
         names = {entry.shard: self.final_name(entry) for entry in ordered if entry.part is not None}
+        confirm()
         for entry in ordered:
             if entry.part is None:
                 continue

@@ -1,0 +1,144 @@
+"""Order of a delivery: a part is durable before its entry, and each name is given to a complete file."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+pytest.importorskip("pyarrow")
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from airflow_provider_dtrain.train.errors import OutputFolderError  # noqa: E402
+from airflow_provider_dtrain.train.inference import output_folder  # noqa: E402
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch  # noqa: E402
+from airflow_provider_dtrain.train.inference.ledger import DONE, Ledger  # noqa: E402
+from airflow_provider_dtrain.train.inference.output_folder import LocalFolder  # noqa: E402
+from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
+from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work  # noqa: E402
+from airflow_provider_dtrain.train.inference.shards import Shard  # noqa: E402
+
+SHARD = Shard(0, "a.parquet", 0, 4, 4, 0)
+
+
+class Rows:
+    """An input with one shard of two batches."""
+
+    def batches(self, shard, batch_size):
+        yield InputBatch(torch.arange(2), 2, None, 0)
+        yield InputBatch(torch.arange(2, 4), 2, None, 2)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(LocalFolder(str(tmp_path / "out")), run="run-1", key="task", suffix="parquet")
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Calls that make files durable, in their order: (call, name of the file or folder)."""
+    found = []
+    fsync, replace, link = os.fsync, os.replace, os.link
+
+    def synced(descriptor):
+        found.append(("sync", os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def named(call, old, new):
+        found.append(("name", os.path.basename(old), os.path.basename(new)))
+        call(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", lambda old, new: named(replace, old, new))
+    monkeypatch.setattr(os, "link", lambda old, new: named(link, old, new))
+    return found
+
+
+def compute(ledger, process=lambda batch, index: {"label": batch}):
+    """Compute the shard, and return the work and the entries."""
+    entries = []
+    pipeline = Pipeline(
+        Rows(), lambda: PartOutput(ledger, OutputOptions.parse({})), process, begin=lambda *_: None,
+        move=lambda batch: batch, beat=lambda _: None, record=lambda work, entry: entries.append((work, entry)),
+        pins=False,
+    )  # fmt: skip
+    work = pipeline.read(SHARD, 2)
+    pipeline.compute(work)
+    pipeline.close()
+    return pipeline, entries
+
+
+def test_a_part_is_in_the_folder_before_its_entry_is_written(ledger):
+    _, ((_, entry),) = compute(ledger)
+
+    assert ledger.place_of(entry) is not None
+    assert ledger.folder.names(DONE) == []
+
+
+def test_a_part_that_could_not_be_delivered_has_no_entry(ledger, monkeypatch):
+    def full(file, name):
+        raise OutputFolderError("No space left on device")
+
+    monkeypatch.setattr(ledger.folder, "deliver", full)
+    pipeline, entries = compute(ledger)
+
+    assert entries == []
+    assert ledger.folder.names(DONE) == []
+    assert [str(work.error) for work in pipeline.failures()] == ["No space left on device"]
+
+
+def test_a_shard_with_a_failed_batch_is_not_recorded_and_leaves_no_file(ledger):
+    def process(batch, index):
+        if index:
+            raise ValueError("broken row")
+        return {"label": batch}
+
+    pipeline, entries = compute(ledger, process)
+
+    assert entries == []
+    assert [type(work.error) for work in pipeline.failures()] == [ValueError]
+    assert [path for path in ledger.folder._root.rglob("*") if path.is_file()] == []
+
+
+def test_a_second_try_of_a_shard_begins_without_the_rows_of_the_first_one(ledger):
+    tries = []
+
+    def process(batch, index):
+        tries.append(index)
+        if tries == [0, 1]:
+            raise ValueError("once")
+        return {"label": batch}
+
+    compute(ledger, process)
+    _, ((work, entry),) = compute(ledger, process)
+
+    assert (entry.rows, work.rows, entry.rows_read) == (4, 4, 4)
+
+
+@pytest.mark.parametrize("call", ["write", "deliver", "rename", "create"])
+def test_a_file_is_durable_before_it_has_its_name(ledger, calls, call):
+    folder = ledger.folder
+    if call == "deliver":
+        with folder.scratch() as file:
+            file.write_bytes(b"rows")
+            folder.deliver(file, "parts/a")
+    elif call == "rename":
+        folder.write("parts/b", b"rows")
+        calls.clear()
+        folder.rename("parts/b", "a")
+    else:
+        getattr(folder, call)("parts/a" if call == "write" else f"{output_folder.OWN}/a", b"rows")
+
+    ((at, (_, old, _)),) = [(at, one) for at, one in enumerate(calls) if one[0] == "name"]
+    if call != "rename":
+        assert ("sync", old) in calls[:at]
+    if call != "create":
+        assert [one[0] for one in calls[at + 1 :]] == ["sync"]
+
+
+def test_work_without_rows_has_an_entry_without_a_part(ledger):
+    _, ((work, entry),) = compute(ledger, lambda batch, index: None)
+
+    assert isinstance(work, Work)
+    assert (entry.part, entry.rows, entry.rows_read) == (None, 0, 4)
