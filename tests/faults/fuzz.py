@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.faults.inference_on_hosts import HostedInference
 from tests.faults.inject import FAULTS, UNDONE_FIRST, Undo, wait
 from tests.faults.verdict import violations
 from tests.faults.world import World
@@ -71,6 +72,33 @@ def one_run(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> 
         recovery_s, found = -1.0, [f"did not settle: {error!r}"]
     walls, cpus = zip(*(world.turns() or [(0.0, 0.0)]), strict=True)
     return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes, (max(walls), max(cpus)))
+
+
+def one_inference(world: World, seed: int, names: Sequence[str], *, most: int = 2) -> Run:
+    """Run a batch inference with some faults, then a second one into its folder, and return the record.
+
+    :param names: faults to choose from
+    :param most: largest number of faults in one run
+    """
+    dice, begun = random.Random(seed), time.monotonic()
+    work, notes = HostedInference(world, f"inference-{seed}", dice.choice([2_000, 20_000, 40_000])), []
+    sizes = dice.choices([1, 2, 4, 6], k=2)
+    held_at = dice.randrange(work.shards)
+    work.allow(held_at)
+    trials = [work.submit(sizes[0], on_unplaceable="wait")]
+    world.until(lambda: work.done() >= held_at and world.ranks(), f"{held_at} shards", 120)
+    chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
+    try:
+        disturb(world, dice, chosen, notes)
+        world.heal()
+        work.allow(work.shards + 1)
+        recovery_s = world.settle(trials)
+        trials.append(work.submit(sizes[1], on_unplaceable="wait"))
+        world.settle(trials)
+        found = [*violations(world, trials), *work.violations()]
+    except Exception as error:
+        recovery_s, found = -1.0, [f"did not settle: {error!r}"]
+    return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes)
 
 
 def disturb(world: World, dice: random.Random, chosen: Sequence[str], notes: list[str]) -> None:

@@ -1,6 +1,7 @@
 """Fuzz runs with faults on real hosts: a table of runs, violations and recovery times per fault.
 
     python -m tests.faults.soak --seed 1 --runs 100 --worlds 2
+    python -m tests.faults.soak --seed 1 --runs 20 --inference
     python -m tests.faults.soak --seed 1 --runs 20 --airflow
 
 Requires root. Each world has its own three hosts, store and trigger process. Worlds run in parallel. With
@@ -34,6 +35,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--database", choices=["sqlite", "postgresql", "both"], default="both")
     parser.add_argument("--faults", help="comma-separated names of the only faults")
     parser.add_argument("--most", type=int, default=2, help="most faults in one run")
+    parser.add_argument("--inference", action="store_true", help="batch inferences instead of training")
     parser.add_argument("--airflow", action="store_true", help="one world, with a complete Airflow")
     parser.add_argument("--out", type=Path, help="folder for the results")
     parser.add_argument("--world", type=int, help=argparse.SUPPRESS)
@@ -42,7 +44,7 @@ def arguments() -> argparse.Namespace:
 
 def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
     """Run this world's share of the seeds. A new world replaces one with a violation."""
-    from tests.faults.fuzz import one_run, possible
+    from tests.faults.fuzz import one_inference, one_run, possible
     from tests.faults.world import World, can_set_clocks
 
     stop_at = time.monotonic() + options.minutes * 60
@@ -57,7 +59,8 @@ def one_world(options: argparse.Namespace, number: int, out: Path) -> None:
             for _ in range(min(12, len(seeds))):
                 if time.monotonic() > stop_at:
                     return
-                run = one_run(world, seeds.pop(0), names, most=options.most)
+                one = one_inference if options.inference else one_run
+                run = one(world, seeds.pop(0), names, most=options.most)
                 note(out / f"world-{number}.tsv", run, database)
                 if run.violations:
                     keep(out, run, world)

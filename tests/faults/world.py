@@ -197,15 +197,15 @@ class World:
             document["checkpoint_storage"] = {"type": "shared_fs", "host_path": str(self.shared)}
         return self._submit(document, ends, (slots, until))
 
-    def infer(self, section: dict[str, Any], slots: int, *, ends: tuple[str, ...] = ("completed",)) -> int:
+    def infer(self, section: dict[str, Any], slots: int, *, ends: tuple[str, ...] = ("completed",), **more: Any) -> int:
         """Submit a batch inference and return its id. It has no steps.
 
         :param section: ``inference`` of the configuration
         :param ends: states in which the trial may end
         """
         document = {
-            "name": "inference", "inference": section, "model_dir": "code", "max_restarts": 20,
-            "resources": {"slots_per_trial": slots, "pool": POOL},
+            "name": "inference", "inference": section, "model_dir": "inference_code", "max_restarts": 20,
+            "resources": {"slots_per_trial": slots, "pool": POOL}, **more,
         }  # fmt: skip
         return self._submit(document, ends, (slots, 0))
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 from airflow_provider_dtrain.train.errors import OutputFolderError  # noqa: E402
 from airflow_provider_dtrain.train.inference import output_folder  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch  # noqa: E402
-from airflow_provider_dtrain.train.inference.ledger import DONE, Ledger  # noqa: E402
+from airflow_provider_dtrain.train.inference.ledger import DONE, PARTS, Ledger  # noqa: E402
 from airflow_provider_dtrain.train.inference.output_folder import LocalFolder  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work  # noqa: E402
@@ -77,8 +77,12 @@ def test_a_part_is_in_the_folder_before_its_entry_is_written(ledger):
 
 
 def test_a_part_that_could_not_be_delivered_has_no_entry(ledger, monkeypatch):
+    deliver = ledger.folder.deliver
+
     def full(file, name):
-        raise OutputFolderError("No space left on device")
+        if name.startswith(PARTS):
+            raise OutputFolderError("No space left on device")
+        deliver(file, name)
 
     monkeypatch.setattr(ledger.folder, "deliver", full)
     pipeline, entries = compute(ledger)
