@@ -34,6 +34,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     home, dags = tmp_path_factory.mktemp("airflow"), tmp_path_factory.mktemp("dags")
     for folder in (ROOT / "dags", ROOT / "tests" / "jobs"):
         shutil.copytree(folder, dags, dirs_exist_ok=True)
+    # An asset starts it, so no DAG run can name one of the pools.
+    continuous = dags / "dtrain_continuous.py"
+    continuous.write_text(continuous.read_text().replace('"pool": Param(None', '"pool": Param("nfs"'))
     with NamespaceHosts(count=3, slots=2) as own, NamespaceHosts(count=2, slots=2, shared_home=True) as nfs:
         cluster = Cluster(home, dags, {"gpus": own, "nfs": nfs})
         try:

@@ -170,10 +170,12 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     async def nothing(*_: Any, **__: Any) -> Any:
         profiling = SimpleNamespace(enabled=False)
         return SimpleNamespace(
-            config=SimpleNamespace(preemption_timeout=1.0, hang_timeout=1.0, max_runtime=None, profiling=profiling)
+            config=SimpleNamespace(
+                preemption_timeout=1.0, hang_timeout=1.0, max_runtime=None, profiling=profiling, inference=None
+            )
         )
 
-    async def after(job: Any, gang: Any) -> None:
+    async def after(job: Any, gang: Any, collector: Any) -> None:
         world.steps.append("after")
 
     async def copy() -> None:

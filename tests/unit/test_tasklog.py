@@ -58,7 +58,7 @@ async def test_thousands_of_validations_are_a_few_records_that_count_the_rest(
     log = TaskLog(logger, None)
     runner = AttemptRunner(SimpleNamespace(log=log))  # type: ignore[arg-type]
     for event in validations(8500):
-        runner._on_event(None, "h", event)  # type: ignore[arg-type]
+        runner._on_event(None, None, "h", event)  # type: ignore[arg-type]
     assert len(logger.records) < 100
     await until(lambda: not log._lines)
     shown = [line for _, text in logger.records for line in text.split("\n")]
