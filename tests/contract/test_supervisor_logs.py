@@ -57,7 +57,7 @@ def test_a_log_is_cut_and_keeps_head_and_end(host: Host) -> None:
 def test_a_follower_reads_on_beyond_a_cut_and_takes_it_for_no_other_file(host: Host) -> None:
     channel = host.channel()
     flood = "import os, time\nfor n in range(600):\n    os.write(1, b'x' * 65535 + b'\\n'); time.sleep(0.005)\n"
-    # What is written during a cut is lost: the last line follows the last cut.
+    # Lines that are written during a cut are lost, so the last line follows the last cut.
     cut = f"while os.fstat(1).st_blocks * 512 > {LIMIT}:\n    time.sleep(0.01)\ntime.sleep(0.5)\n"
     start(channel, make_plan(RUN, "python", "-c", flood + cut + "print('last word')", log_limit_bytes=LIMIT))
     assert channel.wait_event(RUN, "ended")["reason"] == "completed"

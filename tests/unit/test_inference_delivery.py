@@ -10,13 +10,14 @@ pytest.importorskip("pyarrow")
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from airflow_provider_dtrain.train.errors import OutputFolderError  # noqa: E402
+from airflow_provider_dtrain.train.errors import FolderInUseError, OutputFolderError  # noqa: E402
 from airflow_provider_dtrain.train.inference import output_folder  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch  # noqa: E402
 from airflow_provider_dtrain.train.inference.ledger import DONE, PARTS, Ledger  # noqa: E402
 from airflow_provider_dtrain.train.inference.output_folder import LocalFolder  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work  # noqa: E402
+from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop  # noqa: E402
 from airflow_provider_dtrain.train.inference.shards import Shard  # noqa: E402
 
 SHARD = Shard(0, "a.parquet", 0, 4, 4, 0)
@@ -146,3 +147,21 @@ def test_work_without_rows_has_an_entry_without_a_part(ledger):
 
     assert isinstance(work, Work)
     assert (entry.part, entry.rows, entry.rows_read) == (None, 0, 4)
+
+
+class LostFolder:
+    """The claim of a run whose folder belongs to another one by now."""
+
+    def check(self):
+        raise FolderInUseError("run-2 has taken it over")
+
+
+def test_a_run_that_lost_its_folder_records_no_shard(ledger):
+    ((work, entry),) = compute(ledger)[1]
+    loop = ShardLoop.__new__(ShardLoop)
+    loop._owner = LostFolder()
+    loop._ledger = ledger
+
+    with pytest.raises(FolderInUseError, match="run-2"):
+        loop._record(work, entry)
+    assert ledger.folder.names(DONE) == []
