@@ -18,6 +18,7 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from testbed.netns import NamespaceHosts
 from testbed.stores import new_sqlite
+from tests.support.bucket import Bucket, s3_server
 from tests.support.cluster import Cluster
 from tests.support.engines import Engine, register
 
@@ -44,6 +45,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             yield cluster
         finally:
             cluster.close()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Bucket]:
+    """A bucket of a server that the module starts."""
+    with s3_server() as found:
+        yield found
 
 
 @pytest.fixture

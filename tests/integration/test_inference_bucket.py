@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs import open_input
-from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server
+from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY
 
 torch = pytest.importorskip("torch")
 pa = pytest.importorskip("pyarrow")
@@ -17,12 +17,6 @@ fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 pytestmark = [pytest.mark.torch, pytest.mark.nightly]
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    with s3_server() as found:
-        yield found
 
 
 @pytest.fixture

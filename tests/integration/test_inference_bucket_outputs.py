@@ -23,7 +23,7 @@ from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger  # noqa
 from airflow_provider_dtrain.train.inference.output_folder import RemoteFolder  # noqa: E402
 from airflow_provider_dtrain.train.inference.owner import OWNER, Owner  # noqa: E402
 from airflow_provider_dtrain.train.inference.shards import Shard  # noqa: E402
-from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY, s3_server  # noqa: E402
+from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY  # noqa: E402
 from tests.support.inference import PROCESSOR, rows_of_a_loop, write_input  # noqa: E402
 from tests.support.ranks import ROOT, run_ranks  # noqa: E402
 
@@ -31,12 +31,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.nightly]
 
 FACTS = {"inputs": {"rows": 20}}
 SHARDS = [Shard(index, "a.parquet", index * 10, index * 10 + 10, 10, index * 10) for index in range(2)]
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    with s3_server() as found:
-        yield found
 
 
 @pytest.fixture

@@ -9,19 +9,13 @@ import pytest
 
 from airflow_provider_dtrain.train.checkpoint import disk, storage
 from airflow_provider_dtrain.train.errors import CheckpointError
-from tests.support.bucket import BUCKET, s3_server
+from tests.support.bucket import BUCKET
 from tests.support.ranks import run_ranks, script
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(scope="module")
-def bucket():
-    with s3_server() as found:
-        yield found
 
 
 @pytest.fixture

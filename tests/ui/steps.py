@@ -16,15 +16,7 @@ def act(page: Page, menu: str, action: str, *, answer: str = "") -> None:
     """
     page.get_by_role("button", name=menu, exact=True).focus()
     page.keyboard.press("Enter")
-    item = page.get_by_role("menuitem", name=action, exact=True)
-    item.wait_for(timeout=WAIT_MS)
-    for _ in range(10):
-        if item.get_attribute("data-highlighted") is not None:
-            break
-        page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog").or_(page.get_by_role("alertdialog"))
-    dialog.wait_for(timeout=WAIT_MS)
+    dialog = open_dialog(page, action)
     if answer:
         page.keyboard.press("Control+A")
         page.keyboard.type(answer)
@@ -35,6 +27,20 @@ def act(page: Page, menu: str, action: str, *, answer: str = "") -> None:
         page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     dialog.wait_for(state="hidden", timeout=WAIT_MS)
+
+
+def open_dialog(page: Page, action: str) -> Locator:
+    """Choose an action in the open menu with the keyboard, and return its dialog."""
+    item = page.get_by_role("menuitem", name=action, exact=True)
+    item.wait_for(timeout=WAIT_MS)
+    for _ in range(10):
+        if item.get_attribute("data-highlighted") is not None:
+            break
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog").or_(page.get_by_role("alertdialog"))
+    dialog.wait_for(timeout=WAIT_MS)
+    return dialog
 
 
 def row(page: Page, text: str) -> Locator:

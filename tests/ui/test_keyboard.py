@@ -9,7 +9,7 @@ import pytest
 from testbed.browser import Visit
 from testbed.pages_site import PagesSite
 from tests.ui.facts import PAGES
-from tests.ui.steps import WAIT_MS
+from tests.ui.steps import WAIT_MS, open_dialog
 
 pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 REACHED = ("cluster", "queue", "experiments", "experiment", "trial", "editor", "compare", "experiment-hyperparameters")
@@ -77,15 +77,7 @@ def test_the_menu_of_a_row_is_opened_used_and_left_with_the_keyboard(
         items.first.wait_for(state="hidden", timeout=WAIT_MS)
         page.wait_for_function(f"name => ({focused})() === name", arg=name, timeout=WAIT_MS)
     page.keyboard.press("Enter")
-    item = page.get_by_role("menuitem", name=chosen, exact=True)
-    item.wait_for(timeout=WAIT_MS)
-    for _ in range(10):
-        if item.get_attribute("data-highlighted") is not None:
-            break
-        page.keyboard.press("ArrowDown")
-    page.keyboard.press("Enter")
-    dialog = page.get_by_role("dialog").or_(page.get_by_role("alertdialog"))
-    dialog.wait_for(timeout=WAIT_MS)
+    dialog = open_dialog(page, chosen)
     page.keyboard.press("Escape")
     dialog.wait_for(state="hidden", timeout=WAIT_MS)
     page.wait_for_function(f"name => ({focused})() === name", arg=name, timeout=WAIT_MS)
