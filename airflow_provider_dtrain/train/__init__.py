@@ -36,6 +36,7 @@ from airflow_provider_dtrain.train.errors import (
     FolderInUseError,
     HparamError,
     InputError,
+    InputUnavailableError,
     InvalidHP,
     LeaderFailedError,
     LimitError,
@@ -52,6 +53,7 @@ from airflow_provider_dtrain.train.errors import (
     SetupError,
     TrainError,
     TrialClassError,
+    UnusableFolderError,
 )
 from airflow_provider_dtrain.train.initialization import init
 from airflow_provider_dtrain.train.prepared import parameters_sha256, unwrap
@@ -67,6 +69,7 @@ __all__ = [
     "FolderInUseError",
     "HparamError",
     "InputError",
+    "InputUnavailableError",
     "InvalidHP",
     "LeaderFailedError",
     "LimitError",
@@ -83,6 +86,7 @@ __all__ = [
     "SetupError",
     "TrainError",
     "TrialClassError",
+    "UnusableFolderError",
     "init",
     "parameters_sha256",
     "unwrap",

@@ -17,6 +17,9 @@ from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HE
 LEADER_TIMEOUT_S = 6 * 3600
 #: Large byte strings are sent in pieces of this size.
 PIECE_BYTES = 64 * 1024 * 1024
+#: Word of a leader that has succeeded, and most characters of the error of one that has failed.
+DONE = b"done"
+ERROR_CHARACTERS = 2000
 
 
 class Distributed:
@@ -228,11 +231,9 @@ class Distributed:
             return
         with HERE.at(FOLLOWERS):
             self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
-        if self._store.get(key) != b"done":
-            raise LeaderFailedError(
-                f"Local rank 0 of this host (host {self._env.group_rank} of the gang) failed in local_leader_first; "
-                "see its error for the cause."
-            )
+        if (found := self._store.get(key)) != DONE:
+            where = f"Local rank 0 of this host (host {self._env.group_rank} of the gang)"
+            raise LeaderFailedError(f"{where} failed in local_leader_first: {_words(found)}")
         yield
 
     def on_chief(self, function: Callable[[], Any]) -> Any:
@@ -250,22 +251,26 @@ class Distributed:
             return self.broadcast(value)
         with HERE.at(OTHERS):
             self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
-        if self._store.get(key) != b"done":
-            raise LeaderFailedError("Rank 0 failed in a call that only rank 0 runs; see its error for the cause.")
+        if (found := self._store.get(key)) != DONE:
+            raise LeaderFailedError(f"Rank 0 failed in a call that only rank 0 runs: {_words(found)}")
         return self.broadcast()
 
     @contextlib.contextmanager
     def _telling(self, key: str) -> Iterator[None]:
         try:
             yield
-        except BaseException:
-            self._tell(key, "failed")
+        except BaseException as error:
+            self._tell(key, f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS].encode(errors="replace"))
             raise
-        self._tell(key, "done")
+        self._tell(key, DONE)
 
-    def _tell(self, key: str, word: str) -> None:
+    def _tell(self, key: str, word: bytes) -> None:
         if self._store is not None:
             self._store.set(key, word)
+
+
+def _words(error: bytes) -> str:
+    return error.decode(errors="replace")
 
 
 def choose_device(env: Environment, wanted: str | None) -> Any:

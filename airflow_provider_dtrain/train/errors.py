@@ -18,10 +18,12 @@
     ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
     ├── ResultError              the result of a decorated function cannot become an XCom
     ├── InputError               an input of a batch inference is empty, cannot be read, or changed
+    │   └── InputUnavailableError    its storage does not answer now
     ├── OutputError              an output of a batch inference cannot be written
     │   ├── ResultRowsError      a processor returns another number of rows than its batch has
     │   ├── SchemaError          a column of the output has no type, or another one than declared or before
     │   └── OutputFolderError    the output folder cannot be read or written
+    │       ├── UnusableFolderError    this account may not write to it, or it is not the same on all hosts
     │       ├── FolderInUseError   another run writes to it, or has taken it over
     │       └── OtherRunError    it holds results of other inputs, code, weights or settings
     ├── BadShardError            a shard of a batch inference failed too often
@@ -119,6 +121,10 @@ class InputError(TrainError):
     """Raised when an input of a batch inference is empty, cannot be read, or is not the one that was planned."""
 
 
+class InputUnavailableError(InputError):
+    """Raised when the storage of an input does not answer. Another attempt may succeed."""
+
+
 class OutputError(TrainError):
     """Raised when an output of a batch inference cannot be written."""
 
@@ -133,6 +139,10 @@ class SchemaError(OutputError):
 
 class OutputFolderError(OutputError):
     """Raised when the output folder of a batch inference cannot be read or written."""
+
+
+class UnusableFolderError(OutputFolderError):
+    """Raised when the output folder refuses this account, or is not the same folder on all hosts."""
 
 
 class FolderInUseError(OutputFolderError):

@@ -112,3 +112,21 @@ async def test_a_paused_run_gives_way_between_shards_and_computes_the_rest(engin
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
     assert rows(place) == rows_of_a_loop()
+
+
+async def test_an_input_that_no_restart_can_mend_ends_the_trial_at_once_with_the_error_of_rank_0(
+    engine: Engine, place: Path
+) -> None:
+    (place / "in" / "b.parquet").write_bytes(b"PAR1 is no table")
+    wanted = {**document(place), "max_restarts": 3}
+    ticket = engine.submit(wanted, folder=place)
+
+    outcome = await engine.carry(ticket)
+
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert (outcome.state, outcome.failure.error, outcome.failure.rank) == ("errored", "TrainingRefusedError", 0)
+    assert f"InputError: {place / 'in' / 'b.parquet'} cannot be read as Parquet" in outcome.failure.cause
+    trial = engine.hook.store.trials.get(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (1, 0)
+    assert held(engine) == []

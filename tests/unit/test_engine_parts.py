@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_failure_cannot_name_a_class_outside_the_tree() -> None:
     [
         ("airflow_provider_dtrain.train.errors.OptimizerError: no 'addam'", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.OtherRunError: other code", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.InputError: the input is empty", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.SchemaError: other types", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.FolderInUseError: by run t2.1.4", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.UnusableFolderError: denied", errors.TrainingRefusedError),
+        (
+            "airflow_provider_dtrain.train.errors.LeaderFailedError: Rank 0 failed in a call that only rank 0 runs: "
+            "InputError: the input is empty",
+            errors.TrainingRefusedError,
+        ),
+        (
+            "airflow_provider_dtrain.train.errors.LeaderFailedError: Rank 0 failed in a call that only rank 0 runs: "
+            "OSError: InputError: no",
+            errors.RankFailedError,
+        ),
+        ("airflow_provider_dtrain.train.errors.OutputFolderError: no space left", errors.RankFailedError),
+        ("airflow_provider_dtrain.train.errors.InputUnavailableError: timed out", errors.RankFailedError),
         ("airflow_provider_dtrain.train.errors.NonFiniteLossError: loss is NaN", errors.RankFailedError),
         ("mine.SetupError: no", errors.RankFailedError),
     ],
@@ -100,6 +117,36 @@ def test_a_rank_that_waited_for_rank_0_is_not_the_cause() -> None:
     found = cause(GangEnd(exits=[waited, left(0, at=2.0, message="OSError: no space")]))
     assert isinstance(found, errors.RankFailedError)
     assert found.rank == 0
+
+
+WAITED = "LeaderFailedError: Rank 0 failed in a call that only rank 0 runs: InputError: the input is empty"
+
+
+def test_rank_0_is_the_cause_also_if_its_supervisor_had_ended_it_after_its_error() -> None:
+    refused = left(0, -15, at=3.0, message="InputError: the input is empty", signal=True)
+    found = cause(GangEnd(exits=[left(1, at=1.0, message=WAITED), left(2, at=2.0, message=WAITED), refused]))
+    assert isinstance(found, errors.RankFailedError)
+    assert (found.rank, str(found).splitlines()[0]) == (
+        0, "Rank 0 on host 'h0' failed first (signal 15): InputError: the input is empty"
+    )  # fmt: skip
+
+
+def test_a_rank_that_waited_names_the_error_of_rank_0_if_that_one_left_no_record() -> None:
+    ended = left(0, -15, at=3.0, message="killed by SIGTERM", signal=True)
+    found = cause(GangEnd(exits=[left(1, message=WAITED), ended]))
+    assert isinstance(found, errors.RankFailedError)
+    assert (found.rank, "InputError: the input is empty" in str(found)) == (1, True)
+
+
+def test_the_leader_of_a_rank_that_waited_for_its_host_is_on_its_host() -> None:
+    words = "LeaderFailedError: Local rank 0 of this host (host 1 of the gang) failed in local_leader_first: OSError: x"
+
+    def on(host: str, rank: int, message: str) -> RankExit:
+        return dataclasses.replace(left(rank, message=message, signal=message != words), host=host)
+
+    gang = [on("a", 0, "ValueError: the signal"), on("b", 2, "OSError: x"), on("b", 3, words)]
+    assert isinstance(found := cause(GangEnd(exits=gang)), errors.RankFailedError)
+    assert (found.rank, found.host) == (2, "b")
 
 
 def test_the_first_failure_is_by_the_control_sides_clock_also_when_the_events_were_read_back() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train.errors import InputError, SetupError
+from airflow_provider_dtrain.train.errors import InputError, InputUnavailableError, SetupError
 from airflow_provider_dtrain.train.inference.inputs.listing import identity_of, list_input
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.sources import Sources
+from airflow_provider_dtrain.train.inference.inputs.sources import Sources, unreadable
 from airflow_provider_dtrain.train.inference.libraries import require
 
 
@@ -166,6 +167,27 @@ def test_urls_of_any_file_system_are_listed_and_read(pattern):
         assert [batch.rows for batch in found.batches(shard, 8)] == [1]
     finally:
         memory.rm("/listing", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "may_pass"),
+    [
+        ("/data/a.parquet", FileNotFoundError(errno.ENOENT, "gone"), False),
+        ("/data/a.parquet", PermissionError(errno.EACCES, "denied"), False),
+        ("/data/a.parquet", OSError(errno.ESTALE, "stale file handle"), True),
+        ("/data/a.parquet", OSError("Couldn't deserialize thrift"), False),
+        ("/data/a.parquet", ValueError("no magic bytes"), False),
+        ("s3://b/a.parquet", FileNotFoundError("gone"), False),
+        ("s3://b/a.parquet", PermissionError("Access Denied"), False),
+        ("s3://b/a.parquet", OSError(errno.EBUSY, "slow down"), True),
+        ("s3://b/a.parquet", RuntimeError("the endpoint does not answer"), True),
+        ("s3://b/a.parquet", ValueError("no magic bytes"), False),
+    ],
+)
+def test_a_storage_that_does_not_answer_is_told_from_an_input_that_no_attempt_can_read(path, error, may_pass):
+    found = unreadable(path, f"{path} cannot be read", error)
+    assert (type(found) is InputUnavailableError) == may_pass
+    assert str(found).startswith(f"{path} cannot be read: {type(error).__name__}: ")
 
 
 def test_a_missing_library_is_a_setup_error_with_the_command(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -236,6 +236,10 @@ _AFTERMATH = re.compile(
     # Of the training library: rank 0 has the cause.
     r"|LeaderFailedError: "
 )
+#: A rank that waited for rank 0, or for the first rank of its host.
+_WAITED = re.compile(r"LeaderFailedError: (?P<local>Local )?[Rr]ank 0 ")
+#: Messages that a supervisor writes for a rank without a record of its own.
+_WITHOUT_RECORD = ("killed by ", "exit code ")
 _RENDEZVOUS = re.compile(
     r"TCPStore|c10d|DistNetworkError|DistStoreError|init_process_group|rendezvous|(?:server|client) socket"
     r"|gloo/transport",
@@ -257,10 +261,26 @@ def first_failure(exits: Iterable[RankExit]) -> RankExit | None:
     """Return the exit that caused the failure, or None when every rank succeeded.
 
     This is the first failed exit by the control side's clock. Ranks that only noticed a missing peer come after
-    all other ranks, and ranks that the supervisor sent a signal come last.
+    all other ranks, and ranks that the supervisor sent a signal come last. A rank that waited for a leader proves that
+    the leader failed before the signal, so the leader's own record is the cause.
     """
     failed = [leaving for leaving in exits if leaving.exit_code != 0]
-    return min(failed, key=lambda leaving: (_remoteness(leaving), leaving.corrected_at, leaving.rank), default=None)
+    found = min(failed, key=lambda leaving: (_remoteness(leaving), leaving.corrected_at, leaving.rank), default=None)
+    leader = _leader_of(found, failed) if found is not None else None
+    return replace(leader, sent_signal=False) if leader is not None else found
+
+
+def _leader_of(waited: RankExit, failed: Iterable[RankExit]) -> RankExit | None:
+    """Return the exit of the leader that a rank waited for in vain, if the leader left a record of its error."""
+    found = _WAITED.match(waited.message)
+    if found is None:
+        return None
+    is_local = found["local"] is not None
+    group = [one for one in failed if one.host == waited.host or not is_local]
+    leader = min(group, key=lambda leaving: leaving.rank)
+    if leader is waited or (leader.rank != 0 and not is_local):
+        return None
+    return leader if leader.error and not leader.message.startswith(_WITHOUT_RECORD) else None
 
 
 def classify(leaving: RankExit) -> Kind:

@@ -31,11 +31,14 @@ if TYPE_CHECKING:
 
 #: Most characters of a text about processes that a host names.
 SHOWN_CHARS = 1000
-#: Last line of the traceback of an error that the training library raises on purpose; see train/errors.py.
+#: Errors that the training library raises on purpose, and that another attempt would raise again; see train/errors.py.
+_FINAL = (
+    "SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError"
+    "|InputError|SchemaError|UnusableFolderError|FolderInUseError|OtherRunError"
+)
+#: Last line of the traceback of such an error, on the rank itself or on one that waited for it.
 _REFUSED = re.compile(
-    r"^airflow_provider_dtrain\.train\.errors\."
-    r"(SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError|OtherRunError): ",
-    re.MULTILINE,
+    rf"^airflow_provider_dtrain\.train\.errors\.(LeaderFailedError: [^:]{{0,100}}: )?({_FINAL}): ", re.MULTILINE
 )
 
 

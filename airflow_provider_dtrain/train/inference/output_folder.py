@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from airflow_provider_dtrain.train.checkpoint.disk import sync_folder
 from airflow_provider_dtrain.train.checkpoint.storage import is_url
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
-from airflow_provider_dtrain.train.errors import OutputFolderError
+from airflow_provider_dtrain.train.errors import OutputFolderError, UnusableFolderError
 
 #: Folder of the ledger, and of everything that is not published yet.
 OWN = "_dtrain"
@@ -297,7 +297,8 @@ def explained(location: str, errors: type[Exception] = OSError) -> Iterator[None
     except (FileNotFoundError, OutputFolderError):
         raise
     except errors as error:
-        raise OutputFolderError(f"The output folder {location} cannot be used: {error}.") from error
+        kind = UnusableFolderError if isinstance(error, (PermissionError, NotADirectoryError)) else OutputFolderError
+        raise kind(f"The output folder {location} cannot be used: {error}.") from error
 
 
 def _sync(file: Path) -> None:

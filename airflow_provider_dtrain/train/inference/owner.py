@@ -77,13 +77,14 @@ class Owner:
     def check(self) -> None:
         """Raise when the folder belongs to another run by now, or this run cannot know. Takes no time.
 
-        :raises FolderInUseError: another run has taken the folder over, or may have
+        :raises FolderInUseError: another run has taken the folder over
+        :raises OutputFolderError: another run may have
         """
         if self._problem is not None:
             raise self._problem
         silent_s = time.monotonic() - self._confirmed_at
         if silent_s > DEAD_AFTER_BEATS * self._beat_s:
-            raise FolderInUseError(
+            raise OutputFolderError(
                 f"This run has not reached the output folder {self._folder.location} for {silent_s:.0f} s, so another "
                 "run may own it. The next attempt continues from the shards that are done."
             )

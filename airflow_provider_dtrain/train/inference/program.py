@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.context import Context
-from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError
+from airflow_provider_dtrain.train.errors import OtherRunError, UnusableFolderError
 from airflow_provider_dtrain.train.inference import batch_size, fingerprint, processor_loader, publication
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.collected import CollectedFolder, CollectedLedger
@@ -25,6 +25,7 @@ from airflow_provider_dtrain.train.inference.run import Begun, Run
 from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop
 from airflow_provider_dtrain.train.inference.weights import Weights
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
+from airflow_provider_dtrain.train.reports import failure
 
 log = logging.getLogger(__name__)
 
@@ -101,6 +102,10 @@ def _owned(run: Run, folder: OutputFolder, ledger: Ledger) -> Iterator[Owner | N
     try:
         run.ctx.distributed.on_chief(acquire)
         yield owner
+    except Exception as error:
+        # At once: ranks that wait for rank 0 may end first, and their supervisor then ends this process.
+        failure.record(error)
+        raise
     finally:
         if owner is not None:
             owner.release()
@@ -109,7 +114,7 @@ def _owned(run: Run, folder: OutputFolder, ledger: Ledger) -> Iterator[Owner | N
 def _check_common(run: Run, folder: OutputFolder) -> None:
     """Raise when the hosts do not see the same folder. Called by all ranks.
 
-    :raises OutputFolderError: names the hosts that do not see what rank 0 wrote
+    :raises UnusableFolderError: names the hosts that do not see what rank 0 wrote
     """
     distributed = run.ctx.distributed
     name = f"{OWN}/{COMMON}{run.name}"
@@ -119,7 +124,7 @@ def _check_common(run: Run, folder: OutputFolder) -> None:
         folder.remove(name)
     apart = sorted({host for sees, host in answers if not sees})
     if apart:
-        raise OutputFolderError(
+        raise UnusableFolderError(
             f"The output folder {folder.location} is not the same on all hosts: {', '.join(apart)} did not see a file "
             f"that {answers[0][1]} wrote into it. Use shared storage or a URL, or set inference.collect: true."
         )

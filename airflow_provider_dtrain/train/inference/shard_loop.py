@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.errors import BadShardError, OutputError, ResultRowsError, SchemaError
+from airflow_provider_dtrain.train.errors import BadShardError, OutputError, ResultRowsError, SchemaError, SetupError
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.inputs import Input
 from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, Entry, Ledger, difference
@@ -256,7 +256,7 @@ class ShardLoop:
 
 
 def _is_of_shard(error: BaseException) -> bool:
-    """Return False for a full disk, a folder that is gone, or a stop of the interpreter."""
+    """Return False for a full disk, a folder that is gone, a missing library, or a stop of the interpreter."""
     if isinstance(error, OutputError):
         return isinstance(error, (ResultRowsError, SchemaError))
-    return isinstance(error, Exception)
+    return isinstance(error, Exception) and not isinstance(error, SetupError)

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, fitted, same_schema
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, reason
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, unreadable
 from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches
 from airflow_provider_dtrain.train.inference.shards import Shard, default_shard_rows
 
@@ -90,7 +90,8 @@ class ParquetReader:
             raise
         except Exception as error:
             self._open_file = None
-            raise InputError(f"{shard.source} cannot be read as Parquet ({shard.label}): {reason(error)}") from error
+            words = f"{shard.source} cannot be read as Parquet ({shard.label})"
+            raise unreadable(shard.source, words, error) from error
 
     def _opened(self, shard: Shard) -> _OpenFile:
         self._sources.check_version(shard)
@@ -107,7 +108,7 @@ class ParquetReader:
         except TrainError:
             raise
         except Exception as error:
-            raise InputError(f"{file.path} cannot be read as Parquet: {reason(error)}") from error
+            raise unreadable(file.path, f"{file.path} cannot be read as Parquet", error) from error
 
 
 class _OpenFile:

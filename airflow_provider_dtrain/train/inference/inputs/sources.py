@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import logging
 import os
@@ -12,7 +13,7 @@ from typing import Any, BinaryIO
 
 from airflow_provider_dtrain.train.checkpoint.storage import is_url
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
-from airflow_provider_dtrain.train.errors import InputError, TrainError
+from airflow_provider_dtrain.train.errors import InputError, InputUnavailableError, TrainError
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 log = logging.getLogger(__name__)
@@ -22,6 +23,14 @@ HIDDEN = ("_", ".")
 #: Keys under which fsspec file systems keep a checksum of an object, and the time of its last change.
 CHECKSUM_KEYS = ("ETag", "etag", "md5Hash", "content_md5")
 TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "created")
+#: Error numbers of a file system whose server, network or process is overloaded or away.
+_PASSING = frozenset(
+    {
+        *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED),
+        *(errno.EREMOTEIO, errno.EAGAIN, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class Sources:
         except TrainError:
             raise
         except Exception as error:
-            raise InputError(f"inputs.path {path} cannot be listed: {reason(error)}") from error
+            raise unreadable(path, f"inputs.path {path} cannot be listed", error) from error
         return Entry(path, tuple(sorted(set(files), key=lambda one: one.path)), is_folder)
 
     def file(self, path: str) -> SourceFile:
@@ -88,8 +97,10 @@ class Sources:
             if is_remote(path):
                 return _remote_file(path, self.system(path).info(path))
             return _local_file(local(path))
+        except TrainError:
+            raise
         except Exception as error:
-            raise InputError(f"{path} cannot be read: {reason(error)}") from error
+            raise unreadable(path, f"{path} cannot be read", error) from error
 
     def check_version(self, shard: Shard) -> None:
         """Check that a shard's file is the one that was planned.
@@ -133,7 +144,7 @@ class Sources:
             with self.open(path) as file:
                 return file.read()
         except Exception as error:
-            raise InputError(f"{path} cannot be read: {reason(error)}") from error
+            raise unreadable(path, f"{path} cannot be read", error) from error
 
     def _local(self, path: str) -> tuple[bool, list[SourceFile]]:
         if os.path.isdir(path):
@@ -179,11 +190,35 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def unreadable(path: str, words: str, error: BaseException) -> InputError:
+    """Return the error of an input that cannot be read.
+
+    :param words: subject and verb of its message
+    :return: :class:`InputUnavailableError` if the storage may answer another attempt
+    """
+    kind = InputUnavailableError if _may_pass(path, error) else InputError
+    return kind(f"{words}: {reason(error)}")
+
+
+def _may_pass(path: str, error: BaseException) -> bool:
+    """Return whether an error comes from a storage that does not answer.
+
+    pyarrow reports damaged files as OSError without a number, and as ValueError. Clients of object stores have errors
+    of their own for everything that is not known.
+    """
+    if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ValueError)):
+        return False
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _PASSING or is_remote(path)
+    return is_remote(path) and not type(error).__module__.startswith("pyarrow")
+
+
 def _content(path: str, found: Any) -> bytes:
     if isinstance(found, bytes):
         return found
-    cause = reason(found) if isinstance(found, BaseException) else "the storage returned no content"
-    raise InputError(f"{path} cannot be read: {cause}") from (found if isinstance(found, BaseException) else None)
+    if isinstance(found, BaseException):
+        raise unreadable(path, f"{path} cannot be read", found) from found
+    raise InputError(f"{path} cannot be read: the storage returned no content")
 
 
 def _below(match: str) -> Iterable[str]:
@@ -241,7 +276,7 @@ def _local_file(path: str) -> SourceFile:
     try:
         facts = os.stat(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {reason(error)}") from error
+        raise unreadable(path, f"{path} cannot be read", error) from error
     if not stat.S_ISREG(facts.st_mode):
         raise InputError(f"{path} is no regular file.")
     return SourceFile(path, facts.st_size, str(facts.st_mtime_ns))

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, fitted, same_schema
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
-from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, reason
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, unreadable
 from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches
 from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard
 
@@ -123,7 +123,7 @@ class TextReader:
         return pa.schema([(field.name, _without_null(field.type)) for field in common])
 
     def _unreadable(self, path: str, error: BaseException) -> InputError:
-        return InputError(f"{path} cannot be read as {self._format.name}: {reason(error)}")
+        return unreadable(path, f"{path} cannot be read as {self._format.name}", error)
 
 
 def text_stream(path: str, sources: Sources) -> pa.NativeFile:
