@@ -4,7 +4,9 @@
 
 All read the same Parquet file, use the same model with one thread per process, and write Parquet. Rows per second count
 from the first batch to the last write; start-up is the rest of the wall time. Memory is the largest resident set of one
-process. ``--ray`` names an interpreter that has Ray and PyTorch. Rounds alternate, and the median counts.
+process. "Bare loops at once" are independent bare loops that each compute the whole file: the most that this machine's
+cores and memory give to so many processes. ``--ray`` names an interpreter that has Ray and PyTorch. Rounds alternate,
+and the median counts.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,9 +112,28 @@ class Bench:
         }  # fmt: skip
         output = self.folder / f"output-{kind}"
         shutil.rmtree(output, ignore_errors=True)
+        if kind == "bare" and slots > 1:
+            return self._at_once(slots, environment)
         text, wall_s, memory = run(self._command(kind, slots, output), self.folder, environment)
         rows, seconds = self._rows_and_seconds(kind, text)
         return Figures(rows / seconds, wall_s - seconds, memory)
+
+    def _at_once(self, count: int, environment: dict[str, str]) -> Figures:
+        """Return the sum of the rates of several bare loops that run at the same time."""
+
+        def one(number: int) -> Figures:
+            command = self._command("bare", 1, self.folder / f"output-bare-{number}")
+            text, wall_s, memory = run(command, self.folder, environment)
+            rows, seconds = self._rows_and_seconds("bare", text)
+            return Figures(rows / seconds, wall_s - seconds, memory)
+
+        with ThreadPoolExecutor(count) as threads:
+            loops = list(threads.map(one, range(count)))
+        return Figures(
+            sum(loop.rows_per_s for loop in loops),
+            max(loop.startup_s for loop in loops),
+            max(loop.memory_mib for loop in loops),
+        )
 
     def _command(self, kind: str, slots: int, output: Path) -> list[str]:
         options = self.options
@@ -163,6 +185,7 @@ def table(bench: Bench, options: argparse.Namespace) -> None:
         ("bare loop", "bare", 1, 1.0),
         ("dtrain", "dtrain", 1, 1.0),
         *([("Ray Data", "ray", 1, 1.0)] if options.ray else []),
+        ("bare loops at once", "bare", options.slots, 1.0),
         ("static shares", "static", options.slots, 1.0),
         ("dtrain", "dtrain", options.slots, 1.0),
         *([("Ray Data", "ray", options.slots, 1.0)] if options.ray else []),

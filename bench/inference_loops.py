@@ -1,6 +1,7 @@
 """Programs that ``bench_inference`` compares with a batch inference: the same model over the same Parquet file.
 
-Each prints one line of JSON: the rows, and the seconds from its first batch to its last write.
+Each prints one line of JSON: the rows, and the seconds from its first batch to its last write. Programs that prepare
+something first, a process group or Ray's actors, say when their first batch began.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -39,10 +41,11 @@ def slow_down(rank: int, began: float) -> None:
         time.sleep((factor - 1) * (time.perf_counter() - began))
 
 
-def bare(options: argparse.Namespace) -> int:
+def bare(options: argparse.Namespace) -> tuple[int, float]:
     """Compute all rows in one process, without anything around it."""
     net = model(options.hidden)
     found = []
+    began = time.perf_counter()
     with torch.inference_mode():
         for batch in pq.ParquetFile(options.input).iter_batches(batch_size=options.batch):
             pixels = np.asarray(batch["pixels"].flatten()).reshape(-1, WIDTH)
@@ -50,11 +53,14 @@ def bare(options: argparse.Namespace) -> int:
             found.append(pa.record_batch({"id": batch["id"], **{k: v.numpy() for k, v in result.items()}}))
     table = pa.Table.from_batches(found)
     pq.write_table(table, options.output)
-    return table.num_rows
+    return table.num_rows, time.perf_counter() - began
 
 
-def static(options: argparse.Namespace) -> int:
-    """Compute this rank's share of a DistributedSampler, and write it as one file. All ranks wait for the last one."""
+def static(options: argparse.Namespace) -> tuple[int, float]:
+    """Compute this rank's share of a DistributedSampler, and write it as one file. All ranks wait for the last one.
+
+    :returns: the rows of all ranks, 0 on all but rank 0, and the seconds until the last rank has written.
+    """
     import torch.distributed as dist
     from torch.utils.data import DataLoader, TensorDataset
     from torch.utils.data.distributed import DistributedSampler
@@ -62,6 +68,8 @@ def static(options: argparse.Namespace) -> int:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     net = model(options.hidden)
+    dist.barrier()
+    started = time.perf_counter()
     table = pq.read_table(options.input)
     pixels = np.asarray(table["pixels"].combine_chunks().flatten()).reshape(-1, WIDTH)
     dataset = TensorDataset(torch.from_numpy(table["id"].to_numpy().copy()), torch.from_numpy(pixels.copy()))
@@ -75,11 +83,14 @@ def static(options: argparse.Namespace) -> int:
             found.append(pa.record_batch({"id": ids.numpy(), **{k: v.numpy() for k, v in result.items()}}))
     pq.write_table(pa.Table.from_batches(found), f"{options.output}.{rank}")
     dist.barrier()
-    return table.num_rows if rank == 0 else 0
+    return (table.num_rows if rank == 0 else 0), time.perf_counter() - started
 
 
-def ray_data(options: argparse.Namespace) -> int:
-    """Compute all rows with Ray Data's ``map_batches`` and one actor per slot."""
+def ray_data(options: argparse.Namespace) -> tuple[int, float]:
+    """Compute all rows with Ray Data's ``map_batches`` and one actor per slot.
+
+    A column with the time of each batch tells when the first one began, after Ray and its actors had started.
+    """
     import ray
 
     ray.init(num_cpus=options.slots + 1, include_dashboard=False, log_to_driver=False)
@@ -90,15 +101,18 @@ def ray_data(options: argparse.Namespace) -> int:
             self.net = model(options.hidden)
 
         def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+            began = np.full(len(batch["id"]), time.time())
             with torch.inference_mode():
                 result = predict(self.net, torch.from_numpy(np.stack(batch["pixels"]).astype(np.float32)))
-            return {"id": batch["id"], **{name: value.numpy() for name, value in result.items()}}
+            return {"id": batch["id"], "began": began, **{name: value.numpy() for name, value in result.items()}}
 
     ray.data.DataContext.get_current().enable_progress_bars = False
     rows = ray.data.read_parquet(options.input)
     strategy = ray.data.ActorPoolStrategy(size=options.slots)
     rows.map_batches(Predictor, batch_size=options.batch, compute=strategy).write_parquet(options.output)
-    return pq.ParquetFile(options.input).metadata.num_rows
+    ended = time.time()
+    began = pq.read_table(options.output, columns=["began"])["began"]
+    return len(began), ended - pc.min(began).as_py()
 
 
 KINDS = {"bare": bare, "static": static, "ray": ray_data}
@@ -115,10 +129,9 @@ def main() -> None:
     options = parser.parse_args()
     options.input, options.output = str(options.input), str(options.output)
     torch.set_num_threads(1)
-    began = time.perf_counter()
-    rows = KINDS[options.kind](options)
+    rows, seconds = KINDS[options.kind](options)
     if rows:
-        print(json.dumps({"rows": rows, "seconds": time.perf_counter() - began}), flush=True)
+        print(json.dumps({"rows": rows, "seconds": seconds}), flush=True)
 
 
 if __name__ == "__main__":

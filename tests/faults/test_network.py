@@ -24,7 +24,6 @@ def test_what_passes_before_the_deadline_costs_nothing(world: World, dice: rando
     assert world.trial(trial).attempts == 1
 
 
-@pytest.mark.each_change
 def test_a_host_that_is_cut_off_ends_its_part_and_the_trial_goes_on_elsewhere(
     world: World, dice: random.Random
 ) -> None:

@@ -14,7 +14,6 @@ from tests.faults.world import World
 pytestmark = [pytest.mark.nightly, pytest.mark.netns, pytest.mark.slow]
 
 
-@pytest.mark.each_change
 def test_a_killed_rank_ends_its_gang_which_goes_on_from_the_latest_checkpoint(
     world: World, dice: random.Random
 ) -> None:

@@ -75,6 +75,7 @@ async def test_the_results_arrive_and_a_second_run_computes_nothing(engine: Engi
     assert rows(place) == rows_of_a_loop()
 
 
+@pytest.mark.nightly
 async def test_a_rank_that_dies_costs_only_shards_that_had_not_arrived(engine: Engine, place: Path) -> None:
     ticket = engine.submit(document(place, processor="processors:DiesOnce"), folder=place)
 
@@ -90,6 +91,7 @@ async def test_a_rank_that_dies_costs_only_shards_that_had_not_arrived(engine: E
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_the_next_follower_fetches_what_its_predecessor_left(engine: Engine, place: Path) -> None:
     ticket = engine.submit(document(place, processor="processors:Slow"), folder=place)
     store = engine.hook.store
@@ -107,6 +109,7 @@ async def test_the_next_follower_fetches_what_its_predecessor_left(engine: Engin
     assert rows(place) == rows_of_a_loop()
 
 
+@pytest.mark.nightly
 async def test_other_inputs_are_refused_with_both_names_and_overwrite_replaces_the_results(
     engine: Engine, place: Path
 ) -> None:
@@ -130,6 +133,7 @@ async def test_other_inputs_are_refused_with_both_names_and_overwrite_replaces_t
     assert len(rows(place)) == 1600
 
 
+@pytest.mark.nightly
 async def test_a_part_that_arrives_damaged_costs_only_its_shard(
     engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

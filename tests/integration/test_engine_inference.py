@@ -61,6 +61,7 @@ def document(place: Path, *, slots: int = 2, **section: Any) -> dict[str, Any]:
     return {"inference": inference, "model_dir": "code", "max_restarts": 0, "resources": resources}
 
 
+@pytest.mark.nightly
 async def test_ranks_use_the_weights_of_a_trained_trial(engine: Engine, place: Path) -> None:
     training = {"entrypoint": "python training.py", "model_dir": "code", "resources": {"slots_per_trial": 1}}
     ticket = engine.submit(training, folder=place)
@@ -96,6 +97,7 @@ async def test_a_rank_that_dies_in_a_shard_costs_no_restart_and_no_row(
     assert rows(place) == rows_of_a_loop()
 
 
+@pytest.mark.nightly
 async def test_a_paused_run_gives_way_between_shards_and_computes_the_rest(engine: Engine, place: Path) -> None:
     ticket = engine.submit(document(place, processor="processors:Slow"), folder=place)
     carrying = asyncio.ensure_future(engine.carry(ticket))

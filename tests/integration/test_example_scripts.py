@@ -53,7 +53,6 @@ def run_alone(script, tmp_path):
     return done.stdout
 
 
-@pytest.mark.each_change
 @pytest.mark.torch
 def test_the_trial_class_runs_off_cluster(tmp_path):
     said = run_alone(DAGS / "pytorch_trial" / "model_def.py", tmp_path)

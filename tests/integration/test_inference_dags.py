@@ -32,6 +32,7 @@ def shared() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.nightly
 def test_the_best_model_of_a_search_classifies_all_digits_and_a_second_dag_follows_it(
     cluster: Cluster, shared: Path
 ) -> None:

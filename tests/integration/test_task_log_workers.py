@@ -88,7 +88,6 @@ def test_the_log_of_a_worker_without_a_fault_is_there_once_and_in_order(scene: L
         assert list(numbers) == list(range(LINES))
 
 
-@pytest.mark.each_change("0-supervisor")
 @pytest.mark.parametrize(("parent", "child"), [(True, True), (True, False), (False, True)],
                          ids=["both", "supervisor", "task"])  # fmt: skip
 def test_a_killed_worker_loses_no_line(

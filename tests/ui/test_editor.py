@@ -32,7 +32,6 @@ def test_problems_appear_at_their_lines_while_a_user_types(visit: Callable[..., 
     expect(page.get_by_text("The hosts of the pool can run a trial.")).to_be_visible()
 
 
-@pytest.mark.each_change
 def test_an_admin_forks_an_experiment_with_other_hyperparameters(visit: Callable[..., Visit], site: PagesSite) -> None:
     page = visit("admin").open(site.address("/plugin/dtrain/experiments/{experiment cifar10-asha}"))
     page.get_by_role("button", name="Fork").click()
