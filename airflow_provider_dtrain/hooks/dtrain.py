@@ -12,6 +12,7 @@ from airflow.sdk import BaseHook
 from airflow_provider_dtrain.core.lifecycle.timing import COMMAND_TIMEOUT_S, CONNECT_TIMEOUT_S
 from airflow_provider_dtrain.errors import ConflictError, HostProtocolError, NotFoundError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
+from airflow_provider_dtrain.hooks.meter import meter
 from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, settings
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class DtrainHook(BaseHook):
         url = self.settings.sql_alchemy_conn
         with shared.lock:
             if url not in shared.stores:
-                shared.stores[url] = Store.open(url)
+                shared.stores[url] = Store.open(url, meter=meter())
             return shared.stores[url]
 
     @property

@@ -19,12 +19,14 @@ from airflow_provider_dtrain.store.database.tables import allocations, attempts,
 from airflow_provider_dtrain.store.database.transactions import (
     Database,
     bump,
+    count,
     guard,
     lock_pool_of,
     reads,
     set_back,
     writes,
 )
+from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.held_gangs import last_users, pass_gang_on, stay_with_gang
 from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
@@ -396,6 +398,8 @@ def _next(
         conn.execute(experiments.update().where(experiments.c.id == trial.experiment_id).values(**again))
     restarts = trial.restarts + int(counted)
     conn.execute(trials.update().where(trials.c.id == trial.id).values(restarts=restarts))
+    if counted:
+        count(conn, Metric.RESTARTS, pool_name=row.pool, dag_id=trial.dag_id)
     ticket = _follow_with(conn, now, attempt, allocation_id, state)
     if row.trial_id is None:
         pass_gang_on(conn, row, attempt.id, ticket.attempt_id)

@@ -24,7 +24,16 @@ from airflow_provider_dtrain.store.database.tables import (
     slots,
     trials,
 )
-from airflow_provider_dtrain.store.database.transactions import Database, bump, check_name, lock_pool, reads, writes
+from airflow_provider_dtrain.store.database.transactions import (
+    Database,
+    bump,
+    check_name,
+    count,
+    lock_pool,
+    reads,
+    writes,
+)
+from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.pools import pool_for_host
 from airflow_provider_dtrain.store.queue.held_gangs import gang_words
 from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
@@ -144,6 +153,8 @@ class Hosts:
             values = {"state": state, "state_since": now}
             conn.execute(hosts.update().where(hosts.c.name == name).values(**values))
             self.db.audit(conn, by, f"host {state}", name, reason)
+            if state == "lost":
+                count(conn, Metric.HOST_LOST, pool_name=row.pool)
         bump(conn, row.pool)
         conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason))
         settle_draining(conn, now, row.pool)

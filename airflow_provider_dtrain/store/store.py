@@ -33,6 +33,7 @@ from airflow_provider_dtrain.store.garbage_collection import Retention
 from airflow_provider_dtrain.store.hosts import Hosts
 from airflow_provider_dtrain.store.labels import LabelStore
 from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
+from airflow_provider_dtrain.store.meter import Meter
 from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
 from airflow_provider_dtrain.store.notifications import Notifications
 from airflow_provider_dtrain.store.pages.cluster import ClusterPage
@@ -64,9 +65,9 @@ class Store:
     and after a fork.
     """
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
+    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow, meter: Meter | None = None) -> None:
         #: Shared by all other attributes.
-        self.db = db = Database(engine, clock=clock)
+        self.db = db = Database(engine, clock=clock, meter=meter)
         #: Configurations: templates, effective configurations, user code.
         self.templates = Templates(db)
         self.configs = Configs(db)
@@ -112,11 +113,12 @@ class Store:
         self.store_id = self._store_id()
 
     @classmethod
-    def open(cls, url: str, *, clock: Callable[[], datetime] = utcnow) -> Store:
+    def open(cls, url: str, *, clock: Callable[[], datetime] = utcnow, meter: Meter | None = None) -> Store:
         """Return the store at ``url``. A SQLite store is created and migrated when needed.
 
         :param url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://...``
         :param clock: returns the current time as aware UTC
+        :param meter: receives metrics; None = none are emitted
         :raises StoreNotMigratedError: PostgreSQL without the schema of this version, or a newer schema
         :raises StoreError: the URL is wrong, the driver is missing, or the database cannot be reached
         """
@@ -131,7 +133,7 @@ class Store:
                 schema.upgrade(engine)
             elif not is_sqlite:
                 schema.require_current(engine)
-            return cls(engine, clock=clock)
+            return cls(engine, clock=clock, meter=meter)
         except BaseException:
             engine.dispose()
             raise

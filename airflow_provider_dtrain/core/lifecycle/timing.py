@@ -148,6 +148,10 @@ TELEMETRY_PRUNE_S = 900.0
 #: Seconds by which a line may be newer than now, and older than the grant of its attempt.
 TELEMETRY_CLOCK_S = 60.0
 
+# -- metrics -------------------------------------------------------------------------------------------
+#: Seconds between two gauge passes of a process. Prometheus usually scrapes every 15 s or more.
+GAUGES_S = 10.0
+
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.
 PREPARE_TIMEOUT_S = 120.0

@@ -33,6 +33,7 @@ from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.collector import Collector, results_of
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, chief_of
+from airflow_provider_dtrain.engine.session.gauges import measuring
 from airflow_provider_dtrain.engine.session.runtime import (
     RECOVERY,
     RECOVERY_DONE,
@@ -105,6 +106,10 @@ class AttemptRunner:
         """
         recovery.once()
         self._recovery = recovery
+        with measuring(self.rt.store):
+            return await self._run_to_end()
+
+    async def _run_to_end(self) -> Outcome | None:
         try:
             while True:
                 try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLLOWER_SILENT_S
+from airflow_provider_dtrain.engine.session.gauges import measuring
 from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots
@@ -94,9 +95,10 @@ class GangWaiter:
         """
         recovery = Recovery(self.hook)
         try:
-            while (view := await self._look_again()) is None and patient:
-                recovery.tick()
-                await self._changed()
+            with measuring(self.store):
+                while (view := await self._look_again()) is None and patient:
+                    recovery.tick()
+                    await self._changed()
         finally:
             await recovery.close()
         return view

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.store.database.notifications import POOL_CHANGED
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
 from airflow_provider_dtrain.store.database.statements import ByDialect, Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit, pools
+from airflow_provider_dtrain.store.meter import Fact, Meter, Metric, NoMeter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -36,17 +37,21 @@ S = TypeVar("S", bound="Component")
 RETRIED = frozenset({"40001", "40P01", "23505"})
 TRIES = 5
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+#: Key of a connection's facts.
+_FACTS = "dtrain_facts"
 
 
 class Database:
     """The database of an open store, which all its components share.
 
     :param clock: returns the current time as aware UTC; tests pass their own
+    :param meter: receives metrics of committed changes
     """
 
-    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow) -> None:
+    def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow, meter: Meter | None = None) -> None:
         self.engine = engine
         self.clock = clock
+        self.meter: Meter = meter or NoMeter()
         # READ COMMITTED gives each statement its own snapshot: BEGIN and ROLLBACK around reads would only add two
         # round trips.
         alone = {"isolation_level": "AUTOCOMMIT"} if engine.dialect.name == "postgresql" else {}
@@ -63,6 +68,11 @@ class Database:
     def audit(self, conn: Connection, by: str, action: str, subject: str, details: str = "") -> None:
         """Write an audit row: the user, the action and its subject."""
         conn.execute(audit.insert().values(at=self.now(), by=by, action=action, subject=subject, details=details))
+
+
+def count(conn: Connection, metric: Metric, by: int = 1, **tags: str) -> None:
+    """Raise a counter once the transaction is committed."""
+    conn.info.setdefault(_FACTS, []).append(Fact(metric=metric, by=by, tags=tags))
 
 
 class Component(Protocol):
@@ -86,8 +96,13 @@ def writes(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Conca
             is_done = False
             try:
                 with gate.transaction(), statements.transaction(self.db.engine) as conn:
+                    # A transaction that was undone leaves its facts on the connection.
+                    conn.info.pop(_FACTS, None)
                     result = method(self, conn, *args, **kwargs)
+                    facts: list[Fact] = conn.info.pop(_FACTS, [])
                     is_done = True
+                for fact in facts:
+                    self.db.meter.count(fact.metric, fact.by, fact.tags)
                 return result
             except sa.exc.DBAPIError as error:
                 is_undone = _is_lost(error) and not is_done

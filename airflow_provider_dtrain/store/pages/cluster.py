@@ -247,6 +247,7 @@ _COUNTS: sa.Select[Any] = (
         sa.func.count(slots.c.slot).label("slots"),
         sa.func.sum(sa.case((_IS_FREE, 1), else_=0)).label("free"),
         sa.func.sum(sa.case((_IS_HELD, 1), else_=0)).label("held"),
+        sa.func.count(sa.distinct(sa.case((hosts.c.state == "lost", hosts.c.name)))).label("lost_hosts"),
     )
     .select_from(
         hosts.outerjoin(slots, slots.c.host == hosts.c.name).outerjoin(
@@ -264,7 +265,7 @@ _LIVE = (
 
 def _counted(conn: Connection, pool: str | None) -> tuple[PoolCounts, ...]:
     """Return the counts of pools by name. The database counts the slots."""
-    names = ("hosts", "slots", "free", "held")
+    names = ("hosts", "lost_hosts", "slots", "free", "held")
     only: tuple[sa.ColumnElement[bool], ...] = (sa.true(), sa.true(), sa.true())
     if pool is not None:
         only = (hosts.c.pool == pool, allocations.c.pool == pool, pools.c.name == pool)

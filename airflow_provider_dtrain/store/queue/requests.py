@@ -28,9 +28,11 @@ from airflow_provider_dtrain.store.database.transactions import (
     reads,
     writes,
 )
+from airflow_provider_dtrain.store.meter import Meter, Metric
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import (
     ineligible,
+    waited_s,
 )
 from airflow_provider_dtrain.store.queue.held_gangs import (
     confirm_host,
@@ -108,6 +110,7 @@ class Queue:
         """
         result = self._schedule(pool)
         self._wakeup.wake_granted(pool, result.granted)
+        _measure(self.db.meter, pool, result)
         return result
 
     def _schedule(self, pool: str) -> PassResult:
@@ -200,7 +203,10 @@ class Queue:
         if conn.dialect.name == "postgresql":
             orders.append((TELL, granted_messages(pool, granted)))
         statements.write(conn, orders)
-        return PassResult(granted=granted, waiting=left, preempted=preempted)
+        times = {entry.id: waited_s(entry, now) for entry in found.waiting}
+        return PassResult(
+            granted=granted, waiting=left, preempted=preempted, waited_s=tuple(times[one] for one in granted)
+        )
 
     @writes
     def renew(self, conn: Connection, attempt_id: int, watch: int) -> None:
@@ -296,6 +302,17 @@ class Queue:
         if at_least > min(current + MOST_RAISE, TOKEN_LIMIT):
             return current
         return raise_token(conn, max(0, at_least - current))
+
+
+def _measure(meter: Meter, pool: str, result: PassResult) -> None:
+    """Emit the metrics of a committed pass."""
+    tags = {"pool_name": pool}
+    if result.granted:
+        meter.count(Metric.GRANTS, len(result.granted), tags)
+    if result.preempted:
+        meter.count(Metric.PREEMPTIONS, len(result.preempted), tags)
+    for seconds in result.waited_s:
+        meter.timing(Metric.TIME_TO_GRANT, seconds, tags)
 
 
 def _is_due(row: PassVersionRow, now: datetime) -> bool:

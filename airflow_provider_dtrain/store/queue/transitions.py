@@ -14,7 +14,8 @@ from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, searches, trials
-from airflow_provider_dtrain.store.database.transactions import bump
+from airflow_provider_dtrain.store.database.transactions import bump, count
+from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.queue.accounting import held_s
 from airflow_provider_dtrain.store.queue.held_gangs import leave_gang
 from airflow_provider_dtrain.store.queue.slot_release import (
@@ -36,7 +37,7 @@ ATTEMPT_END: Mapping[EndState, AttemptState] = {
 
 
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
-_LOCK_TRIAL = sa.select(trials.c.state).where(trials.c.id == _TRIAL).with_for_update()
+_LOCK_TRIAL = sa.select(trials.c.state, trials.c.dag_id).where(trials.c.id == _TRIAL).with_for_update()
 _EXPERIMENT_OF = sa.select(trials.c.experiment_id).where(trials.c.id == _TRIAL).scalar_subquery()
 _LOCK_EXPERIMENT_OF = (
     sa.select(experiments.c.id, experiments.c.wish).where(experiments.c.id == _EXPERIMENT_OF).with_for_update()
@@ -93,15 +94,16 @@ def set_attempt(conn: Connection, attempt: AttemptRow, state: AttemptState, **va
     statements.update(conn, attempts, attempt.id, state=state, **values)
 
 
-def set_trial(conn: Connection, trial_id: int, state: str, **values: Any) -> None:
-    """Move a trial to another state, and set its columns.
+def set_trial(conn: Connection, trial_id: int, state: str, **values: Any) -> str:
+    """Move a trial to another state, set its columns, and return its DAG.
 
     :raises IllegalTransitionError: the table of transitions does not allow it
     """
-    old = statements.first(conn, _LOCK_TRIAL, {"trial": trial_id}).state
+    old, dag_id = statements.first(conn, _LOCK_TRIAL, {"trial": trial_id})
     if old != state:
         states.check("trial", old, state)
     statements.update(conn, trials, trial_id, state=state, **values)
+    return str(dag_id)
 
 
 def end_attempt(
@@ -116,8 +118,9 @@ def end_attempt(
     result = attempt.result if result is None else result
     values = {"failure": failure, "result": result, "ended_at": now}
     set_attempt(conn, attempt, mark_of(state, failure, attempt.state), **values)
-    set_trial(conn, attempt.trial_id, state, **values)
+    dag_id = set_trial(conn, attempt.trial_id, state, **values)
     row = statements.first(conn, ALLOCATION, {"gang": attempt.allocation_id})
+    count(conn, Metric.TRIAL_FINISH, state=state, pool_name=row.pool, dag_id=dag_id)
     if row.trial_id is None:
         leave_gang(conn, now, row, attempt.id)
     else:

@@ -33,6 +33,8 @@ class PoolCounts:
     name: str
     slot_type: SlotType
     hosts: int
+    #: Hosts that have not answered for so long that their runs must have ended.
+    lost_hosts: int
     slots: int
     #: Free slots of ready hosts.
     free: int

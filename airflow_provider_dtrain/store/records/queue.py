@@ -31,3 +31,5 @@ class PassResult:
     waiting: int
     #: Ids of the allocations that it preempted.
     preempted: tuple[int, ...] = ()
+    #: Seconds for which each granted request was eligible and held no slots, in the order of ``granted``.
+    waited_s: tuple[float, ...] = ()
