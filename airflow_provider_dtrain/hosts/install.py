@@ -14,7 +14,9 @@ _MARK = "DTRAIN-INSTALL "
 
 # The interpreter may be of any version, including Python 2. Hosts often share home directories, so two hosts may
 # install at the same time, hence the random name and the rename. A folder whose files are complete stays, because
-# supervisors may run from it. Its bytecode is removed, in case that was damaged.
+# supervisors may run from it. Its bytecode is removed, in case that was damaged. A damaged folder is repaired file by
+# file: while two renames swap it, another installer and a supervisor that starts would find no folder. Only a folder
+# that cannot be repaired, for example with a folder in the place of a file, is swapped.
 _BOOTSTRAP = """
 import sys
 def say(words):
@@ -63,8 +65,20 @@ def replace():
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        os.rename(target, damaged)
-        os.rename(part, target)
+        try:
+            repair()
+        except OSError:
+            shutil.rmtree(part, ignore_errors=True)
+            unpack()
+            os.rename(target, damaged)
+            os.rename(part, target)
+def repair():
+    for name in files:
+        path = os.path.join(target, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.rename(os.path.join(part, name), path)
+    for here, _, _ in os.walk(target):
+        sync(here)
 try:
     os.makedirs(folder, exist_ok=True)
     try:
