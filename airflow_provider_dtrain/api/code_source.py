@@ -13,7 +13,7 @@ from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.forking import payload_of
 from airflow_provider_dtrain.api.starting import DAG_ID
 from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.core.config.entry_files import entry_file
+from airflow_provider_dtrain.engine.submission.entry import entry_problems
 from airflow_provider_dtrain.errors import Problem
 
 
@@ -68,18 +68,6 @@ def _in_folder(config: ExperimentConfig, folder: str) -> CodeSource:
             f"to the folder of the DAG {DAG_ID}"
         )
         return CodeSource(text="", errors=(Problem(path="model_dir", message=message),))
-    errors, warnings = _entry(config, root)
+    found = entry_problems(config, root)
     whole = "" if config.model_dir is not None else ", all of it. To copy only a part, set model_dir"
-    return CodeSource(text=f"Folder {root}{whole}.", errors=errors, warnings=warnings)
-
-
-def _entry(config: ExperimentConfig, root: str) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-    """Return errors and warnings about the file with which a rank begins."""
-    entry = None if config.entrypoint is None else entry_file(config.entrypoint)
-    if entry is None or any(os.path.isfile(os.path.join(root, path)) for path in entry.paths):
-        return (), ()
-    if entry.is_required:
-        message = f"the code in {root} has no file '{entry.paths[0]}'. Put it there, or correct model_dir or entrypoint"
-        return (Problem(path="entrypoint", message=message),), ()
-    message = f"the code in {root} has no file '{entry.paths[0]}', so the hosts must have installed this module"
-    return (), (Problem(path="entrypoint", message=message),)
+    return CodeSource(text=f"Folder {root}{whole}.", errors=found.errors, warnings=found.warnings)

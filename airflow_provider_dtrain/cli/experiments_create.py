@@ -101,6 +101,7 @@ def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, 
 
     from airflow_provider_dtrain.cli._inputs import assemble, find_template
     from airflow_provider_dtrain.engine.submission.assembly import checked
+    from airflow_provider_dtrain.engine.submission.entry import entry_problems
     from airflow_provider_dtrain.engine.submission.submit import put_code, render
 
     found = assemble(hook, source, args.template)
@@ -113,6 +114,11 @@ def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, 
     if not folder.is_dir():
         what = "MODEL_DIR" if args.model_dir else "model_dir"
         raise ConfigError([Problem(path=what, message=f"folder {folder} does not exist")], source=source.name)
+    entry = entry_problems(config, folder)
+    if entry.errors:
+        raise ConfigError(entry.errors, source=source.name)
+    for problem in entry.warnings:
+        note(f"Warning: {problem.path}: {problem.message}")
     # With on_unplaceable: wait, the trial waits for other hosts instead.
     if check.never_fits and config.on_unplaceable == "fail":
         raise UnplaceableError(check.never_fits)

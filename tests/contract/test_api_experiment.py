@@ -307,6 +307,7 @@ def test_a_trial_that_reached_no_rung_has_the_epoch_of_its_latest_validation(api
     search.commit(ticket, validation(2, loss=1.0), validation(6, loss=0.9))
     rows = api.get(path(search, "/trials"))["rows"]
     assert [(row["number"], row["epochs"]) for row in rows] == [(0, None), (1, None), (2, None), (3, 1.5)]
+    assert api.get("/compare", trial=[ended[0].trial_id, ticket.trial_id])["has_epochs"] is True
 
 
 def test_a_trial_without_a_search_shows_its_best_metric_while_it_runs(store):
@@ -381,6 +382,7 @@ def test_only_what_differs_between_trials_is_listed(api, search, ended):
     assert page["same"] > 3
     assert [one["trial_id"] for one in page["trials"]] == ids
     assert [one["y"] for one in api.get("/curves", trial=ids, metric="loss")["series"]] == [[0.5], [0.25]]
+    assert page["has_epochs"] is False
 
 
 @pytest.mark.parametrize("ids", [[1], list(range(1, 10)), []])

@@ -158,3 +158,5 @@ class Comparison(Model):
     differences: list[Difference]
     #: Number of values that are the same in all configurations.
     same: int
+    #: Latest reports of a trial name their epoch.
+    has_epochs: bool

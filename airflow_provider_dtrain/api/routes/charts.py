@@ -156,6 +156,7 @@ def compare(call: CallDep, trial: TrialIds = None) -> Comparison:
         metrics=shown_names(call.store.curves.names(ids)),
         differences=[Difference(path=path, values=values) for path, values in found],
         same=same,
+        has_epochs=call.store.curves.have_epochs(ids),
     )
 
 

@@ -12,15 +12,12 @@ export const ActionDialog = () => {
   useEffect(() => dismiss, []);
   if (asked === null) return null;
   const { action, onDone, from } = asked;
-  const close = () => {
-    dismiss();
-    if (from instanceof HTMLElement && from.isConnected) from.focus();
-  };
   return (
     <ConfirmDialog
       dangerous={action.dangerous}
       key={`${action.id} ${action.title}`}
-      onClose={close}
+      last={() => (from instanceof HTMLElement && from.isConnected ? from : null)}
+      onClose={dismiss}
       onConfirm={async (value) => {
         const { message } = await action.run(value);
         toastSuccess(message);

@@ -1,5 +1,5 @@
 import { Menu, Portal } from "@chakra-ui/react";
-import { useState } from "react";
+import { useRef, useState } from "react";
 
 import { Icon } from "../components/icons";
 import { type Action, ask, type Shortcut } from "./ask";
@@ -14,12 +14,14 @@ interface Props {
 /** A button with a menu of actions. The menu is created when it opens first, because a table has many of them. */
 export const ActionsMenu = ({ label, actions, onDone }: Props) => {
   const [used, setUsed] = useState(false);
+  const trigger = useRef<HTMLButtonElement>(null);
+  const menu = useRef<HTMLDivElement>(null);
   if (actions.length === 0) return null;
   const more = <Icon name="more" />;
   const act = (chosen: string) => {
     for (const action of actions.filter(({ id }) => id === chosen)) {
       if ("open" in action) action.open();
-      else ask(action, onDone);
+      else ask(action, onDone, trigger.current);
     }
   };
   if (!used) {
@@ -29,16 +31,22 @@ export const ActionsMenu = ({ label, actions, onDone }: Props) => {
       </button>
     );
   }
+  // Each key focuses the menu in the next frame. After a quick Escape it takes the focus from the button in this way, and
+  // then leaves the document with it.
+  const giveBack = () => {
+    const focused = document.activeElement;
+    if (focused === document.body || menu.current?.contains(focused) === true) trigger.current?.focus({ preventScroll: true });
+  };
   return (
-    <Menu.Root defaultOpen lazyMount onSelect={({ value }) => act(value)} unmountOnExit>
+    <Menu.Root defaultOpen lazyMount onExitComplete={giveBack} onSelect={({ value }) => act(value)} unmountOnExit>
       <Menu.Trigger asChild>
-        <button aria-label={label} className="dtrain-button" title={label} type="button">
+        <button aria-label={label} className="dtrain-button" ref={trigger} title={label} type="button">
           {more}
         </button>
       </Menu.Trigger>
       <Portal>
         <Menu.Positioner>
-          <Menu.Content>
+          <Menu.Content ref={menu}>
             {actions.map(({ id, label: text, icon, dangerous }) => (
               <Menu.Item color={dangerous === true ? "red.fg" : undefined} key={id} value={id}>
                 <Icon name={icon} /> {text}

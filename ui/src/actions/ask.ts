@@ -46,8 +46,12 @@ const put = (next: Asked | null) => {
   listeners.forEach((listener) => listener());
 };
 
-/** Ask the user to confirm an action. */
-export const ask = (action: Action, onDone: () => void = () => undefined): void => put({ action, onDone, from: document.activeElement });
+/**
+ * Ask the user to confirm an action.
+ *
+ * @param from gets the focus when the dialog closes
+ */
+export const ask = (action: Action, onDone: () => void = () => undefined, from = document.activeElement): void => put({ action, onDone, from });
 
 /** Close the dialog. */
 export const dismiss = (): void => put(null);

@@ -1192,6 +1192,8 @@ export interface components {
             differences: components["schemas"]["Difference"][];
             /** Same */
             same: number;
+            /** Has Epochs */
+            has_epochs: boolean;
         };
         /**
          * ConfigLine

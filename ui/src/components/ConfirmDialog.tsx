@@ -34,6 +34,8 @@ interface Props {
   /** Marks an action that cannot be undone. */
   dangerous?: boolean | undefined;
   question?: Question | undefined;
+  /** Return the element that gets the focus when the dialog closes, null for the one that had it before. */
+  last?: () => HTMLElement | null;
   /** Carry out the action. The dialog stays open with the reason when it fails. */
   onConfirm: (value: string) => Promise<void>;
   onClose: () => void;
@@ -42,12 +44,12 @@ interface Props {
 const LONGEST = 1_000;
 
 /** Asks before an action. */
-export const ConfirmDialog = ({ title, text, verb, dangerous = false, question, onConfirm, onClose }: Props) => {
+export const ConfirmDialog = ({ title, text, verb, dangerous = false, question, last, onConfirm, onClose }: Props) => {
   const [value, setValue] = useState(question?.initial ?? "");
   const first = useRef<HTMLInputElement>(null);
   const reason = question === undefined ? null : refusal(value.trim(), question);
   return (
-    <FormDialog dangerous={dangerous} first={question === undefined ? undefined : first} isValid={reason === null} onClose={onClose} onSubmit={() => onConfirm(value.trim())} title={title} verb={verb}>
+    <FormDialog dangerous={dangerous} first={question === undefined ? undefined : first} isValid={reason === null} last={last} onClose={onClose} onSubmit={() => onConfirm(value.trim())} title={title} verb={verb}>
       <Text as="div" overflowWrap="anywhere">
         {text}
       </Text>

@@ -14,6 +14,8 @@ interface Props {
   isValid?: boolean;
   /** Field that gets the focus first. Without it the first control does. */
   first?: RefObject<HTMLElement | null> | undefined;
+  /** Return the element that gets the focus when the dialog closes, null for the one that had it before. */
+  last?: (() => HTMLElement | null) | undefined;
   /** Act. The dialog stays open with the reason when it fails. */
   onSubmit: () => Promise<void>;
   onClose: () => void;
@@ -21,7 +23,7 @@ interface Props {
 }
 
 /** A form in a dialog, which shows why its action failed. Enter submits, Escape closes. */
-export const FormDialog = ({ title, verb, dangerous = false, isValid = true, first, onSubmit, onClose, children }: Props) => {
+export const FormDialog = ({ title, verb, dangerous = false, isValid = true, first, last, onSubmit, onClose, children }: Props) => {
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState<ApiError | null>(null);
   const submit = async (event: FormEvent) => {
@@ -39,6 +41,7 @@ export const FormDialog = ({ title, verb, dangerous = false, isValid = true, fir
   };
   return (
     <Dialog.Root
+      finalFocusEl={last}
       initialFocusEl={first === undefined ? undefined : () => first.current}
       lazyMount
       onOpenChange={({ open }) => {

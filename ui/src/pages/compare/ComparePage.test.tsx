@@ -1,6 +1,7 @@
-import { screen } from "@testing-library/react";
+import { cleanup, screen, within } from "@testing-library/react";
 import { beforeEach, describe, expect, it } from "vitest";
 
+import { forget } from "../../api/cache";
 import { App } from "../../app/App";
 import { serveCanvas } from "../../testing/canvas";
 import { curve, refusal, trialRow } from "../../testing/rows";
@@ -13,7 +14,7 @@ const HOSTILE = "<img src=x onerror=alert(1)>";
 const compared = (id: number, values: object = {}) => ({ ...trialRow(id), experiment_id: 5, experiment: "resnet", ...values });
 
 const comparison = (values: object = {}) => ({
-  body: { trials: [compared(1), compared(2, { state: "completed" })], metrics: [{ group: "validation", name: "loss" }], differences: [{ path: "hyperparameters.lr", values: [0.1, 0.01] }], same: 62, ...values },
+  body: { trials: [compared(1), compared(2, { state: "completed" })], metrics: [{ group: "validation", name: "loss" }], differences: [{ path: "hyperparameters.lr", values: [0.1, 0.01] }], same: 62, has_epochs: false, ...values },
 });
 
 const curves = { body: { metric: "loss", group: "validation", x: "batches", total_trials: 2, series: [curve(1)] } };
@@ -28,6 +29,21 @@ describe("the page that compares trials", () => {
     expect(screen.getByText("62 values of the configurations are the same and not shown.")).toBeTruthy();
     expect(screen.getByText("0.1")).toBeTruthy();
     expect(await screen.findByText("1 trial has not reported it.")).toBeTruthy();
+  });
+
+  it("offers epochs as an axis only if reports name theirs, or its address asks for them", async () => {
+    const axes = async () => within(await screen.findByRole("group", { name: "X axis" })).getAllByRole("button").map(({ textContent }) => textContent);
+    serve({ compare: comparison(), curves });
+    show(<App />, ADDRESS);
+    expect(await axes()).toEqual(["Batches", "Time"]);
+    cleanup();
+    show(<App />, `${ADDRESS}&x=epochs`);
+    expect(await axes()).toEqual(["Batches", "Epochs", "Time"]);
+    cleanup();
+    forget();
+    serve({ compare: comparison({ has_epochs: true }), curves });
+    show(<App />, ADDRESS);
+    expect(await axes()).toEqual(["Batches", "Epochs", "Time"]);
   });
 
   it("asks for trials when its address names none", async () => {

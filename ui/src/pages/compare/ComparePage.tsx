@@ -23,7 +23,7 @@ import { LIVE_MS, useData } from "../../hooks/useData";
 import { useUrlState } from "../../hooks/useUrlState";
 import { inOrder, metricKey, metricOf } from "../../lib/metrics";
 import { curvesOf } from "../experiment/curves";
-import { X_AXES } from "../experiment/CurvesTab";
+import { axesOf, X_AXES } from "../experiment/axes";
 import { MOST_COMPARED } from "../experiment/TrialList";
 import { ENDED } from "../trial/words";
 import { differenceRows } from "./differences";
@@ -173,7 +173,7 @@ const Compared = ({ ids, onIds }: { ids: readonly string[]; onIds: (ids: readonl
           <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
             <HStack gap={2}>
               <Text fontSize="sm">X axis</Text>
-              <Segments label="X axis" onChange={(x) => setView({ x })} options={X_AXES} value={X_AXES.find(({ value }) => value === view.x)?.value ?? "batches"} />
+              <Segments label="X axis" onChange={(x) => setView({ x })} options={axesOf(data.has_epochs, view.x)} value={X_AXES.find(({ value }) => value === view.x)?.value ?? "batches"} />
             </HStack>
             <CurveOptions onChange={setView} view={view} />
             <NamePicker key={keys.join()} label="Show a further metric" onChange={(name) => setView({ metric: [...keys, name] })} options={names} placeholder="Add a chart of a metric" value={null} />

@@ -18,14 +18,9 @@ import { count } from "../../format/numbers";
 import { LIVE_MS, type Loaded, useData } from "../../hooks/useData";
 import { useUrlState } from "../../hooks/useUrlState";
 import { inOrder, metricKey, metricOf } from "../../lib/metrics";
+import { axesOf, X_AXES } from "./axes";
 import { curvesOf } from "./curves";
 import { toggled, TrialList } from "./TrialList";
-
-export const X_AXES = [
-  { value: "batches", text: "Batches" },
-  { value: "epochs", text: "Epochs" },
-  { value: "time", text: "Time" },
-] as const;
 
 const SELECTIONS = [
   { value: "best", text: "Best" },
@@ -153,7 +148,7 @@ export const CurvesTab = ({ experiment }: { experiment: Experiment }) => {
         <Flex columnGap={5} rowGap={2} wrap="wrap">
           <HStack gap={2}>
             <Text fontSize="sm">X axis</Text>
-            <Segments label="X axis" onChange={(x) => setView({ x })} options={X_AXES.filter(({ value }) => value !== "epochs" || experiment.has_epochs || view.x === "epochs")} value={chosenOf(X_AXES, view.x)} />
+            <Segments label="X axis" onChange={(x) => setView({ x })} options={axesOf(experiment.has_epochs, view.x)} value={chosenOf(X_AXES, view.x)} />
             <Button aria-pressed={view.logx} bg={view.logx ? "bg.emphasized" : undefined} onClick={() => setView({ logx: !view.logx })} size="xs" variant="outline">
               log
             </Button>

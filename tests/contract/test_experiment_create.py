@@ -1,0 +1,74 @@
+"""Checks of ``experiments create`` before Airflow gets a DAG run, with a store."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.cli import experiments_create
+from airflow_provider_dtrain.cli._inputs import Source, read
+from airflow_provider_dtrain.errors import ConfigError
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from testbed.stores import host, new_sqlite
+
+ARGS = argparse.Namespace(dag="d", config="c.yaml", model_dir=None, template=None, follow=False, output="json")
+
+SEARCHER = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
+
+
+@pytest.fixture
+def hook(tmp_path: Path) -> DtrainHook:
+    found = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=new_sqlite(tmp_path / "dtrain.db")))
+    found.store.hosts.add(host("a", slots=2, pool="train"))
+    return found
+
+
+@pytest.fixture
+def triggered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The configurations of DAG runs that Airflow would have got."""
+    runs: list[dict[str, Any]] = []
+    monkeypatch.setattr(experiments_create, "require_ready", lambda dag_id: None)
+    monkeypatch.setattr(experiments_create, "_trigger", lambda dag_id, conf: runs.append(conf) or "run")
+    return runs
+
+
+def source(folder: Path, entrypoint: str, more: str = "") -> Source:
+    path = folder / "c.yaml"
+    path.write_text(f"entrypoint: {entrypoint}\nresources: {{slots_per_trial: 1, resource_pool: train}}\n{more}")
+    return read(str(path), what="configuration")
+
+
+def test_a_script_that_the_code_lacks_is_a_problem_and_starts_nothing(hook, triggered, tmp_path):
+    (tmp_path / "train.py").mkdir()
+    with pytest.raises(ConfigError) as refused:
+        experiments_create.start(ARGS, hook, source(tmp_path, "python ./train.py"))
+    (problem,) = refused.value.problems
+    assert problem.path == "entrypoint"
+    assert problem.message == (
+        f"the code in {tmp_path} has no file 'train.py'. Put it there, or correct model_dir or entrypoint"
+    )
+    assert triggered == []
+    (tmp_path / "train.py").rmdir()
+    (tmp_path / "train.py").write_text("")
+    assert experiments_create.start(ARGS, hook, source(tmp_path, "python ./train.py")) == 0
+    assert len(triggered) == 1
+
+
+def test_the_script_is_expected_in_the_folder_of_the_command_line(hook, triggered, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "empty").mkdir()
+    args = argparse.Namespace(**{**vars(ARGS), "model_dir": str(tmp_path / "empty")})
+    with pytest.raises(ConfigError, match=r"empty has no file 'train\.py'"):
+        experiments_create.start(args, hook, source(tmp_path, "python train.py"))
+    assert triggered == []
+
+
+def test_a_module_that_the_code_lacks_is_a_warning(hook, triggered, tmp_path, capsys):
+    assert experiments_create.start(ARGS, hook, source(tmp_path, "models.vision:Net", SEARCHER)) == 0
+    assert "has no file 'models/vision.py', so the hosts must have installed this module" in capsys.readouterr().err
+    assert len(triggered) == 1
