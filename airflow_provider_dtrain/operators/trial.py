@@ -230,6 +230,7 @@ class TrialOperator(BaseOperator):
         loop = asyncio.get_running_loop()
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         runtime = await take_over(hook, trial_id, log, watcher=f"worker on {socket.gethostname()}")
+        runtime.trace_parent = getattr(context.get("ti"), "context_carrier", None)
         self._running = (loop, runtime)
         try:
             if self.deferrable:

@@ -97,6 +97,7 @@ class TrialTrigger(BaseTrigger):
     async def _kill(self) -> None:
         await load_engine()
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
+        from airflow_provider_dtrain.engine.attempt.tracing import trace_trial
 
         if self._fired or await self._is_wanted():
             return
@@ -104,6 +105,7 @@ class TrialTrigger(BaseTrigger):
             runtime = self._runtime or await self._take_over()
             await AttemptRunner(runtime).kill()
             await runtime.logs.finish(await runtime.view())
+            await trace_trial(runtime)
             for mark in runtime.logs.unconfirmed:
                 self.log.warning("%s", mark)
         except (StaleWatchError, Superseded):
@@ -127,6 +129,7 @@ class TrialTrigger(BaseTrigger):
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s, file=self._log_file())
         runtime = await take_over(hook, self.trial_id, log, watcher=f"triggerer on {socket.gethostname()}")
         runtime.on_waiting = await in_thread(self._wait_limit, hook)
+        runtime.trace_parent = getattr(self.task_instance, "context_carrier", None)
         return runtime
 
     def _wait_limit(self, hook: DtrainHook) -> WaitLimit | None:

@@ -28,6 +28,7 @@ from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
 from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.sampling import drawn
 from airflow_provider_dtrain.engine.attempt.telemetry import TelemetryCollector
+from airflow_provider_dtrain.engine.attempt.tracing import trace_trial
 from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stopped
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.collector import Collector, results_of
@@ -107,7 +108,10 @@ class AttemptRunner:
         recovery.once()
         self._recovery = recovery
         with measuring(self.rt.store):
-            return await self._run_to_end()
+            outcome = await self._run_to_end()
+        if outcome is not None:
+            await trace_trial(self.rt)
+        return outcome
 
     async def _run_to_end(self) -> Outcome | None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_provider_dtrain.core.lifecycle.timing import (
@@ -94,6 +94,8 @@ class Runtime:
         self.on_kill: Callable[[], None] | None = None
         #: Called whenever the trial still waits for slots. It must return at once and raise nothing.
         self.on_waiting: Callable[[], None] | None = None
+        #: Carrier of the task instance's span; None = the current span is the parent of the trial's span.
+        self.trace_parent: Mapping[str, str] | None = None
         self._killed = asyncio.Event()
         self._handing_over = asyncio.Event()
         self._wishes_read_at = time.monotonic() - WISH_CHECK_S
