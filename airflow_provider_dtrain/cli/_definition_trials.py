@@ -133,7 +133,7 @@ def trial(group: str) -> GroupCommand:
     removed = Arg(("--removed",), help="Also list removed checkpoints", action="store_true")
     abandoned = Arg(("--abandoned",), help="Also steps that a later attempt repeated", action="store_true")
     which = Arg(("--group",), help="Only these metrics", choices=("training", "validation"))
-    paths = Arg(("path",), help="Files or folders, as 'trials outputs' lists them (default: all)", nargs="*")
+    paths = Arg(("path",), help="Paths, as 'trials outputs' lists them, or tensorboard (default: all)", nargs="*")
     to = Arg(("--to",), help="Target folder (default: ./trial-<id>)", metavar="DIR")
     of = Arg(("--experiment",), help="Only trials of this experiment (id)", type=a.count, metavar="EXPERIMENT")
     state = Arg(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 _COPY_BYTES = 1 << 20
+#: Name of the TensorBoard files among the paths of a download.
+TENSORBOARD = "tensorboard"
 
 
 @command
@@ -46,21 +48,61 @@ def outputs(args: Namespace) -> None:
 
 @command
 def download(args: Namespace) -> None:
-    """Write the files that rank 0 of a trial wrote, or some of them, to a folder of this machine."""
+    """Write the outputs and TensorBoard files of a trial, or some of them, to a folder of this machine."""
     target = Path(args.to or f"trial-{args.trial_id}")
-    with _generation(args.trial_id) as found:
-        chosen = chosen_paths(found, args.path)
-        taken = [path for path in chosen if os.path.lexists(target / path)]
-        if taken:
-            raise ConflictError(
-                f"{target / taken[0]} exists{f', and {len(taken) - 1} more' if len(taken) > 1 else ''}. Name another "
-                "folder with --to."
-            )
+    wanted = [path for path in args.path if path != TENSORBOARD]
+    boards = _tensorboard_files(args.trial_id) if len(wanted) < len(args.path) or not args.path else []
+    if wanted or not args.path:
+        try:
+            _download_outputs(args.trial_id, wanted, target)
+        except NotFoundError:
+            if not boards or wanted:
+                raise
+    elif not boards:
+        raise NotFoundError(
+            f"Trial {args.trial_id} has no TensorBoard files on this machine. They need tensorboard: true in its "
+            "configuration, and a report of a metric."
+        )
+    _refuse_taken(target, [f"{TENSORBOARD}/{path.name}" for path in boards])
+    for path in boards:
+        _write(path, target / TENSORBOARD / path.name)
+    if boards:
+        hint(f"tensorboard --logdir {target / TENSORBOARD}")
+
+
+def _download_outputs(trial_id: int, wanted: Sequence[str], target: Path) -> None:
+    with _generation(trial_id) as found:
+        chosen = chosen_paths(found, wanted)
+        _refuse_taken(target, chosen)
         for path in chosen:
             _write(found.path(path), target / path)
         _say(found)
     total = sum(found.manifest.files[path].size_bytes for path in chosen)
     note(f"{len(chosen)} file(s), {size(total)}, are in {target}.")
+
+
+def _refuse_taken(target: Path, paths: Sequence[str]) -> None:
+    """Raise when a file of the target folder exists already.
+
+    :raises ConflictError: names the first one
+    """
+    taken = [path for path in paths if os.path.lexists(target / path)]
+    if taken:
+        raise ConflictError(
+            f"{target / taken[0]} exists{f', and {len(taken) - 1} more' if len(taken) > 1 else ''}. Name another "
+            "folder with --to."
+        )
+
+
+def _tensorboard_files(trial_id: int) -> list[Path]:
+    """Return the TensorBoard files of a trial on this machine."""
+    from airflow_provider_dtrain.engine.copies.tensorboard import tensorboard_folder
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    hook = DtrainHook()
+    trial = hook.store.trials.get(trial_id)
+    folder = tensorboard_folder(hook.settings.checkpoint_dir, trial.experiment_id, trial_id)
+    return sorted(folder.glob("events.out.tfevents.*"))
 
 
 def chosen_paths(found: Generation, wanted: Sequence[str]) -> list[str]:

@@ -53,18 +53,17 @@ class Metrics:
         :param rank: reports of this rank; None = of all ranks
         """
         query = _metrics_query(group is not None, rank is not None)
-        return [
-            MetricRow(
-                step=row.step,
-                group=row.metric_group,
-                metrics=restore_floats(row.metrics),
-                epoch=row.epoch,
-                at=row.at,
-                attempt=row.number,
-                rank=row.rank,
-            )
-            for row in statements.rows(conn, query, {"trial": trial_id, "group": group, "of_rank": rank})
-        ]
+        values = {"trial": trial_id, "group": group, "of_rank": rank}
+        return [_metric_row(row) for row in statements.rows(conn, query, values)]
+
+    @reads
+    def since(self, conn: Connection, trial_id: int, after: int, *, limit: int) -> list[tuple[int, MetricRow]]:
+        """Return reports of rank 0 in the order of their arrival, each with its id.
+
+        :param after: id of the last report that the caller has; 0 = none
+        """
+        values = {"trial": trial_id, "after": after, "most": limit}
+        return [(row.id, _metric_row(row)) for row in statements.rows(conn, _SINCE, values)]
 
 
 class Checkpoints:
@@ -140,6 +139,31 @@ _IS_OF_REFUSED_HPARAMS = sa.and_(
         _LATER.c.failure["error"].as_string() == "InvalidHPError",
     ),
 )
+
+
+_SINCE = (
+    sa.select(metrics, attempts.c.number)
+    .join(attempts, attempts.c.id == metrics.c.attempt_id)
+    .where(
+        metrics.c.trial_id == sa.bindparam("trial"),
+        metrics.c.rank == 0,
+        metrics.c.id > sa.bindparam("after"),
+    )
+    .order_by(metrics.c.id)
+    .limit(sa.bindparam("most"))
+)
+
+
+def _metric_row(row: Row[Any]) -> MetricRow:
+    return MetricRow(
+        step=row.step,
+        group=row.metric_group,
+        metrics=restore_floats(row.metrics),
+        epoch=row.epoch,
+        at=row.at,
+        attempt=row.number,
+        rank=row.rank,
+    )
 
 
 @cache

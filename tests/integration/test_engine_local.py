@@ -172,7 +172,7 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     ("document", "error", "words"),
     [
         (config("facts") | {"entrypont": "x"}, ConfigError, "entrypont"),
-        (config("facts") | {"tensorboard": True}, UnsupportedFieldError, "tensorboard"),
+        (config("facts") | {"launch": "per_host"}, UnsupportedFieldError, "launch"),
         (config("facts") | {"model_dir": "../.."}, ConfigError, "model_dir"),
         (config("facts") | {"model_dir": "nowhere"}, PayloadError, "nowhere"),
         (config("facts") | {"environment": {"variables": {"A": "a\nb"}}}, ConfigError, "variables"),

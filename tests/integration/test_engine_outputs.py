@@ -95,11 +95,28 @@ async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
     assert not (tmp_path / "x").exists()
 
 
-async def test_a_program_of_the_training_library_is_left_alone(engine: Engine) -> None:
-    ticket = engine.submit(script("3 -1 never joins", restarts=0))
+async def test_of_a_program_of_the_training_library_only_tensorboard_files_are_kept(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
+    ticket = engine.submit(script("3 -1 never joins", restarts=0, tensorboard=True))
     await completed(engine, ticket)
     folder = engine.hook.settings.checkpoint_dir / f"experiment-{ticket.experiment_id}" / f"trial-{ticket.trial_id}"
     assert OutputCopies(folder).newest() is None
+    [file] = (folder / "tensorboard").iterdir()
+    assert file.read_bytes().count(b"training/loss") == 3
+    wanted = Namespace(
+        trial_id=ticket.trial_id, output="json", verbose=False, path=["tensorboard"], to=str(tmp_path / "b")
+    )
+    await asyncio.to_thread(cli.download, wanted)
+    assert (tmp_path / "b" / "tensorboard" / file.name).read_bytes() == file.read_bytes()
+    with pytest.raises(SystemExit):
+        await asyncio.to_thread(cli.download, wanted)
+    assert "--to" in capsys.readouterr().err
+    shutil.rmtree(folder / "tensorboard")
+    with pytest.raises(SystemExit):
+        await asyncio.to_thread(cli.download, wanted)
+    assert "has no TensorBoard files" in capsys.readouterr().err
 
 
 async def test_a_host_that_is_lost_takes_along_only_what_was_written_since_the_last_copy(

@@ -309,7 +309,6 @@ USES: dict[str, tuple[Any, ...]] = {
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
     "checkpoint_storage.save_trial_latest": (0,),
-    "tensorboard": (True,),
     "launch": ("per_host",),
     "hang_timeout": (5,),
 }
@@ -349,7 +348,7 @@ def test_a_trial_class_without_a_length_is_incomplete() -> None:
 
 
 def test_an_unsupported_field_says_who_gave_it() -> None:
-    effective = assemble({**RUN, "resources": {"shm_size": "1g"}}, {}, pool_defaults={"tensorboard": True})
+    effective = assemble({**RUN, "resources": {"shm_size": "1g"}}, {}, pool_defaults={"launch": "per_host"})
     found = {problem.path: problem.message for problem in unsupported(effective.config, effective.origins)}
     assert found["resources.shm_size"].endswith("(given by the template)")
-    assert found["tensorboard"].endswith("(given by the defaults of the pool)")
+    assert found["launch"].endswith("(given by the defaults of the pool)")

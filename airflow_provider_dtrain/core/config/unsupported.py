@@ -34,7 +34,6 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
     ("resources.devices", _given, _CONTAINER),
     ("bind_mounts", _given, _CONTAINER),
     ("environment.image", _given, _CONTAINER),
-    ("tensorboard", _given, "TensorBoard files are not implemented yet"),
     ("launch", _other_than("per_slot"), "one process per host is not implemented yet"),
 )
 

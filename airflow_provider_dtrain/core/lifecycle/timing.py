@@ -151,6 +151,8 @@ TELEMETRY_CLOCK_S = 60.0
 # -- metrics -------------------------------------------------------------------------------------------
 #: Seconds between two gauge passes of a process. Prometheus usually scrapes every 15 s or more.
 GAUGES_S = 10.0
+#: Seconds between two writes of a trial's TensorBoard files. TensorBoard looks for new data every 30 s.
+TENSORBOARD_S = 30.0
 
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.

@@ -34,6 +34,7 @@ from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.collector import Collector, results_of
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, chief_of
+from airflow_provider_dtrain.engine.copies.tensorboard import TensorboardKeeper
 from airflow_provider_dtrain.engine.session.gauges import measuring
 from airflow_provider_dtrain.engine.session.runtime import (
     RECOVERY,
@@ -351,7 +352,8 @@ class AttemptRunner:
         copier = CheckpointCopier(self.rt, view, job.config)
         keeper = OutputKeeper(self.rt, view)
         collector = self._collector(view, job)
-        copying = asyncio.gather(copier.run(), keeper.run(), *([collector.run()] if collector else ()))
+        board = TensorboardKeeper(self.rt, view, is_on=job.config.tensorboard)
+        copying = asyncio.gather(copier.run(), keeper.run(), board.run(), *([collector.run()] if collector else ()))
         # Retrieve the exception even if nothing awaits the task: asyncio would log a traceback into the task log.
         copying.add_done_callback(lambda found: found.cancelled() or found.exception())
         try:
@@ -379,6 +381,7 @@ class AttemptRunner:
                 copier.noticed()
                 copier.close()
                 keeper.close()
+                board.close()
                 if collector is not None:
                     collector.close(gang.end.lost)
                 finishing = asyncio.ensure_future(telemetry.finish())
