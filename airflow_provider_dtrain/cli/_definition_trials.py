@@ -120,6 +120,7 @@ def trial(group: str) -> GroupCommand:
     """
     follow = Arg(("-f", "--follow"), help="Follow the log until the trial ends", action="store_true")
     rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
+    one_rank = Arg(("--rank",), help="Only this rank (default: all)", type=a.count, metavar="N")
     every = Arg(("--all",), help="Print all ranks, each line with its rank", action="store_true")
     tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
     start = Arg(
@@ -164,6 +165,7 @@ def trial(group: str) -> GroupCommand:
             action(
                 "trials_timeline", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind
             ),
+            action("trials_stack", "stack", "Print the Python stacks of running ranks", a.TRIAL, one_rank),
             action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),

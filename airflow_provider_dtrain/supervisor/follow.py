@@ -65,6 +65,7 @@ from .progress import Watcher
 from .refusal import Refused, refusal_of
 from .segments import read_measurements
 from .sockets import addresses_to_listen_on, connect_all, open_listeners
+from .stacks import stacks
 from .status import status
 from .streams import Subscription, read_log
 
@@ -582,6 +583,13 @@ class Follow:
         patterns = fields.texts("patterns", least=1, limit=64)
         return lambda: run_match(folder, patterns)
 
+    def _stacks(self, fields: Fields) -> Callable[[], Json]:
+        folder = self._folder(fields)
+        numbers = fields.items("ranks", limit=4096) if "ranks" in fields.values else None
+        if not all(type(number) is int for number in numbers or ()):
+            raise fields.bad("ranks", "must be whole numbers")
+        return lambda: stacks(folder, numbers)
+
     # Heartbeats, recovery and streams.
 
     def _note_changes(self) -> None:
@@ -684,5 +692,5 @@ class Follow:
         "probe": _probe, "status": _status,
         "preflight": _preflight, "net_connect": _net_connect, "fence": _fence, "collect": _collect,
         "remove_checkpoints": _remove_checkpoints,
-        "match": _match,
+        "match": _match, "stacks": _stacks,
     }  # fmt: skip

@@ -72,3 +72,6 @@ SAMPLES_LIMIT = 64 << 20
 TELEMETRY_BYTES, TELEMETRY_WATER = 1 << 20, 256 << 10
 #: Time that a killed sampler stuck in a driver may delay the end of a run.
 SAMPLER_PATIENCE_S = 2.0
+#: Time that ranks have to write their stacks, most bytes of one rank and of an answer. JSON may write a byte as six, so
+#: the answer is far below MAX_LINE.
+STACK_WAIT_S, STACK_BYTES, STACKS_BYTES = 5.0, 60_000, 1 << 20

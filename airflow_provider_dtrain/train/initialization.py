@@ -22,7 +22,7 @@ from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
-from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding
+from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding, stacks
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
@@ -76,6 +76,8 @@ def init(
     if _live and not (_live[-1].closed and env.world_size == 1):
         raise SetupError("dtrain.init() must be called once per process, and was called before. Pass its context on.")
     failure.install(env.error_path, env.rank)
+    # Before the ranks join, where a rank that waits for the others is worth a look.
+    stacks.install(env.events_path)
     chosen = choose_device(env, device)
     backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
     distributed = join(env, backend=backend, timeout_s=timeout_s)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
+import os
 import random
 import sys
 
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.process import seeding
+from airflow_provider_dtrain.train.process import seeding, stacks
 from airflow_provider_dtrain.train.reports import failure
 from tests.support.event_lines import lines_of
 
@@ -75,6 +77,17 @@ def train(ctx, *, epochs=3, save_every=None, stop_at=None):
             if step == stop_at:
                 return dtrain.parameters_sha256(model)
     return dtrain.parameters_sha256(model)
+
+
+def test_a_rank_writes_its_stacks_on_the_hosts_signal(cluster, monkeypatch):
+    run_dir = cluster()
+    monkeypatch.setattr(stacks, "_open", [])
+    with dtrain.init():
+        for _ in range(2):
+            os.kill(os.getpid(), stacks.STACK_SIGNAL)
+    faulthandler.unregister(stacks.STACK_SIGNAL)
+    text = (run_dir / "stacks").read_text()
+    assert text.count("in test_a_rank_writes_its_stacks_on_the_hosts_signal") == 2
 
 
 def test_off_cluster_a_script_runs_alone_and_starts_anew_each_time(tmp_path, monkeypatch):

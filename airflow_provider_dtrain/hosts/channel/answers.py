@@ -185,5 +185,6 @@ _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
         "parts": _list(_fields(stream=_text, offset=is_count, bytes=is_count, end=is_count)), "bytes": is_count,
     },
     "collect": {"sizes": _maybe(_object(is_count)), "archives": _maybe(_object(is_count))},
+    "stacks": {"ranks": _list(_fields(rank=_rank, pid=is_count, state=_text, text=_text, problem=_text))},
     "remove_checkpoints": {"removed": _maybe(_list(_text)), "kept": _maybe(_object(_text))},
 }  # fmt: skip
