@@ -43,6 +43,7 @@
         ├── HostRefusedError           the supervisor refused a command, with its reason
         ├── HostLostError              a host rebooted, or its run vanished
         │   └── HostSilentError        a host did not answer for so long that its run must have ended itself
+        ├── ResultsLostError           results of a batch inference did not arrive from the host
         ├── ProcessStuckError          a rank's process could not run for hang_timeout
         ├── SlotBusyError              another run holds the lock of a slot
         └── NetworkPathError           no network path from one host of the gang to another
@@ -330,6 +331,10 @@ class HostLostError(HostError):
 
 class HostSilentError(HostLostError):
     """The host did not answer for so long that its supervisor has ended its runs."""
+
+
+class ResultsLostError(HostError):
+    """Results of a batch inference did not arrive from a host whose ranks have succeeded. They are computed again."""
 
 
 class ProcessStuckError(HostError):

@@ -293,7 +293,16 @@ class Attempts:
         return _next(conn, now, attempt, failure, counted=False, keep=False)
 
     @writes
-    def yield_gang(self, conn: Connection, attempt_id: int, watch: int, *, reason: str, paused: bool) -> Ticket:
+    def yield_gang(
+        self,
+        conn: Connection,
+        attempt_id: int,
+        watch: int,
+        *,
+        reason: str,
+        paused: bool,
+        failure: Mapping[str, Any] | None = None,
+    ) -> Ticket:
         """End an attempt that released its gang for a preemption or a pause. Repeatable.
 
         Its trial waits again, with its place in the queue and its counters. This is no failure and is not counted.
@@ -302,6 +311,7 @@ class Attempts:
         :param reason: why it had to release the gang, in words
         :param paused: True: because a user paused the trial. Whether the trial waits or stays paused follows from
             the requests in the store at this time.
+        :param failure: the death of a rank in a shard on the way out, which counts for the shard
         :raises StaleWatchError: the watch is not current
         :raises ConflictError: the attempt has ended otherwise, or its gang is held for several tasks
         """
@@ -319,7 +329,8 @@ class Attempts:
             set_attempt(conn, attempt, "stopping")
             attempt = guard(conn, attempt_id, watch)
         now = self.db.now()
-        set_attempt(conn, attempt, "preempted", reason=reason, ended_at=now)
+        died = {"failure": failure} if failure is not None else {}
+        set_attempt(conn, attempt, "preempted", reason=reason, ended_at=now, **died)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
         expire(conn, now, row)
         new = request_again(conn, now, row, "" if paused else reason, held_until=now)

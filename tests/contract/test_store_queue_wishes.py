@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations
 from airflow_provider_dtrain.store.queue.transitions import ungrant
@@ -158,6 +159,19 @@ def test_a_gang_is_given_back_with_place_and_counters_and_no_failure(store, subm
     assert (new.cost_s, new.has_checkpoint) == ((None, False) if state == "starting" else (7.5, True))
     view = store.attempts.get(ticket.attempt_id)
     assert (view.state, view.failure, view.restarts) == ("preempted", None, 0)
+
+
+def test_a_death_in_a_shard_on_the_way_out_is_stored_and_costs_no_restart(store, submit):
+    ticket = submit(slots=2)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="me")
+    store.queue.schedule("gpus")
+    store.queue.take_up(ticket.attempt_id, watch)
+    store.attempts.set_running(ticket.attempt_id, watch)
+    died = {"error": "ShardFailedError", "kind": "user", "message": "killed", "shard": {"index": 9, "finished": 1}}
+    store.attempts.yield_gang(ticket.attempt_id, watch, reason="paused by ann", paused=True, failure=died)
+    views = store.attempts.of_trial(ticket.trial_id)
+    assert shard_failures([view.failure for view in views]) == {9: 1}
+    assert [view.restarts for view in views] == [0, 0]
     assert store.trials.get(ticket.trial_id).state == "queued"
 
 

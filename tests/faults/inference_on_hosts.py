@@ -44,13 +44,17 @@ class HostedInference:
         new.write_text(str(shards))
         os.replace(new, self.place / "limit")
 
-    def submit(self, slots: int, *, ends: tuple[str, ...] = ("completed",), **more: Any) -> int:
-        """Submit a trial that computes what is missing, and return its id."""
+    def submit(self, slots: int, *, ends: tuple[str, ...] = ("completed",), collect: bool = False, **more: Any) -> int:
+        """Submit a trial that computes what is missing, and return its id.
+
+        :param collect: the follower fetches the results, although the hosts could write them themselves
+        """
         section = {
             "processor": "batches:Model",
             "inputs": {"path": str(self.place / "in"), "shard_rows": SHARD_ROWS},
             "outputs": {"path": str(self.out), "columns": ["id"], "row_id": "row"},
             "batch_size": BATCH,
+            "collect": collect,
         }
         trial = self.world.infer(section, slots, ends=ends, **more)
         self.trials.append(trial)

@@ -59,3 +59,23 @@ def test_killed_ranks_hosts_followers_and_stores_cost_no_row_and_add_none(
     assert work.violations() == []
     assert missing > 0
     assert sum(work.computed(second).values()) == missing
+
+
+def test_killed_followers_of_a_run_whose_results_are_fetched_cost_no_row(world: World, dice: random.Random) -> None:
+    work = HostedInference(world, "fetched", 40_000)
+    work.allow(0)
+    trial = work.submit(2, collect=True)
+
+    for shards in (4, 8):
+        work.reach(shards)
+        inject.kill_trigger(world, dice)()
+    work.reach(12)
+    world.trigger.kill()
+    work.allow(10**9)
+    inject.wait(3.0)
+    world.trigger.start()
+
+    world.settle([trial])
+    assert violations(world, [trial]) == []
+    assert work.violations() == []
+    assert world.trial(trial).attempts == 1

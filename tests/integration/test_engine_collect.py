@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import shutil
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ pytest.importorskip("torch")
 
 from airflow_provider_dtrain.core.lifecycle import after_failure  # noqa: E402
 from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults  # noqa: E402
+from airflow_provider_dtrain.store import attempts  # noqa: E402
 from tests.support.counting import until  # noqa: E402
 from tests.support.engines import Engine, held  # noqa: E402
 from tests.support.inference import PROCESSOR, rows, rows_of_a_loop, write_input  # noqa: E402
@@ -30,6 +33,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     text = PROCESSOR.replace('"../died"', repr(str(tmp_path / "died")))
     (tmp_path / "code" / "processors.py").write_text(text)
     monkeypatch.setattr(after_failure, "BACK_OFF_FIRST_S", 0.1)
+    monkeypatch.setattr(attempts, "AWAY_FOR", timedelta(seconds=0.3))
     return tmp_path
 
 
@@ -134,29 +138,59 @@ async def test_other_inputs_are_refused_with_both_names_and_overwrite_replaces_t
 
 
 @pytest.mark.nightly
-async def test_a_part_that_arrives_damaged_costs_only_its_shard(
+async def test_a_part_that_arrives_damaged_is_computed_again_and_costs_no_restart(
     engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take = CollectedResults.take
+    take, runs = CollectedResults.take, set()
 
     def cut(results: CollectedResults, link: Any, shard: int, **reported: Any) -> None:
-        take(results, link, shard, **{**reported, "sha256": "0" * 64} if shard == 7 else reported)
+        runs.add(results._run)
+        is_cut = shard == 7 and len(runs) == 1
+        take(results, link, shard, **{**reported, "sha256": "0" * 64} if is_cut else reported)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(CollectedResults, "take", cut)
-        outcome = await engine.carry(engine.submit(document(place), folder=place))
-
-    assert outcome is not None
-    assert outcome.state == "errored"
-    assert outcome.failure is not None
-    assert "the part of shard 7 differs from its size or checksum" in outcome.failure.message
-    assert held(engine) == []
-    before = entries(place)
-    assert len(before) == 19
-
-    outcome = await engine.carry(engine.submit(document(place), folder=place))
+    monkeypatch.setattr(CollectedResults, "take", cut)
+    ticket = engine.submit(document(place), folder=place)
+    outcome = await engine.carry(ticket)
 
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
-    assert set(before) < set(entries(place))
+    trial = engine.hook.store.trials.get(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 0)
+    (first, _) = sorted(engine.hook.store.attempts.of_trial(ticket.trial_id), key=lambda one: one.number)
+    assert first.failure is not None
+    assert (first.failure["error"], first.failure["kind"]) == ("ResultsLostError", "infra")
+    assert "the part of shard 7 differs from its size or checksum" in first.failure["message"]
+    runs_of = {name.split(".")[0]: name.split(".", 1)[1] for name in entries(place)}
+    assert [shard for shard, run in runs_of.items() if run != runs_of["00000"]] == ["00007"]
+    assert rows(place) == rows_of_a_loop()
+    assert held(engine) == []
+
+
+async def test_a_host_that_loses_its_disk_after_its_ranks_have_succeeded_computes_only_what_had_not_arrived(
+    engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, store, arrived = CollectedResults.take, engine.hook.store, list[int]()
+    ticket = engine.submit(document(place), folder=place)
+
+    def wiped(results: CollectedResults, link: Any, shard: int, **reported: Any) -> None:
+        if len(arrived) == 5:
+            while len(store.events.of_attempt(ticket.attempt_id, kinds=("exit",))) < 2:
+                threading.Event().wait(0.05)
+            for folder in [*Path.home().rglob("collect"), *place.rglob("collect")]:
+                shutil.rmtree(folder, ignore_errors=True)
+        arrived.append(shard)
+        take(results, link, shard, **reported)
+
+    monkeypatch.setattr(CollectedResults, "take", wiped)
+    outcome = await engine.carry(ticket)
+
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    trial = store.trials.get(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 0)
+    (first, _) = sorted(store.attempts.of_trial(ticket.trial_id), key=lambda one: one.number)
+    assert first.failure is not None
+    assert first.failure["error"] == "ResultsLostError"
+    assert "15 of 20 shards have not arrived from host 'local'" in first.failure["message"]
+    assert sorted(int(name[:5]) for name in entries(place) if f".{first.run}." in name) == sorted(arrived[:5])
     assert rows(place) == rows_of_a_loop()

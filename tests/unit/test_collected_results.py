@@ -332,3 +332,35 @@ def test_a_host_cannot_replace_the_record_of_the_folder(world: World) -> None:
         world.results.begin(world.host)  # type: ignore[arg-type]
 
     assert (world.out / RUN).read_bytes() == before
+
+
+def test_a_follower_without_the_host_of_rank_0_continues_by_the_record_of_its_predecessor(
+    world: World, tmp_path: Path
+) -> None:
+    assert world.results.missing() == "The shards have"
+    assert world.results.resume() is None
+    world.start()
+    world.compute(0)
+    world.take(0)
+    world.results.suspend()
+
+    heir = World(tmp_path)
+    heir.results.claim()
+    try:
+        assert heir.results.missing() == "1 of 2 shards has"
+        assert heir.results.resume() == {0}
+        heir.compute(1)
+        heir.take(1)
+        assert heir.results.missing() == ""
+        assert heir.results.publish()["rows"] == 20
+    finally:
+        heir.results.release()
+
+
+def test_the_record_that_a_run_replaces_is_not_its_own(world: World, tmp_path: Path) -> None:
+    world.start()
+    world.results.suspend()
+
+    other = World(tmp_path, run="s-t2.1.9", overwrite=True)
+
+    assert other.results.resume() is None

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.errors import (
     LogPolicyError,
     MaxRuntimeError,
     RankFailedError,
+    ResultsLostError,
     ShardFailedError,
     SlotBusyError,
     TaskEndedError,
@@ -40,12 +41,14 @@ FINAL = _names(InvalidHPError, LogPolicyError, TrainingRefusedError, MaxRuntimeE
 #: earlier follower had given the attempt up. A new grant solves both.
 BEHIND = frozenset({"stale_token", "tombstone", "other_launch"})
 #: The host did not answer, or its slots are in use elsewhere. The store records this, and recovery checks when it is
-#: over, so a trial that needs the host can wait for it.
-AWAY = _names(HostUnreachableError, HostSilentError, SlotBusyError)
+#: over, so a trial that needs the host can wait for it. A host that has lost results can compute them again.
+AWAY = _names(HostUnreachableError, HostSilentError, SlotBusyError, ResultsLostError)
 #: Errors of a host that refuses a launch.
 REFUSALS = _names(HostRefusedError, SlotBusyError)
 #: Launches of a trial that a host may refuse, one after the other, before the trial avoids it: new grants do not help.
 MOST_REFUSALS = 3
+#: Attempts in a row whose results may be lost before a trial that needs the host ends.
+MOST_LOSSES = 3
 #: Consecutive platform failures after which the task fails, and Airflow retries it.
 PLATFORM_FAILURES = 8
 #: First and longest pause between two attempts of a trial, in seconds.
@@ -83,6 +86,8 @@ class Facts:
     is_behind: bool = False
     #: Launches that this host has refused in a row, before this one.
     refusals: int = 0
+    #: Attempts in a row, before this one, whose results were lost on their way.
+    losses: int = 0
     #: Earlier failures that were attributed to the shard of this failure.
     shard_failures: int = 0
     #: Shards that failed too often are set aside by the ranks.
@@ -187,7 +192,7 @@ def after_failure(facts: Facts) -> Action:
 
     A request to release the gang comes first, except for a failure that another attempt would repeat.
     """
-    if facts.request is not None and facts.error not in FINAL:
+    if facts.request is not None and facts.error not in FINAL and not facts.has_bad_shard:
         return _after_request(facts, facts.request)
     if facts.kind == "infra":
         return _after_host_failure(facts)
@@ -204,7 +209,7 @@ def _after_host_failure(facts: Facts) -> Action:
     if facts.is_salvaged or facts.is_held_gang:
         return Finish(waits_until_gone=not facts.is_held_gang)
     excludes = not facts.is_behind or facts.is_refused_too_often
-    return MoveOn(excludes=excludes, is_away=facts.error in AWAY)
+    return MoveOn(excludes=excludes, is_away=facts.error in AWAY and facts.losses + 1 < MOST_LOSSES)
 
 
 def _after_platform_failure(facts: Facts) -> Action:
@@ -299,6 +304,15 @@ def refusals_in_a_row(failures: Sequence[Mapping[str, Any] | None], host: str) -
     known = [failure or {} for failure in failures]
     latest = itertools.takewhile(lambda failure: failure.get("kind") in ("infra", "platform"), known)
     return sum(one.get("host") == host and one.get("error") in REFUSALS for one in latest)
+
+
+def losses_in_a_row(failures: Iterable[Mapping[str, Any] | None]) -> int:
+    """Return how many of the latest attempts have lost results after their ranks had succeeded.
+
+    :param failures: failures of earlier attempts, latest first
+    """
+    name = ResultsLostError.__name__
+    return len(list(itertools.takewhile(lambda failure: (failure or {}).get("error") == name, failures)))
 
 
 def back_off_s(restarts: int) -> float:

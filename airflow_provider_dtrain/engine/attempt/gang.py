@@ -52,6 +52,11 @@ class GangEnd:
         ways = self.ended.values()
         return any(leaving.exit_code != 0 for leaving in self.exits) or any(reason != "completed" for reason in ways)
 
+    def has_succeeded(self, view: AttemptView) -> bool:
+        """Return whether every rank has ended by itself with exit code 0, whatever happened to its host afterwards."""
+        count = sum(len(slots) for slots in view.placement.values())
+        return self.over is None and len(self.exits) == count and all(one.exit_code == 0 for one in self.exits)
+
     def note(self, host: str, event: Mapping[str, Any], offset_s: float) -> None:
         """Record an event of a host.
 

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.core.lifecycle.after_failure import (
     Restart,
     Stop,
     after_failure,
+    losses_in_a_row,
     platform_failures_in_a_row,
     refusals_in_a_row,
 )
@@ -43,6 +44,7 @@ from airflow_provider_dtrain.errors import (
     HostSilentError,
     HostUnreachableError,
     InvalidHPError,
+    ResultsLostError,
     ShardFailedError,
     SlotBusyError,
 )
@@ -153,6 +155,7 @@ class Restarts:
             platform_failures=platform_failures_in_a_row(failed.earlier),
             is_behind=is_behind,
             refusals=refusals_in_a_row(failed.earlier, host),
+            losses=losses_in_a_row(failed.earlier) if isinstance(error, ResultsLostError) else 0,
             **await self._shard_facts(failed),
             request=self._request(failed.give_way),
         )
@@ -282,6 +285,7 @@ class Restarts:
             self.rt.attempt_id,
             self.rt.watch,
             reason=give_way.words,
+            failure=failure_dict(error) if isinstance(error, ShardFailedError) else None,
             paused=action.is_paused,
         )
         self.rt.log.warning(
@@ -353,8 +357,8 @@ class Restarts:
 
 
 def _silent(failed: Failed) -> AbstractSet[str]:
-    """Return hosts where nothing can run: a silent host has already been given its orphan timeout."""
-    return {host for host, error in failed.hosts.items() if isinstance(error, HostSilentError)}
+    """Return hosts where nothing can run: a silent host was given its orphan timeout, or its ranks have ended."""
+    return {host for host, error in failed.hosts.items() if isinstance(error, HostSilentError | ResultsLostError)}
 
 
 def _refused_again(error: HostRefusedError, times: int) -> HostError:

@@ -412,7 +412,9 @@ class AttemptRunner:
         view, end = await self.rt.view(), gang.end
         if "timeout" in end.ended.values() and end.over is None:
             end.over = timed_out(view, job.config)
-        error = await failure_of(self.rt, view, job, end) if end.failed else None
+        # Only results can be missing of ranks that have all succeeded, and the collector knows which.
+        has_failed = end.failed and not (collector is not None and end.has_succeeded(view))
+        error = await failure_of(self.rt, view, job, end) if has_failed else None
         if (outcome := await self._ended_by_searcher(view, error)) is not None:
             return outcome
         give_way = gang.give_way if gang.give_way.gave_way() else None
@@ -421,8 +423,9 @@ class AttemptRunner:
             others = {host: lost for host, lost in end.lost.items() if host != first}
             return await self.restarts.attempt_failed(view, error, also=others, give_way=give_way)
         error = await collector.publish() if collector is not None else None
-        if isinstance(error, HostError):
-            return await self.restarts.attempt_failed(view, error)
+        if collector is not None and isinstance(error, HostError):
+            others = {host: lost for host, lost in collector.lost.items() if host != error.host}
+            return await self.restarts.attempt_failed(view, error, also=others)
         error = error or await check_metric(self.rt, view, job)
         return await finish(self.rt, view, "errored" if error else "completed", error)
 

@@ -170,6 +170,21 @@ class CollectedResults:
             self._ledger.tidy(entries.values())
             return {*entries, *self._ledger.skipped()}
 
+    def resume(self) -> set[int] | None:
+        """Return the shards that are done or set aside, by the record that a predecessor has put into the folder.
+
+        Rank 0 has compared the record with its own settings, or refuses to compute.
+
+        :return: None: there is no such record
+        """
+        with _named(self._ledger.folder.location):
+            known = self._ledger.known()
+            if known is None or self._is_replaced(known) or known.get("batch_size") is None:
+                return None
+            self._plan = self._ledger.planned()
+            self._taken_bytes = tree_bytes(self._root)
+            return {*self._ledger.entries(), *self._ledger.skipped()}
+
     def _record(self, link: HostLink, name: str) -> Any:
         """Fetch a record of rank 0."""
         with partial.partial_copy(self._root / TEMPORARY, PARTIAL) as folder:
@@ -234,6 +249,18 @@ class CollectedResults:
             self._ledger.set_aside(self._plan[shard], error[:ERROR_CHARACTERS])
 
     # -- the end ---------------------------------------------------------------------------------------------------
+
+    def missing(self) -> str:
+        """Return the shards that have not arrived in words, an empty text if all have."""
+        with _named(self._ledger.folder.location):
+            if not self._plan and self.resume() is None:
+                return "The shards have"
+            count = len(self._missing())
+            return f"{count} of {len(self._plan)} shards {'has' if count == 1 else 'have'}" if count else ""
+
+    def _missing(self) -> set[int]:
+        entries = self._ledger.entries()
+        return {shard.index for shard in self._plan} - {*entries, *self._ledger.skipped(entries)}
 
     def publish(self) -> dict[str, Any]:
         """Publish the results and return the event of the manifest. Can be repeated."""

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.errors import (
     HostProtocolError,
     HostRefusedError,
     HostUnreachableError,
+    ResultsLostError,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 BEGUN, DONE, SKIPPED, MANIFEST = "shards", "shard_done", "shard_skipped", "manifest"
 #: Place in the store of the manifest's event, which no host writes.
 OWN_HOST, OWN_STREAM = "", "control.events"
+#: Code of a host's answer for a file that is not there.
+NOT_FOUND = "not_found"
 #: Times that a damaged part is fetched, and seconds for which a host may be silent.
 MOST_TRIES, PATIENCE_S = 3, 300.0
 
@@ -82,6 +85,8 @@ class Collector:
         self._wake: dict[str, asyncio.Event] = {host: asyncio.Event() for host in view.placement}
         self._has_begun = asyncio.Event()
         self._begins = False
+        #: Nothing can change any longer whether the record of the run is there.
+        self._is_settled = False
         self._known: set[int] = set()
         #: time.monotonic() of :meth:`close`.
         self._closed_at: float | None = None
@@ -130,11 +135,12 @@ class Collector:
         """Publish the results of ranks that have all succeeded, and return the error if that is impossible."""
         if self.problem is not None:
             return self.problem
-        for error in (*self.lost.values(), *self.refused):
-            return error
         store = self.rt.store
         await self.rt.prove_watch()
         try:
+            missing = await in_copy_thread(self.results.missing)
+            if missing and (lost := await self._lost_results(missing)) is not None:
+                return lost
             fields = await in_copy_thread(self.results.publish)
         except CollectError as error:
             return error
@@ -143,6 +149,18 @@ class Collector:
             event = {"seq": 1, "at": time.time(), "kind": MANIFEST, **fields}
             await self.rt.db(store.events.commit, attempt_id, self.rt.watch, OWN_HOST, OWN_STREAM, 0, 1, [event])
         self.rt.log.info("%d rows in %s", fields["rows"], fields["location"])
+        return None
+
+    async def _lost_results(self, missing: str) -> ResultsLostError | None:
+        """Return the error of the first host whose results have not arrived, or None if no host is known to lack any.
+
+        :param missing: the shards in words
+        """
+        for error in (*self.lost.values(), *self.refused):
+            if isinstance(error, HostUnreachableError):
+                await self.rt.note_host(error.host, "unreachable", str(error))
+            words = f"{missing} not arrived from host '{error.host}', and the next attempt computes them: {error}"
+            return ResultsLostError(error.host, words)
         return None
 
     # -- one host --------------------------------------------------------------------------------------------------
@@ -155,12 +173,25 @@ class Collector:
             await wake.wait()
         # The host's own coroutine waits for the same event.
         wake.set()
-        if self._begins and await self._patiently(self.chief, "the record of the run", self._begin_once):
+        if self._begins:
+            await self._open()
+        self._is_settled = True
+        self._wake_all()
+
+    async def _open(self) -> None:
+        """Fetch the record of the run, or continue by the one that an earlier follower has fetched."""
+        if await self._patiently(self.chief, "the record of the run", self._begin_once) or await self._resume():
             self._has_begun.set()
-            self._wake_all()
-        elif self._begins and not self._is_over(self.chief):
+        elif not self._is_over(self.chief):
             # Without the plan, no shard of any host can be recorded.
             self._give_up(self.refused[-1])
+
+    async def _resume(self) -> bool:
+        if self.problem is not None:
+            return False
+        found = await in_copy_thread(self.results.resume)
+        self._known |= found or set()
+        return found is not None
 
     async def _begin_once(self, link: HostLink) -> None:
         self._known |= await in_copy_thread(self.results.begin, link)
@@ -170,7 +201,7 @@ class Collector:
         while True:
             while queue and self._has_begun.is_set() and not self._is_over(host):
                 await self._one(host, queue.popleft())
-            is_waiting = self._begins and not self._has_begun.is_set() and not self._is_over(self.chief)
+            is_waiting = self._begins and not self._is_settled
             if self._is_over(host) or (self._closed_at is not None and not is_waiting):
                 return
             wake.clear()
@@ -209,11 +240,8 @@ class Collector:
                 self._fail(error)
             except (DamagedPartError, tarfile.TarError, HostProtocolError, HostRefusedError) as error:
                 tries += 1
-                if tries >= MOST_TRIES:
-                    words = f"{tries} transfers of {what} from host '{host}' failed: {error}."
-                    self.refused.append(HostProtocolError(host, words))
-                    self.rt.log.warning("%s It is computed again.", words)
-                    return False
+                if tries >= MOST_TRIES or getattr(error, "code", "") == NOT_FOUND:
+                    return self._refuse(host, what, error)
             except (HostError, OSError) as error:
                 if since is None:
                     since = time.monotonic()
@@ -224,6 +252,14 @@ class Collector:
                     return self._give_up(HostUnreachableError(host, words))
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, RECONNECT_MOST_S)
+        return False
+
+    def _refuse(self, host: str, what: str, error: Exception) -> bool:
+        """Leave something that cannot be fetched to the next attempt. Return False."""
+        words = f"Host '{host}' does not send {what} as it was written: {str(error).rstrip('.')}."
+        if not self.refused:
+            self.rt.log.warning("%s It is computed again, as everything else that does not arrive.", words)
+        self.refused.append(HostProtocolError(host, words))
         return False
 
     def _give_up(self, error: HostError) -> bool:
