@@ -26,9 +26,11 @@
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
     │   ├── RankHangsError             a live rank blocked its gang for hang_timeout
-    │   └── TrialKilledError           a user stopped the trial
+    │   ├── TrialKilledError           a user stopped the trial
+    │   └── LoginError                 a client has no token, or the server refuses it
     ├── RunEndedError                  kind = platform; a run ended, but neither its code nor its host failed
     ├── TaskEndedError                 kind = platform; Airflow ended the task that followed the trial
+    ├── ServerError                    kind = platform; the server of a client does not answer, or not as expected
     ├── StoreError                     kind = platform
     │   ├── StoreUnavailableError      the database does not answer, or is locked: retry
     │   ├── StoreNotMigratedError      the schema is older or newer than this code
@@ -132,6 +134,14 @@ class NotFoundError(UserError):
 
 class ConflictError(UserError):
     """The named object exists already or is in use."""
+
+
+class LoginError(UserError):
+    """The client has no token for its server, or the server refuses it."""
+
+
+class ServerError(DtrainError):
+    """The server of a client does not answer, or not as this client expects."""
 
 
 class ExecutionTimeoutError(UserError):

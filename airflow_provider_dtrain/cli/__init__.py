@@ -5,6 +5,6 @@ Every ``airflow`` command calls it, so it imports only Airflow's own CLI definit
 
 from __future__ import annotations
 
-from airflow_provider_dtrain.cli._definition import get_dtrain_commands
+from airflow_provider_dtrain.cli._airflow_commands import get_dtrain_commands
 
 __all__ = ["get_dtrain_commands"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import note
 from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, load_yaml
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+from airflow_provider_dtrain.terminal.output import note
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.submission.assembly import Assembled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import user
+from airflow_provider_dtrain.terminal.output import user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -1,40 +1,18 @@
-"""Output of commands: rows on stdout, everything else on stderr, exit codes, questions."""
+"""Output of commands in a process of Airflow: its log messages go to stderr, and most of them nowhere."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import getpass
-import io
-import json
 import logging
-import math
-import os
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.terminal.output import prepare_streams
+from airflow_provider_dtrain.terminal.output import run as run_command
 
 if TYPE_CHECKING:
     from argparse import Namespace
-
-    from airflow_provider_dtrain.store.records.trials import TrialKey
-
-FAILURE, USAGE, NOT_NOW = 1, 2, 3
-#: Width of a table in a file or pipe, in columns. It is wide enough never to cut a value.
-_PIPE_WIDTH = 10_000
-
-Row = Mapping[str, Any]
-
-
-class UsageError(Exception):
-    """Arguments that cannot be used, or not together. The exit code is 2."""
-
-
-class NotNowError(Exception):
-    """A request that cannot be served now, but may be later. The exit code is 3."""
 
 
 def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace], None]:
@@ -46,45 +24,18 @@ def command(function: Callable[[Namespace], int | None]) -> Callable[[Namespace]
 
         _prepare_streams(verbose=getattr(args, "verbose", False))
         as_server_process()
-        code = _run(function, args)
+        code = run_command(function, args)
         if code:
             raise SystemExit(code)
 
     return run
 
 
-def _run(function: Callable[[Namespace], int | None], args: Namespace) -> int:
-    try:
-        code = function(args) or 0
-        sys.stdout.flush()
-        return code
-    except DtrainError as error:
-        return fail(str(error), FAILURE)
-    except NotNowError as error:
-        return fail(str(error), NOT_NOW)
-    except UsageError as error:
-        return fail(str(error), USAGE)
-    except KeyboardInterrupt:
-        return fail("Interrupted.", 130)
-    except BrokenPipeError:
-        # The reader, head for instance, has closed the pipe. Without this, Python reports it once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
-def fail(message: str, code: int) -> int:
-    """Write an error to stderr and return the exit code."""
-    print(plain(message), file=sys.stderr)
-    return code
-
-
 def _prepare_streams(*, verbose: bool) -> None:
     from airflow.cli.utils import redirect_stdout_log_handlers_to_stderr
 
     redirect_stdout_log_handlers_to_stderr()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    prepare_streams()
     if not verbose:
         logging.disable(logging.WARNING)
     _quieten_airflow(verbose=verbose)
@@ -104,177 +55,3 @@ def _quieten_airflow(*, verbose: bool) -> None:
         processors=known if verbose else [errors_only, *known],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-
-
-def plain(text: object) -> str:
-    """Return text with control characters escaped, so that text of a host cannot control the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
-
-
-def note(message: str) -> None:
-    """Write a line for the user to stderr."""
-    print(plain(message), file=sys.stderr)
-
-
-def hint(next_command: str) -> None:
-    """Print the next command on stderr if stdout is a terminal."""
-    if sys.stdout.isatty():
-        print(f"Next: {plain(next_command)}", file=sys.stderr)
-
-
-def confirm(question: str, *, yes: bool) -> bool:
-    """Return whether the user agrees.
-
-    :param yes: the user has agreed with ``--yes``
-    :raises UsageError: standard input is not a terminal
-    """
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} Standard input is not a terminal, so you cannot be asked. To agree, add --yes.")
-    print(f"{plain(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def user() -> str:
-    """Return the name of the user who runs this command."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid {os.getuid()}"
-
-
-def show(args: Namespace, rows: Sequence[Row], *, empty: str = "Nothing to show.") -> None:
-    """Print rows in the requested format.
-
-    :param empty: message in place of a table without rows: the fact, then the next step
-    """
-    if args.output != "table":
-        dump(args.output, [dict(row) for row in rows])
-    elif rows:
-        _table(rows)
-    else:
-        note(empty)
-
-
-def show_one(args: Namespace, row: Row, *, with_empty: bool = True) -> None:
-    """Print one record: one field per line, or one JSON or YAML object.
-
-    :param with_empty: False: the table leaves out fields without a value
-    """
-    if args.output != "table":
-        dump(args.output, dict(row))
-        return
-    row = row if with_empty else {name: value for name, value in row.items() if value not in (None, {}, [])}
-    width = max(len(name) for name, _ in _lines(row)) + 2
-    for name, value in _lines(row):
-        first, *more = cell(value).rstrip().split("\n")
-        print(f"{name:{width}}{first}")
-        for line in more:
-            print(f"{'':{width}}{line}")
-
-
-def _lines(row: Row) -> list[tuple[str, Any]]:
-    """Return names and values. A map gets one line per entry."""
-    found: list[tuple[str, Any]] = []
-    for name, value in row.items():
-        if isinstance(value, Mapping) and value:
-            found += [(f"{name.replace('_', ' ')}.{part}", item) for part, item in value.items()]
-        else:
-            found.append((name.replace("_", " "), value))
-    return found
-
-
-def dump(form: str, value: Any) -> None:
-    """Print a value as JSON or YAML. Times are ISO 8601 in UTC, numbers stay numbers."""
-    ready = plain_data(value)
-    if form == "json":
-        print(json.dumps(ready, indent=2))
-        return
-    import yaml
-
-    print(yaml.safe_dump(ready, sort_keys=False, allow_unicode=True, width=120), end="")
-
-
-def plain_data(value: Any) -> Any:
-    """Return a value that JSON and YAML can hold. NaN and infinities become their names."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain_data({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    if isinstance(value, Mapping):
-        return {str(key): plain_data(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain_data(item) for item in value]
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="seconds")
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
-
-
-def _table(rows: Sequence[Row], *, header: bool = True) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH)
-    table = Table(box=SIMPLE_HEAD, show_header=header, pad_edge=False, show_edge=False)
-    for column in rows[0]:
-        table.add_column(column.replace("_", " "), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell(value)) for value in row.values()))
-    console.print(table)
-
-
-def cell(value: Any) -> str:
-    """Return a value as a table shows it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={cell(item)}" for key, item in value.items()) or "-"
-    if isinstance(value, list | tuple):
-        return ", ".join(cell(item) for item in value) or "-"
-    return plain(value)
-
-
-def short_time(at: datetime | None) -> str:
-    """Return a time in the short form for a narrow table."""
-    return "-" if at is None else at.astimezone(UTC).strftime("%m-%d %H:%MZ")
-
-
-def task_name(key: TrialKey) -> str:
-    """Return ``dag.task``, or ``dag.task[3]`` for an instance of a mapped task."""
-    return f"{key.dag_id}.{key.task_id}" + (f"[{key.map_index}]" if key.map_index >= 0 else "")
-
-
-def size(count: int | float | None) -> str:
-    """Return a number of bytes with a readable unit."""
-    if count is None:
-        return "-"
-    number = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
-
-
-def placement_words(placement: Mapping[str, Sequence[int]]) -> str:
-    """Return ``gpu-01:0-3,gpu-02:0`` for a placement."""
-    return ",".join(f"{host}:{_ranges(indices)}" if indices else host for host, indices in placement.items())
-
-
-def _ranges(indices: Sequence[int]) -> str:
-    parts: list[list[int]] = []
-    for index in sorted(indices):
-        if parts and index == parts[-1][-1] + 1:
-            parts[-1].append(index)
-        else:
-            parts.append([index])
-    return "+".join(f"{part[0]}-{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import plain, size
 from airflow_provider_dtrain.errors import HostProtocolError
+from airflow_provider_dtrain.terminal.output import plain, size
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -106,16 +106,6 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
         "container_runtime": facts.get("container_runtime") or "none",
         "clock_offset": "-" if offset_s is None else f"{offset_s:+.3f} s",
     }
-
-
-def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
-    """Return the ids of the other stores that have used a host, according to its last probe.
-
-    :param own: id of this store
-    """
-    known = facts.get("stores")
-    found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
-    return [plain(store)[:_MOST_CHARS] for store in found[:_MOST_ITEMS]]
 
 
 def lock_problem(facts: Mapping[str, Any]) -> str | None:

@@ -6,8 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import UsageError, command, dump, hint, note, show, show_one
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import UnsupportedFieldError
+from airflow_provider_dtrain.terminal.output import UsageError, dump, hint, is_table, note, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -29,9 +30,9 @@ def render(args: Namespace) -> None:
     document = mask(effective.document)
     if args.origins:
         rows = [_origin(path, value, effective.origins) for path, value in leaves(document)]
-        show(args, [{**row, "value": _written(row["value"])} for row in rows] if args.output == "table" else rows)
+        show(args, [{**row, "value": _written(row["value"])} for row in rows] if is_table(args) else rows)
     else:
-        dump("yaml" if args.output == "table" else args.output, document)
+        dump("yaml" if is_table(args) else args.output, document)
     hint("airflow dtrain explain " + args.config)
 
 

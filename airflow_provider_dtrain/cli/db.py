@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._output import FAILURE, command, hint, show, show_one
+from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.terminal.output import FAILURE, hint, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._health_checks import Line, host_lines, settings_lines, store_lines
 from airflow_provider_dtrain.cli._health_checks import line as _line
-from airflow_provider_dtrain.cli._output import FAILURE, command, hint, show
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.terminal.output import FAILURE, hint, show
 
 if TYPE_CHECKING:
     from argparse import Namespace

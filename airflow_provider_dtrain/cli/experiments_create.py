@@ -7,10 +7,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import FAILURE, NotNowError, UsageError, command, hint, note, show_one, user
-from airflow_provider_dtrain.cli.trials import progress_of
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.inference_progress import inference_words
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
+from airflow_provider_dtrain.listings.trials import progress_of
+from airflow_provider_dtrain.terminal.output import (
+    FAILURE,
+    NotNowError,
+    UsageError,
+    hint,
+    is_table,
+    note,
+    show_one,
+    user,
+)
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -82,11 +92,11 @@ def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
         show_one(args, row)
         hint("airflow dtrain experiments list")
         return 0
-    if args.output == "table":
+    if is_table(args):
         show_one(args, row)
     result = _follow(hook.store, args.dag, row["dag_run"])
     found = hook.store.experiments.list(dag_id=args.dag, run_id=row["dag_run"])
-    if args.output != "table":
+    if not is_table(args):
         facts = ("experiment_id", "state", "trials", "metric", "best", "best_trial")
         show_one(args, {**row, **{name: getattr(found[0], name) if found else None for name in facts}})
     return result

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_dtrain.cli._output import UsageError, command, hint, note, show, size
+from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, show, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,7 +39,7 @@ def gc(args: Namespace) -> int:
     with _progress() as step:
         hosts = _hosts(args, hook, cutoff, step) if args.hosts else []
         rows = [*_host_rows(hosts), *_store_rows(hook, cutoff, step, dry_run=args.dry_run)]
-    show(args, rows if args.output != "table" else [_short(row) for row in rows])
+    show(args, rows if not is_table(args) else [_short(row) for row in rows])
     _say(args, hosts, days)
     return 0
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import (
+from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
+from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
+from airflow_provider_dtrain.errors import ConfigError, DtrainError, HostError
+from airflow_provider_dtrain.listings.cluster import other_stores
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.terminal import cluster
+from airflow_provider_dtrain.terminal.output import (
     FAILURE,
     NotNowError,
     UsageError,
-    command,
     confirm,
     hint,
     note,
@@ -20,9 +26,6 @@ from airflow_provider_dtrain.cli._output import (
     show_one,
     user,
 )
-from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
-from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
-from airflow_provider_dtrain.errors import ConfigError, DtrainError, HostError
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -39,24 +42,7 @@ PARALLEL_PROBES = 8
 @command
 def list_hosts(args: Namespace) -> None:
     """List the registered hosts."""
-    from airflow_provider_dtrain.cli._probe_report import other_stores
-
-    store = _hook().store
-    slots = store.hosts.slots(args.pool)
-    rows: list[dict[str, Any]] = []
-    for host in store.hosts.list(args.pool):
-        held = sum(slot.host == host.name and slot.allocation_id is not None for slot in slots)
-        rows.append({**_row(host, held), "other_stores": other_stores(host.facts, store.store_id)})
-    _show_shared(args, rows)
-    if rows:
-        hint("airflow dtrain slots list")
-
-
-def _show_shared(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts. A table has a column for other stores only if a host has one."""
-    if args.output == "table" and not any(row["other_stores"] for row in rows):
-        rows = [{name: value for name, value in row.items() if name != "other_stores"} for row in rows]
-    show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    cluster.list_hosts(args, StoreSource(_hook().store))
 
 
 @command
@@ -73,7 +59,7 @@ def probe(args: Namespace) -> int:
         records = [_repinned(record, args.accept_host_key) for record in records]
     with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
         results = list(threads.map(lambda record: look_again(hook, record), records))
-    _show_shared(args, results)
+    cluster.show_hosts(args, results)
     return 0 if all(row["problem"] is None for row in results) else FAILURE
 
 
@@ -89,7 +75,7 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
 
 def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
     """Probe one host, store the results and return a row. ``problem`` is None or a message."""
-    from airflow_provider_dtrain.cli._probe_report import look, other_stores
+    from airflow_provider_dtrain.cli._probe_report import look
     from airflow_provider_dtrain.engine.upkeep.recovery import recover
 
     store = hook.store
@@ -178,7 +164,7 @@ def drain(args: Namespace) -> None:
     hook = _hook()
     hook.store.hosts.set_state(args.host, "draining", f"drained by {user()}", by=user())
     record = hook.store.hosts.get(args.host)
-    show(args, [_row(record, _held(hook.store, args.host))])
+    _show(args, hook.store, args.host)
     hint("airflow dtrain queue list" if record.state == "draining" else f"airflow dtrain hosts enable {args.host}")
 
 
@@ -196,7 +182,7 @@ def enable(args: Namespace) -> None:
         if problem:
             raise HostError(record.name, f"Host '{record.name}' stays {record.state}: {problem}")
     hook.store.hosts.set_state(args.host, "ready", by=user())
-    show(args, [_row(hook.store.hosts.get(args.host), _held(hook.store, args.host))])
+    _show(args, hook.store, args.host)
 
 
 @command
@@ -214,7 +200,7 @@ def disable(args: Namespace) -> None:
         note("Nothing was changed.")
         return
     disable_host(store, record.name, user())
-    show(args, [_row(store.hosts.get(args.host), _held(store, args.host))])
+    _show(args, store, args.host)
     hint(f"airflow dtrain hosts enable {args.host}")
 
 
@@ -276,20 +262,7 @@ def _hook() -> DtrainHook:
     return DtrainHook()
 
 
-def _held(store: Store, host: str) -> int:
-    return sum(slot.host == host and slot.allocation_id is not None for slot in store.hosts.slots())
-
-
-def _row(host: HostRecord, held: int) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "pool": host.pool,
-        "state": host.state,
-        "slots": len(host.slots),
-        "held": held,
-        "device": host.slots[0].device_name if host.slots else host.slot_type,
-        "connection": host.conn_id,
-        "python": host.facts.get("python"),
-        "torch": host.facts.get("torch"),
-        "reason": host.state_reason or None,
-    }
+def _show(args: Namespace, store: Store, name: str) -> None:
+    """Print the row of one host."""
+    rows = [asdict(one) for one in StoreSource(store).hosts(None) if one.name == name]
+    show(args, [{column: value for column, value in row.items() if column != "other_stores"} for row in rows])

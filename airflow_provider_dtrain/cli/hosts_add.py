@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import FAILURE, UsageError, command, confirm, hint, note, show_one, user
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.cli._probe_report import key_warnings, look, summary, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
+from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, confirm, hint, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

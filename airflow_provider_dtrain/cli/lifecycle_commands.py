@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._output import command, confirm, hint, note, user
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
+from airflow_provider_dtrain.terminal.output import confirm, hint, note, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -6,7 +6,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import FAILURE, UsageError, command, hint, note, show, show_one, user
+from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -110,7 +111,7 @@ def _report(args: Namespace, told: list[Told], until: datetime | None) -> int:
 def _show(args: Namespace, hook: DtrainHook) -> int:
     found: Hold | None = hook.store.maintenance.get()
     if found is None:
-        if args.output == "table":
+        if is_table(args):
             note(f"There is no maintenance: leases last {hook.settings.orphan_timeout_s:g} s.")
         else:
             show_one(args, {"until": None, "by": None, "reason": None})

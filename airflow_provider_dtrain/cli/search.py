@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_dtrain.cli._output import cell, command, dump, hint, note, show, show_one
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.search.space import Path, dotted
 from airflow_provider_dtrain.core.search_plan import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.terminal.output import cell, dump, hint, is_table, note, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -46,7 +47,7 @@ def preview(args: Namespace) -> None:
         if reason := never_fits(hook.store, pool, config):
             note(f"Warning: {reason}")
     first = list(itertools.islice(planned(config, seed, shape), args.trials))
-    if args.output != "table":
+    if not is_table(args):
         dump(args.output, _document(shape, first, seed=seed, slots=config.resources.slots_per_trial, pool=pool))
         return
     _show(args, shape, first, seed=seed, drawn=given is None, slots=config.resources.slots_per_trial, pool=pool)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import UsageError, command, dump, note, show
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.scheduling.model import Host, PoolOptions
 from airflow_provider_dtrain.core.simulation.baseline_policies import FirstInFirstOut, PriorityWithoutReservation
 from airflow_provider_dtrain.core.simulation.queue_policy import Queue
@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.simulation.report import Summary, summarise
 from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_of, simulate, split
 from airflow_provider_dtrain.core.simulation.trace import KNOWN, between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
+from airflow_provider_dtrain.terminal.output import UsageError, dump, is_table, note, show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -123,7 +124,7 @@ def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
 
 
 def _show(args: Namespace, found: dict[str, Summary], left_out: Counter[int]) -> None:
-    if args.output != "table":
+    if not is_table(args):
         rules = [{"rule": name, **asdict(summary)} for name, summary in found.items()]
         dump(args.output, {"hosts": _words(args.hosts), "left_out": dict(sorted(left_out.items())), "rules": rules})
         return

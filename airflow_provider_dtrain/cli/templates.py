@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._output import command, confirm, hint, note, show, show_one, user
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.terminal.output import confirm, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -29,7 +30,7 @@ def describe(args: Namespace) -> None:
         found = store.templates.get(args.name)
     else:
         found = _version(store, args.name, args.template_version)
-    if args.output == "table":
+    if is_table(args):
         what = f"Template '{found.name}', version {found.version}, {'removed' if found.removed else 'set'}"
         note(f"{what} {found.set_at:%Y-%m-%d %H:%MZ} by {found.set_by}")
         print(found.text, end="" if found.text.endswith("\n") else "\n")

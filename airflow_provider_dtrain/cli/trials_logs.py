@@ -7,9 +7,10 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._output import NOT_NOW, command, note, size
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
 from airflow_provider_dtrain.hosts.channel.answers import piece_of
+from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -13,8 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._output import UsageError, command, hint, note, plain, show, size
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import ConflictError, HostError, NotFoundError
+from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, plain, show, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -35,7 +36,7 @@ def outputs(args: Namespace) -> None:
         rows = [
             {
                 "path": path,
-                "size": size(file.size_bytes) if args.output == "table" else file.size_bytes,
+                "size": size(file.size_bytes) if is_table(args) else file.size_bytes,
                 "modified": datetime.fromtimestamp(file.modified_at, UTC),
             }
             for path, file in sorted(found.manifest.files.items())

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import cell, command, dump, note, show, size
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.event_log import read_samples
 from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import piece_of
+from airflow_provider_dtrain.terminal.output import cell, dump, is_table, note, show, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -37,7 +38,7 @@ def profile(args: Namespace) -> None:
     view = _chosen(hook.store, args)
     timings = _timings(hook.store, view)
     system = _system(hook, view)
-    if args.output != "table":
+    if not is_table(args):
         dump(args.output, {"trial": view.trial_id, "attempt": view.number, "timings": timings, "system": system})
         return
     show(args, [_timing_row(row) for row in timings], empty=f"Attempt {view.number} has reported no timings yet.")

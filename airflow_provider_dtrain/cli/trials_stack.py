@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.cli._output import FAILURE, NotNowError, command, hint, note, plain, show
+from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.errors import DtrainError, HostRefusedError, NotFoundError
+from airflow_provider_dtrain.terminal.output import FAILURE, NotNowError, hint, note, plain, show
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -100,14 +100,17 @@ def _ignored(root: Path) -> Callable[[str], bool]:
 
     The path of a folder ends with a slash.
     """
-    from pathspec import GitIgnoreSpec
-
     try:
         lines = read_regular(root / IGNORE_FILE).decode("utf-8").splitlines()
     except FileNotFoundError:
         return lambda _: False
     except (OSError, ValueError) as error:
         raise PayloadError(f"{root / IGNORE_FILE} cannot be read: {error}") from error
+    try:
+        # Optional on machines that have only dtrain.
+        from pathspec import GitIgnoreSpec
+    except ImportError:
+        raise PayloadError(f"{root / IGNORE_FILE} needs a library: pip install pathspec") from None
     try:
         return GitIgnoreSpec.from_lines(lines).match_file
     except ValueError as error:

@@ -210,6 +210,7 @@ class Hosts:
                 experiments.c.name.label("experiment"),
                 allocations.c.granted_at.label("held_since"),
                 gangs.c.dag_id.label("gang_dag"),
+                sa.func.coalesce(gangs.c.dag_id, trials.c.dag_id).label("dag_id"),
                 gangs.c.task_id.label("gang_task"),
             )
             .join(hosts, hosts.c.name == slots.c.host)
@@ -239,6 +240,7 @@ class Hosts:
                 experiment=row.experiment if row.gang_dag is None else gang_words(row.gang_dag, row.gang_task),
                 held_since=row.held_since,
                 note=row.note or "",
+                dag_id=row.dag_id,
             )
             for row in conn.execute(rows)
         ]

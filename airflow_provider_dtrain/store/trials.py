@@ -29,6 +29,7 @@ from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import paused_by
 from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.transitions import open_experiment
+from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import (
     Ticket,
     TrialKey,
@@ -114,15 +115,19 @@ class Trials:
         state: TrialState | None = None,
         tags: Sequence[str] = (),
         limit: int | None = 100,
+        dags: Dags = None,
     ) -> list[TrialView]:
         """Return trials, newest first. Each argument that is not None narrows the list.
 
         :param tags: only trials that have all of these
         :param limit: most trials to return; None = all
+        :param dags: only trials of these; None = of all
         """
         given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id, "state": state}
         where = [trials.c[name] == value for name, value in given.items() if value is not None]
         where += [trials.c.id.in_(tagged("trial", tag)) for tag in tags]
+        if dags is not None:
+            where.append(trials.c.dag_id.in_(sorted(dags)))
         return trial_views(conn, sa.and_(sa.true(), *where), limit=limit)
 
 

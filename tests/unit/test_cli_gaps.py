@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_provider_dtrain.cli._gaps import gap_table, gaps_of
 from airflow_provider_dtrain.core.gaps import limits_hit
+from airflow_provider_dtrain.listings.trials import gaps_of
 from airflow_provider_dtrain.store.records.trials import EventView
+from airflow_provider_dtrain.terminal.trials import gap_rows
 
 
 class Store:
@@ -35,7 +36,7 @@ def test_limits_are_told_with_how_much_was_left_out() -> None:
 
 def test_gaps_are_rows_with_place_and_reason_free_of_escapes() -> None:
     store: Any = Store(CORRUPT)
-    (row,) = gap_table(gaps_of(store, 1))
+    (row,) = gap_rows(gaps_of(store, 1))
     assert (row["host"], row["stream"], row["offset"], row["lines"]) == ("h", "rank0.events", 0, 1)
     assert "\x1b" not in row["reason"]
 

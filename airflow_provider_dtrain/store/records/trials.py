@@ -142,6 +142,8 @@ class SlotView:
     #: Of a held gang: the task that it belongs to, in words.
     experiment: str | None
     held_since: datetime | None
+    #: DAG of the holder.
+    dag_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

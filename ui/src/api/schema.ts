@@ -618,6 +618,206 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/listings/trials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Trials
+         * @description Return trials, latest first.
+         */
+        get: operations["trials_api_v1_listings_trials_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/trial": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Trial
+         * @description Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs.
+         */
+        get: operations["trial_api_v1_listings_trial_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Metrics
+         * @description Return a page of the reports of a trial, by step.
+         */
+        get: operations["metrics_api_v1_listings_metrics_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/timeline": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Timeline
+         * @description Return everything that happened to a trial, oldest first.
+         */
+        get: operations["timeline_api_v1_listings_timeline_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Checkpoints
+         * @description Return a trial's checkpoints, oldest first.
+         */
+        get: operations["checkpoints_api_v1_listings_checkpoints_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/experiments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Experiments
+         * @description Return experiments, latest first.
+         */
+        get: operations["experiments_api_v1_listings_experiments_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/experiment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Experiment
+         * @description Return an experiment with its share of the queue.
+         */
+        get: operations["experiment_api_v1_listings_experiment_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/queue": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Queue
+         * @description Return waiting and running gangs, the running ones first.
+         */
+        get: operations["queue_api_v1_listings_queue_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/hosts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Hosts
+         * @description Return hosts. Their connections are for users who may edit connections.
+         */
+        get: operations["hosts_api_v1_listings_hosts_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/listings/slots": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Slots
+         * @description Return slots with the trials that hold them.
+         */
+        get: operations["slots_api_v1_listings_slots_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/templates": {
         parameters: {
             query?: never;
@@ -1041,6 +1241,30 @@ export interface components {
             } | null;
         };
         /**
+         * BatchProgress
+         * @description Progress of a batch inference.
+         */
+        BatchProgress: {
+            /** Total */
+            total: number;
+            /** Done */
+            done: number;
+            /** Skipped */
+            skipped: number;
+            /** Failed */
+            failed: number;
+            /** Rows */
+            rows: number | null;
+            /** Rows Done */
+            rows_done: number;
+            /** Share */
+            share: number;
+            /** Rows Per S */
+            rows_per_s: number | null;
+            /** Eta S */
+            eta_s: number | null;
+        };
+        /**
          * Bracket
          * @description One bracket: rungs of increasing length of training.
          */
@@ -1087,6 +1311,38 @@ export interface components {
             /** Is Best */
             is_best: boolean;
             download: components["schemas"]["Download"];
+        };
+        /**
+         * CheckpointLine
+         * @description A checkpoint of a trial.
+         */
+        CheckpointLine: {
+            /** Checkpoint */
+            checkpoint: number;
+            /** Step */
+            step: number;
+            /** Host */
+            host: string;
+            /** Path */
+            path: string;
+            /** Size */
+            size: string;
+            /** Metrics */
+            metrics: {
+                [key: string]: unknown;
+            };
+            /** Copy */
+            copy: string | null;
+            /** Removed */
+            removed?: string | null;
+        };
+        /**
+         * CheckpointList
+         * @description Checkpoints of a trial, oldest first.
+         */
+        CheckpointList: {
+            /** Rows */
+            rows: components["schemas"]["CheckpointLine"][];
         };
         /**
          * Checkpoints
@@ -1433,6 +1689,116 @@ export interface components {
             experiment: components["schemas"]["ExperimentRow"];
         };
         /**
+         * ExperimentDescription
+         * @description An experiment with its share of the queue.
+         */
+        ExperimentDescription: {
+            /** Experiment */
+            experiment: number;
+            /** Name */
+            name: string;
+            /** Dag */
+            dag: string;
+            /** Dag Run */
+            dag_run: string;
+            /** Method */
+            method: string | null;
+            /** State */
+            state: string;
+            /** Trials */
+            trials: {
+                [key: string]: number;
+            };
+            /** Metric */
+            metric: string | null;
+            /** Smaller Is Better */
+            smaller_is_better: boolean | null;
+            /** Best */
+            best: number | boolean | string | null;
+            /** Best Trial */
+            best_trial: number | null;
+            /**
+             * Created
+             * Format: date-time
+             */
+            created: string;
+            /** Ended */
+            ended: string | null;
+            /** Progress */
+            progress: string | null;
+            /** Expected End */
+            expected_end: string | null;
+            /** Display Name */
+            display_name: string | null;
+            /** Description */
+            description: string | null;
+            /** Tags */
+            tags: string[];
+            /** Best Hyperparameters */
+            best_hyperparameters: {
+                [key: string]: unknown;
+            } | null;
+            /** Weight */
+            weight: number;
+            /** Max Slots */
+            max_slots: number | null;
+            /** Wish */
+            wish: string | null;
+            /** Wished By */
+            wished_by: string | null;
+        };
+        /**
+         * ExperimentLine
+         * @description An experiment in a list.
+         */
+        ExperimentLine: {
+            /** Experiment */
+            experiment: number;
+            /** Name */
+            name: string;
+            /** Dag */
+            dag: string;
+            /** Dag Run */
+            dag_run: string;
+            /** Method */
+            method: string | null;
+            /** State */
+            state: string;
+            /** Trials */
+            trials: {
+                [key: string]: number;
+            };
+            /** Metric */
+            metric: string | null;
+            /** Smaller Is Better */
+            smaller_is_better: boolean | null;
+            /** Best */
+            best: number | boolean | string | null;
+            /** Best Trial */
+            best_trial: number | null;
+            /**
+             * Created
+             * Format: date-time
+             */
+            created: string;
+            /** Ended */
+            ended: string | null;
+            /** Display Name */
+            display_name: string | null;
+            /** Description */
+            description: string | null;
+            /** Tags */
+            tags: string[];
+        };
+        /**
+         * ExperimentList
+         * @description Experiments, latest first.
+         */
+        ExperimentList: {
+            /** Rows */
+            rows: components["schemas"]["ExperimentLine"][];
+        };
+        /**
          * ExperimentRow
          * @description One experiment in a table.
          */
@@ -1573,6 +1939,59 @@ export interface components {
             allocation_id: number;
         };
         /**
+         * GangLine
+         * @description A gang that waits or holds slots.
+         */
+        GangLine: {
+            /** Gang */
+            gang: number;
+            /** Trial */
+            trial: number | null;
+            /** Experiment */
+            experiment: string;
+            /** Attempt */
+            attempt: number | null;
+            /** Task */
+            task: string;
+            /** Dag Run */
+            dag_run: string;
+            /** Pool */
+            pool: string;
+            /** Slots */
+            slots: number;
+            /** Priority */
+            priority: number;
+            /** State */
+            state: string;
+            /** Position */
+            position: number | null;
+            /** Hosts */
+            hosts: string | null;
+            /**
+             * Since
+             * Format: date-time
+             */
+            since: string;
+            /** Expected */
+            expected: string | null;
+            /** Paused */
+            paused: boolean;
+            /** Unfollowed Since */
+            unfollowed_since: string | null;
+            /** Reason */
+            reason: string | null;
+            /** State Words */
+            state_words: string;
+        };
+        /**
+         * GangList
+         * @description Gangs that wait or hold slots, the running ones first.
+         */
+        GangList: {
+            /** Rows */
+            rows: components["schemas"]["GangLine"][];
+        };
+        /**
          * Gap
          * @description Data of a host that is not in the store.
          */
@@ -1591,6 +2010,31 @@ export interface components {
             lines: number;
             /** Reason */
             reason: string;
+        };
+        /**
+         * GapLine
+         * @description Part of a host's file that is not in the store.
+         */
+        GapLine: {
+            /** Host */
+            host: string;
+            /** Stream */
+            stream: string;
+            /** Offset */
+            offset: number;
+            /** Bytes */
+            bytes: number;
+            /** Lines */
+            lines: number;
+            /** Code */
+            code: string;
+            /** Reason */
+            reason: string;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
         };
         /**
          * Holder
@@ -1664,6 +2108,42 @@ export interface components {
             /** Message */
             message: string;
             host: components["schemas"]["Host"];
+        };
+        /**
+         * HostLine
+         * @description A host.
+         */
+        HostLine: {
+            /** Name */
+            name: string;
+            /** Pool */
+            pool: string;
+            /** State */
+            state: string;
+            /** Slots */
+            slots: number;
+            /** Held */
+            held: number;
+            /** Device */
+            device: string | null;
+            /** Connection */
+            connection: string | null;
+            /** Python */
+            python: string | null;
+            /** Torch */
+            torch: string | null;
+            /** Reason */
+            reason: string | null;
+            /** Other Stores */
+            other_stores: string[];
+        };
+        /**
+         * HostList
+         * @description Hosts.
+         */
+        HostList: {
+            /** Rows */
+            rows: components["schemas"]["HostLine"][];
         };
         /**
          * HostUtilization
@@ -1789,6 +2269,41 @@ export interface components {
             version: string;
         };
         /**
+         * MetricLine
+         * @description One report of a trial.
+         */
+        MetricLine: {
+            /** Attempt */
+            attempt: number;
+            /** Group */
+            group: string;
+            /** Step */
+            step: number;
+            /** Epoch */
+            epoch: number | null;
+            /** Rank */
+            rank: number;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Metrics */
+            metrics: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * MetricList
+         * @description A page of the reports of a trial.
+         */
+        MetricList: {
+            /** Rows */
+            rows: components["schemas"]["MetricLine"][];
+            /** Next Offset */
+            next_offset: number | null;
+        };
+        /**
          * MetricName
          * @description A reported metric.
          */
@@ -1859,6 +2374,20 @@ export interface components {
             template?: string | null;
             /** Fork Of */
             fork_of?: number | null;
+        };
+        /**
+         * OneExperiment
+         * @description An experiment with its share of the queue.
+         */
+        OneExperiment: {
+            row: components["schemas"]["ExperimentDescription"];
+        };
+        /**
+         * OneTrial
+         * @description A trial with everything that belongs to it.
+         */
+        OneTrial: {
+            row: components["schemas"]["TrialDescription"];
         };
         /**
          * Output
@@ -2068,6 +2597,26 @@ export interface components {
             may_edit: boolean;
         };
         /**
+         * RankLine
+         * @description A process of a gang.
+         */
+        RankLine: {
+            /** Rank */
+            rank: number;
+            /** Host */
+            host: string;
+            /** Slot */
+            slot: number | null;
+            /** Pid */
+            pid: number | null;
+            /** Exit Code */
+            exit_code: number | null;
+            /** Exited */
+            exited: string | null;
+            /** Error */
+            error: string | null;
+        };
+        /**
          * RankPlace
          * @description A rank and its place.
          */
@@ -2127,6 +2676,20 @@ export interface components {
              * @default
              */
             reason: string;
+        };
+        /**
+         * RefusedCheckpoint
+         * @description A checkpoint whose path is outside the configured places.
+         */
+        RefusedCheckpoint: {
+            /** Step */
+            step: number;
+            /** Host */
+            host: string;
+            /** Reported */
+            reported: string;
+            /** Refused */
+            refused: string | null;
         };
         /**
          * Rung
@@ -2315,6 +2878,40 @@ export interface components {
             note: string;
         };
         /**
+         * SlotLine
+         * @description A slot and its holder.
+         */
+        SlotLine: {
+            /** Host */
+            host: string;
+            /** Slot */
+            slot: number;
+            /** Pool */
+            pool: string;
+            /** Device */
+            device: string;
+            /** Device Name */
+            device_name: string | null;
+            /** State */
+            state: string;
+            /** Note */
+            note: string | null;
+            /** Trial */
+            trial: number | null;
+            /** Experiment */
+            experiment: string | null;
+            /** Since */
+            since: string | null;
+        };
+        /**
+         * SlotList
+         * @description Slots by host and index.
+         */
+        SlotList: {
+            /** Rows */
+            rows: components["schemas"]["SlotLine"][];
+        };
+        /**
          * SlowRank
          * @description A rank whose steps take longer than those of the other ranks.
          */
@@ -2477,6 +3074,39 @@ export interface components {
             detail: {
                 [key: string]: string | number | boolean | null;
             };
+        };
+        /**
+         * TimelineLine
+         * @description One thing that happened to a trial.
+         */
+        TimelineLine: {
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Until */
+            until: string | null;
+            /** Kind */
+            kind: string;
+            /** Attempt */
+            attempt: number | null;
+            /** Host */
+            host: string | null;
+            /** Text */
+            text: string;
+            /** Detail */
+            detail: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * TimelineList
+         * @description Everything that happened to a trial, oldest first.
+         */
+        TimelineList: {
+            /** Rows */
+            rows: components["schemas"]["TimelineLine"][];
         };
         /**
          * TimingPart
@@ -2661,6 +3291,170 @@ export interface components {
         TrialCurves: {
             /** Series */
             series: components["schemas"]["MetricSeries"][];
+        };
+        /**
+         * TrialDescription
+         * @description A trial with everything that belongs to it.
+         */
+        TrialDescription: {
+            /** Trial */
+            trial: number;
+            /** Experiment Id */
+            experiment_id: number;
+            /** Experiment */
+            experiment: string;
+            /** Number */
+            number: number;
+            /** Task */
+            task: string;
+            /** Dag Run */
+            dag_run: string;
+            /** Hyperparameters */
+            hyperparameters: {
+                [key: string]: unknown;
+            };
+            /** State */
+            state: string;
+            /** Replaced */
+            replaced: string | null;
+            /** Metric */
+            metric: number | boolean | string | null;
+            /** Rung */
+            rung: number | null;
+            /** Attempts */
+            attempts: number;
+            /**
+             * Created
+             * Format: date-time
+             */
+            created: string;
+            /** Ended */
+            ended: string | null;
+            /** Progress */
+            progress: string | null;
+            /** Expected End */
+            expected_end: string | null;
+            /** Seed */
+            seed: number;
+            /** Config */
+            config: number;
+            /** Run */
+            run: string | null;
+            /** Pool */
+            pool: string;
+            /** Slots */
+            slots: number;
+            /** Priority */
+            priority: number;
+            /** Hosts */
+            hosts: string | null;
+            /** Position */
+            position: number | null;
+            /** Expected */
+            expected: string | null;
+            /** Paused */
+            paused: boolean;
+            /** Preempted For */
+            preempted_for: string | null;
+            /** Reason */
+            reason: string | null;
+            /** Restarts */
+            restarts: string;
+            /** Watcher */
+            watcher: string | null;
+            /** Unfollowed Since */
+            unfollowed_since: string | null;
+            /** Limits */
+            limits: string[] | null;
+            /** Result */
+            result: {
+                [key: string]: unknown;
+            } | null;
+            /** Failure */
+            failure: {
+                [key: string]: unknown;
+            } | null;
+            /** Display Name */
+            display_name: string | null;
+            /** Description */
+            description: string | null;
+            /** Tags */
+            tags: string[];
+            shards: components["schemas"]["BatchProgress"] | null;
+            /** Ranks */
+            ranks: components["schemas"]["RankLine"][];
+            /** Checkpoints */
+            checkpoints: components["schemas"]["CheckpointLine"][];
+            /** Refused Checkpoints */
+            refused_checkpoints: components["schemas"]["RefusedCheckpoint"][];
+            /** Gaps */
+            gaps: components["schemas"]["GapLine"][];
+        };
+        /**
+         * TrialLine
+         * @description A trial in a list.
+         */
+        TrialLine: {
+            /** Trial */
+            trial: number;
+            /** Experiment Id */
+            experiment_id: number;
+            /** Experiment */
+            experiment: string;
+            /** Number */
+            number: number;
+            /** Task */
+            task: string;
+            /** Dag Run */
+            dag_run: string;
+            /** Hyperparameters */
+            hyperparameters: {
+                [key: string]: unknown;
+            };
+            /** State */
+            state: string;
+            /** Replaced */
+            replaced: string | null;
+            /** Metric */
+            metric: number | boolean | string | null;
+            /** Rung */
+            rung: number | null;
+            /** Attempts */
+            attempts: number;
+            /**
+             * Created
+             * Format: date-time
+             */
+            created: string;
+            /** Ended */
+            ended: string | null;
+            /** Position */
+            position: number | null;
+            /** Expected */
+            expected: string | null;
+            /** Unfollowed Since */
+            unfollowed_since: string | null;
+            /** Reason */
+            reason: string | null;
+            shards: components["schemas"]["BatchProgress"] | null;
+            /** State Words */
+            state_words: string;
+            /** Summary */
+            summary: string | null;
+            /** Name */
+            name: string;
+            /** Best Metric */
+            best_metric: number | boolean | string | null;
+            /** Steps */
+            steps: number | boolean | string | null;
+        };
+        /**
+         * TrialList
+         * @description Trials, latest first.
+         */
+        TrialList: {
+            /** Rows */
+            rows: components["schemas"]["TrialLine"][];
         };
         /**
          * TrialRow
@@ -5324,6 +6118,781 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Lookup"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    trials_api_v1_listings_trials_get: {
+        parameters: {
+            query?: {
+                experiment?: number | null;
+                state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed") | null;
+                /** @description only those with all of these */
+                tag?: string[] | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    trial_api_v1_listings_trial_get: {
+        parameters: {
+            query: {
+                trial_id: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneTrial"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    metrics_api_v1_listings_metrics_get: {
+        parameters: {
+            query: {
+                trial_id: number;
+                group?: ("training" | "validation") | null;
+                /** @description also steps that a later attempt repeated */
+                abandoned?: boolean;
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    timeline_api_v1_listings_timeline_get: {
+        parameters: {
+            query: {
+                trial_id: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TimelineList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    checkpoints_api_v1_listings_checkpoints_get: {
+        parameters: {
+            query: {
+                trial_id: number;
+                removed?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    experiments_api_v1_listings_experiments_get: {
+        parameters: {
+            query?: {
+                name?: string;
+                /** @description only those with all of these */
+                tag?: string[] | null;
+                limit?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ExperimentList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    experiment_api_v1_listings_experiment_get: {
+        parameters: {
+            query: {
+                experiment_id: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneExperiment"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    queue_api_v1_listings_queue_get: {
+        parameters: {
+            query?: {
+                /** @description only this pool */
+                pool?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["GangList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    hosts_api_v1_listings_hosts_get: {
+        parameters: {
+            query?: {
+                /** @description only this pool */
+                pool?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HostList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    slots_api_v1_listings_slots_get: {
+        parameters: {
+            query?: {
+                /** @description only this pool */
+                pool?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SlotList"];
                 };
             };
             /** @description not logged in */

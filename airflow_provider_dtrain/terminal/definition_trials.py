@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
-
-from airflow_provider_dtrain.cli import _arguments as a
-from airflow_provider_dtrain.cli._arguments import action
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
+from airflow_provider_dtrain.terminal import arguments as a
+from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group, action
 
 _LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.count, default=50, metavar="N")
 
 
-def init() -> ActionCommand:
+def init() -> Command:
     """Return the command ``init``."""
     folder = Arg(("folder",), help="Target folder (default: Airflow's DAGs folder)", nargs="?")
     return action("experiments_create", "init", "Write the DAG file that 'experiments create' triggers", folder)
 
 
-def experiment(group: str) -> GroupCommand:
+def experiment(group: str) -> Group:
     """Return the commands for experiments.
 
     :param group: name of the group
@@ -26,10 +24,10 @@ def experiment(group: str) -> GroupCommand:
     weight = Arg(("--weight",), help="Share relative to other experiments; 1 is usual", type=a.weight, metavar="W")
     most = Arg(("--max-slots",), help="Most slots that its gangs hold together; 0: no cap", type=a.count, metavar="N")
     named = Arg(("--name",), help="Only those with this text in their name", metavar="TEXT", default="")
-    return GroupCommand(
+    return Group(
         name=group,
         help="Experiments" + (" (short for: experiments)" if group == "e" else ": start and control them"),
-        subcommands=(
+        commands=(
             _create(),
             action(
                 "experiments",
@@ -63,7 +61,7 @@ def experiment(group: str) -> GroupCommand:
     )
 
 
-def _create() -> ActionCommand:
+def _create() -> Command:
     return action(
         "experiments_create",
         "create",
@@ -73,7 +71,7 @@ def _create() -> ActionCommand:
     )
 
 
-def infer() -> ActionCommand:
+def infer() -> Command:
     """Return the command ``infer``."""
     optional = Arg(("config",), help=f"{a.CONFIG.kwargs['help']} (default: the options say everything)", nargs="?")
     many = Arg(("--input",), help="File, folder, glob or URL; repeatable", action="append", metavar="PATH")
@@ -113,7 +111,7 @@ def _start_options() -> tuple[Arg, ...]:
     return code, a.WITH_TEMPLATE, dag, follow
 
 
-def trial(group: str) -> GroupCommand:
+def trial(group: str) -> Group:
     """Return the commands for trials.
 
     :param group: name of the group
@@ -142,10 +140,10 @@ def trial(group: str) -> GroupCommand:
         help="Only trials in this state",
         choices=(*TRIAL_LIVE, *TRIAL_ENDED),
     )
-    return GroupCommand(
+    return Group(
         name=group,
         help="Trials" + (" (short for: trials)" if group == "t" else ""),
-        subcommands=(
+        commands=(
             action("trials", "list", "List trials", of, state, a.WITH_TAGS, _LIMIT, function="list_trials"),
             action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
             action(
@@ -162,9 +160,7 @@ def trial(group: str) -> GroupCommand:
                 attempt,
             ),
             action("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
-            action(
-                "trials_timeline", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind
-            ),
+            action("trials", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind),
             action("trials_stack", "stack", "Print the Python stacks of running ranks", a.TRIAL, one_rank),
             action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),

@@ -1,4 +1,4 @@
-"""Types and shared arguments of ``airflow dtrain``.
+"""Types and shared arguments of commands, for Airflow's parser and for the one of ``dtrain``.
 
 A value that a type refuses is a usage error (exit 2).
 """
@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
-
-from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
@@ -141,6 +140,47 @@ def cluster(text: str) -> list[tuple[int, int]]:
     return found
 
 
+class Arg:
+    """One argument of a command. Airflow's parser needs only these attributes and this method.
+
+    :param flags: its name, or its options
+    :param kwargs: further arguments of ``ArgumentParser.add_argument``
+    """
+
+    def __init__(self, flags: Sequence[str], **kwargs: Any) -> None:
+        self.flags = tuple(flags)
+        self.kwargs = kwargs
+
+    def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
+        """Add it to a parser."""
+        parser.add_argument(*self.flags, **self.kwargs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One command."""
+
+    name: str
+    help: str
+    #: Module and function of its code, ``trials.list_trials``.
+    target: str
+    args: tuple[Arg, ...]
+    #: The command of this former name, and the command that it is now; empty: the name is a current one.
+    former: str = ""
+    now: str = ""
+    #: Not in the help.
+    is_hidden: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Commands for one noun."""
+
+    name: str
+    help: str
+    commands: tuple[Command, ...]
+
+
 class InOrder(Arg):
     """Arguments under headings, in the given order. Airflow sorts all other arguments by name.
 
@@ -161,8 +201,8 @@ class InOrder(Arg):
 
 OUTPUT = Arg(
     ("-o", "--output"),
-    help="Output format: table (default), json or yaml",
-    choices=("table", "json", "yaml"),
+    help="Output format: table (default), plain (no lines, for scripts), json or yaml",
+    choices=("table", "plain", "json", "yaml"),
     default="table",
 )
 YES = Arg(("-y", "--yes"), help="Do not ask for confirmation", action="store_true")
@@ -183,28 +223,19 @@ ONLY_POOL = Arg(("--pool",), help="Only this pool", type=name)
 COMMON = (OUTPUT, VERBOSE)
 
 
-def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> ActionCommand:
-    """Return a command. Its function is imported from a module of this package when it runs."""
-    target = f"airflow_provider_dtrain.cli.{noun}.{function or verb}"
-    return ActionCommand(name=verb, help=help, func=lazy_load_command(target), args=(*args, *COMMON))
+def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> Command:
+    """Return a command. Its function is imported when it runs.
+
+    :param noun: module of the function
+    :param function: default: the verb
+    """
+    return Command(name=verb, help=help, target=f"{noun}.{function or verb}", args=(*args, *COMMON))
 
 
-def former(command: ActionCommand, old: str, new: str) -> ActionCommand:
-    """Return a command under its former name. Each call names the new one on stderr."""
-
-    def run(args: argparse.Namespace) -> Any:
-        text = f"'airflow dtrain {old}' is now 'airflow dtrain {new}'. The next release removes the former name."
-        print(text, file=sys.stderr)
-        return command.func(args)
-
-    return command._replace(func=run)
-
-
-def former_group(group: GroupCommand, old: str) -> GroupCommand:
+def former_group(group: Group, old: str) -> Group:
     """Return a group under its former name. Airflow can hide only commands, so the help names the new group."""
-    commands = [one for one in group.subcommands if isinstance(one, ActionCommand)]
-    renamed = [former(one, f"{old} {one.name}", f"{group.name} {one.name}") for one in commands]
-    return GroupCommand(name=old, help=f"Former name of: {group.name}", subcommands=renamed)
+    renamed = (replace(one, former=f"{old} {one.name}", now=f"{group.name} {one.name}") for one in group.commands)
+    return Group(name=old, help=f"Former name of: {group.name}", commands=tuple(renamed))
 
 
 #: Options that change the labels of an experiment or a trial.

@@ -1,4 +1,4 @@
-"""All commands of ``airflow dtrain`` and their arguments.
+"""All commands and their arguments: those of ``airflow dtrain``, of which ``dtrain`` has a part.
 
 The code behind a command is imported when the command runs.
 """
@@ -6,12 +6,12 @@ The code behind a command is imported when the command runs.
 from __future__ import annotations
 
 from argparse import BooleanOptionalAction
+from dataclasses import replace
 
-from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
-
-from airflow_provider_dtrain.cli import _arguments as a
-from airflow_provider_dtrain.cli._arguments import action as _command
-from airflow_provider_dtrain.cli._definition_trials import experiment, infer, init, trial
+from airflow_provider_dtrain.terminal import arguments as a
+from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group
+from airflow_provider_dtrain.terminal.arguments import action as _command
+from airflow_provider_dtrain.terminal.definition_trials import experiment, infer, init, trial
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
 #: Noun -> its former name.
@@ -26,11 +26,11 @@ _FORMER = {
 _SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
 
 
-def _hosts() -> GroupCommand:
-    return GroupCommand(
+def _hosts() -> Group:
+    return Group(
         name="hosts",
         help="Register and manage hosts",
-        subcommands=(
+        commands=(
             _command("hosts_add", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
             _command("hosts", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
@@ -124,14 +124,14 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     return (("Order of the queue", order), ("Interruptions", interruptions), ("Choice of hosts", places))
 
 
-def _pools() -> GroupCommand:
+def _pools() -> Group:
     file = "YAML file with configuration defaults of the pool, - for standard input"
     defaults = ("Configurations", (Arg(("--defaults",), help=file, metavar="FILE"),))
     options = a.InOrder(*_rules("gang", "gangs"), defaults)
-    return GroupCommand(
+    return Group(
         name="pools",
         help="Sets of hosts with one queue each",
-        subcommands=(
+        commands=(
             _command("pools", "list", "List the pools", function="list_pools"),
             _command("pools", "describe", "Show a pool with its options, hosts and queue", a.POOL),
             _command("pools", "set", "Change options of a pool", a.POOL, options, function="set_pool"),
@@ -140,14 +140,14 @@ def _pools() -> GroupCommand:
     )
 
 
-def _templates(group: str) -> GroupCommand:
+def _templates(group: str) -> Group:
     file = Arg(("file",), help="YAML file, - for standard input")
     version = Arg(("--version",), help="Show an earlier version", type=a.count, dest="template_version", metavar="N")
     details = Arg(("-d", "--details"), help="Also show the text of each template", action="store_true")
-    return GroupCommand(
+    return Group(
         name=group,
         help="Stored templates" + (" (short for: templates)" if group == "tpl" else ""),
-        subcommands=(
+        commands=(
             _command("templates", "list", "List the templates", details, function="list_templates"),
             _command("templates", "describe", "Show a template", a.TEMPLATE, version),
             _command("templates", "versions", "List every version of a template", a.TEMPLATE),
@@ -159,7 +159,7 @@ def _templates(group: str) -> GroupCommand:
     )
 
 
-def _config() -> GroupCommand:
+def _config() -> Group:
     origins = Arg(
         ("--origins",), help="Show the origin of each value: config, template, pool or default", action="store_true"
     )
@@ -170,23 +170,23 @@ def _config() -> GroupCommand:
         nargs="?",
         default=False,
     )
-    return GroupCommand(
+    return Group(
         name="configs",
         help="Configurations of experiments",
-        subcommands=(
+        commands=(
             _command("config", "render", "Print the effective configuration", a.CONFIG, a.WITH_TEMPLATE, origins),
             _command("config", "validate", "Validate a configuration or template", optional, template),
         ),
     )
 
 
-def _search() -> GroupCommand:
+def _search() -> Group:
     first = Arg(("--trials",), help="Show the first N trials (default 10)", type=a.count, default=10, metavar="N")
     seed = Arg(("--seed",), help="Experiment seed (default: the configuration's, else 0)", type=a.count, metavar="N")
-    return GroupCommand(
+    return Group(
         name="searches",
         help="Hyperparameter searches",
-        subcommands=(
+        commands=(
             _command(
                 "search",
                 "preview",
@@ -200,29 +200,29 @@ def _search() -> GroupCommand:
     )
 
 
-def _queue() -> GroupCommand:
-    return GroupCommand(
+def _queue() -> Group:
+    return Group(
         name="queue",
         help="Waiting and running gangs",
-        subcommands=(
+        commands=(
             _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, function="list_tasks"),
             _command("queue", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
         ),
     )
 
 
-def _others() -> tuple[GroupCommand | ActionCommand, ...]:
+def _others() -> tuple[Group | Command, ...]:
     request = Arg(("request",), help="Configuration file, id of a trial, or gang:ID")
     return (
-        GroupCommand(
+        Group(
             name="slots",
             help="Accelerators and CPU slots",
-            subcommands=(_command("slots", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
+            commands=(_command("slots", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
         ),
-        GroupCommand(
+        Group(
             name="db",
             help="The store of this provider (not Airflow's metadata database)",
-            subcommands=(
+            commands=(
                 _command("db", "migrate", "Create the store, or migrate it to the schema of this version"),
                 _command("db", "check", "Check the store"),
             ),
@@ -238,7 +238,7 @@ def _others() -> tuple[GroupCommand | ActionCommand, ...]:
     )
 
 
-def _gc() -> ActionCommand:
+def _gc() -> Command:
     return _command(
         "gc",
         "gc",
@@ -264,12 +264,12 @@ _LENGTH = {"help": "New length of the leases, e.g. 1h", "type": a.seconds, "dest
 _REASON = Arg(("--reason",), help="Reason, shown to other users")
 
 
-def _maintenance() -> GroupCommand:
+def _maintenance() -> Group:
     begin = "Extend all leases before a maintenance, so that runs survive it"
-    return GroupCommand(
+    return Group(
         name="maintenance",
         help="Maintenance of the control side, which runs survive",
-        subcommands=(
+        commands=(
             _command("maintenance", "start", begin, Arg(("--for",), required=True, **_LENGTH), _REASON),
             _command("maintenance", "end", "End the maintenance: leases get their usual length again"),
             _command(
@@ -282,7 +282,7 @@ def _maintenance() -> GroupCommand:
     )
 
 
-def _hold() -> ActionCommand:
+def _hold() -> Command:
     command = _command(
         "maintenance",
         "hold",
@@ -292,10 +292,10 @@ def _hold() -> ActionCommand:
         Arg(("--show",), help="Former name of: maintenance show", action="store_true"),
         Arg(("--end",), help="Former name of: maintenance end", action="store_true"),
     )
-    return a.former(command, "hold", "maintenance start|end|show")._replace(hide=True)
+    return replace(command, former="hold", now="maintenance start|end|show", is_hidden=True)
 
 
-def _simulate() -> ActionCommand:
+def _simulate() -> Command:
     time, share, count = (
         {"type": kind, "metavar": name} for kind, name in ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
     )
@@ -330,17 +330,11 @@ def _simulate() -> ActionCommand:
     )
 
 
-def get_dtrain_commands() -> list[GroupCommand]:
-    """Return the command group ``dtrain`` for Airflow's CLI."""
+def commands() -> tuple[Group | Command, ...]:
+    """Return all commands of ``airflow dtrain``."""
     documents = (_templates("templates"), _templates("tpl"), _config(), _search())
     runs = (experiment("experiments"), experiment("e"), trial("trials"), trial("t"))
     groups = (_hosts(), _pools(), _queue(), *documents, *runs)
     known = {group.name: group for group in groups}
     former = (a.former_group(known[name], before) for name, before in _FORMER.items())
-    return [
-        GroupCommand(
-            name="dtrain",
-            help="Distributed PyTorch training: hosts, pools, queue, experiments, trials",
-            subcommands=(init(), infer(), *groups, *former, *_others()),
-        )
-    ]
+    return (init(), infer(), *groups, *former, *_others())

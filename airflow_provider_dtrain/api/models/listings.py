@@ -1,0 +1,79 @@
+"""Answers to the commands of ``dtrain``: the records that ``airflow dtrain`` prints as well."""
+
+from __future__ import annotations
+
+from airflow_provider_dtrain.api.models.common import Model
+from airflow_provider_dtrain.terminal.records import (
+    CheckpointLine,
+    ExperimentDescription,
+    ExperimentLine,
+    GangLine,
+    HostLine,
+    MetricLine,
+    SlotLine,
+    TimelineLine,
+    TrialDescription,
+    TrialLine,
+)
+
+
+class TrialList(Model):
+    """Trials, latest first."""
+
+    rows: list[TrialLine]
+
+
+class OneTrial(Model):
+    """A trial with everything that belongs to it."""
+
+    row: TrialDescription
+
+
+class MetricList(Model):
+    """A page of the reports of a trial."""
+
+    rows: list[MetricLine]
+    #: Where the next page begins; None: this is the last one.
+    next_offset: int | None
+
+
+class TimelineList(Model):
+    """Everything that happened to a trial, oldest first."""
+
+    rows: list[TimelineLine]
+
+
+class CheckpointList(Model):
+    """Checkpoints of a trial, oldest first."""
+
+    rows: list[CheckpointLine]
+
+
+class ExperimentList(Model):
+    """Experiments, latest first."""
+
+    rows: list[ExperimentLine]
+
+
+class OneExperiment(Model):
+    """An experiment with its share of the queue."""
+
+    row: ExperimentDescription
+
+
+class GangList(Model):
+    """Gangs that wait or hold slots, the running ones first."""
+
+    rows: list[GangLine]
+
+
+class HostList(Model):
+    """Hosts."""
+
+    rows: list[HostLine]
+
+
+class SlotList(Model):
+    """Slots by host and index."""
+
+    rows: list[SlotLine]

@@ -1,0 +1,140 @@
+"""The records that commands print, for ``dtrain`` and the Python client."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.found import ID_MOST
+from airflow_provider_dtrain.api.models.listings import (
+    CheckpointList,
+    ExperimentList,
+    GangList,
+    HostList,
+    MetricList,
+    OneExperiment,
+    OneTrial,
+    SlotList,
+    TimelineList,
+    TrialList,
+)
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.store.records.pages import Dags
+from airflow_provider_dtrain.store.records.trials import MetricGroup
+
+router = APIRouter(prefix="/listings", route_class=StoreRoute, tags=["listings"], responses=ERRORS)
+
+#: Reports in one answer.
+METRICS_MOST = 5000
+Id = Annotated[int, Query(ge=1, le=ID_MOST)]
+Most = Annotated[int, Query(ge=1, le=1000)]
+Tags = Annotated[list[str] | None, Query(description="only those with all of these")]
+Pool = Annotated[str | None, Query(max_length=200, description="only this pool")]
+TrialId = Annotated[int, Query(ge=1, le=ID_MOST)]
+
+
+class _CallRights:
+    """Rights of the user of a request."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    @property
+    def dags(self) -> Dags:
+        """The DAGs of the store that the user may read, None for all of them."""
+        return self.call.dags
+
+    def may_read(self, dag_id: str) -> bool:
+        """Return whether the user may read a DAG."""
+        return self.call.access.may_read(dag_id)
+
+    def may_read_logs(self, dag_id: str) -> bool:
+        """Return whether the user may read the task logs of a DAG."""
+        return self.call.access.may_read_logs(dag_id)
+
+    @property
+    def may_change_hosts(self) -> bool:
+        """True if the user may edit connections."""
+        return self.call.access.may_change_hosts
+
+
+def _source(call: Call) -> StoreSource:
+    return StoreSource(call.store, _CallRights(call))
+
+
+@router.get("/trials", **guarded(Rule.READ))
+def trials(
+    call: CallDep, experiment: Id | None = None, state: TrialState | None = None, tag: Tags = None, limit: Most = 50
+) -> TrialList:
+    """Return trials, latest first."""
+    return TrialList(rows=_source(call).trials(experiment=experiment, state=state, tags=tag or (), limit=limit))
+
+
+@router.get("/trial", **guarded(Rule.READ))
+def trial(call: CallDep, trial_id: TrialId) -> OneTrial:
+    """Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs."""
+    return OneTrial(row=_source(call).trial(trial_id))
+
+
+@router.get("/metrics", **guarded(Rule.READ))
+def metrics(
+    call: CallDep,
+    trial_id: TrialId,
+    group: MetricGroup | None = None,
+    abandoned: Annotated[bool, Query(description="also steps that a later attempt repeated")] = False,
+    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+) -> MetricList:
+    """Return a page of the reports of a trial, by step."""
+    rows = _source(call).metrics(trial_id, group=group, abandoned=abandoned)
+    end = offset + METRICS_MOST
+    return MetricList(rows=rows[offset:end], next_offset=end if end < len(rows) else None)
+
+
+@router.get("/timeline", **guarded(Rule.READ))
+def timeline(call: CallDep, trial_id: TrialId) -> TimelineList:
+    """Return everything that happened to a trial, oldest first."""
+    return TimelineList(rows=_source(call).timeline(trial_id))
+
+
+@router.get("/checkpoints", **guarded(Rule.READ))
+def checkpoints(call: CallDep, trial_id: TrialId, removed: bool = False) -> CheckpointList:
+    """Return a trial's checkpoints, oldest first."""
+    return CheckpointList(rows=_source(call).checkpoints(trial_id, removed=removed))
+
+
+@router.get("/experiments", **guarded(Rule.READ))
+def experiments(
+    call: CallDep, name: Annotated[str, Query(max_length=200)] = "", tag: Tags = None, limit: Most = 50
+) -> ExperimentList:
+    """Return experiments, latest first."""
+    return ExperimentList(rows=_source(call).experiments(name=name, tags=tag or (), limit=limit))
+
+
+@router.get("/experiment", **guarded(Rule.READ))
+def experiment(call: CallDep, experiment_id: Id) -> OneExperiment:
+    """Return an experiment with its share of the queue."""
+    return OneExperiment(row=_source(call).experiment(experiment_id))
+
+
+@router.get("/queue", **guarded(Rule.READ))
+def queue(call: CallDep, pool: Pool = None) -> GangList:
+    """Return waiting and running gangs, the running ones first."""
+    return GangList(rows=_source(call).gangs(pool))
+
+
+@router.get("/hosts", **guarded(Rule.READ))
+def hosts(call: CallDep, pool: Pool = None) -> HostList:
+    """Return hosts. Their connections are for users who may edit connections."""
+    return HostList(rows=_source(call).hosts(pool))
+
+
+@router.get("/slots", **guarded(Rule.READ))
+def slots(call: CallDep, pool: Pool = None) -> SlotList:
+    """Return slots with the trials that hold them."""
+    return SlotList(rows=_source(call).slots(pool))

@@ -1,0 +1,46 @@
+"""The commands in the form that Airflow's parser expects."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
+
+from airflow_provider_dtrain.terminal.arguments import Command, Group
+from airflow_provider_dtrain.terminal.definition import commands
+
+
+def get_dtrain_commands() -> list[GroupCommand]:
+    """Return the command group ``dtrain`` for Airflow's CLI."""
+    return [
+        GroupCommand(
+            name="dtrain",
+            help="Distributed PyTorch training: hosts, pools, queue, experiments, trials",
+            subcommands=tuple(_group(one) if isinstance(one, Group) else _action(one) for one in commands()),
+        )
+    ]
+
+
+def _group(group: Group) -> GroupCommand:
+    return GroupCommand(name=group.name, help=group.help, subcommands=tuple(_action(one) for one in group.commands))
+
+
+def _action(command: Command) -> ActionCommand:
+    function = lazy_load_command(f"airflow_provider_dtrain.cli.{command.target}")
+    run = _former(function, command) if command.former else function
+    # Airflow's parser uses the attributes of an argument and its method, never its class.
+    args: Any = command.args
+    return ActionCommand(name=command.name, help=command.help, func=run, args=args, hide=command.is_hidden)
+
+
+def _former(function: Any, command: Command) -> Any:
+    """Return the function of a command under its former name. Each call names the new one on stderr."""
+
+    def run(args: argparse.Namespace) -> Any:
+        text = f"'airflow dtrain {command.former}' is now 'airflow dtrain {command.now}'."
+        print(f"{text} The next release removes the former name.", file=sys.stderr)
+        return function(args)
+
+    return run

@@ -1,0 +1,93 @@
+"""Records from JSON, by the types of their fields. Fields that this client does not know are ignored."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeVar
+
+from airflow_provider_dtrain.errors import ServerError
+
+Record = TypeVar("Record")
+
+
+def record(kind: type[Record], value: Any) -> Record:
+    """Return a record from a JSON object.
+
+    :raises ServerError: a field is missing, or its value is of another type
+    """
+    found = _decoded(kind, value)
+    assert isinstance(found, kind)
+    return found
+
+
+def records(kind: type[Record], values: Any) -> list[Record]:
+    """Return records from a JSON list.
+
+    :raises ServerError: it is none
+    """
+    if not isinstance(values, list):
+        raise _unexpected(kind, "a list")
+    return [record(kind, one) for one in values]
+
+
+def _decoded(kind: Any, value: Any) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _of_class(kind, value)
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        # Only one part of a union has a form of its own.
+        (part,) = [one for one in typing.get_args(kind) if one is datetime or dataclasses.is_dataclass(one)] or [Any]
+        return _decoded(part, value)
+    if origin is list:
+        if not isinstance(value, list):
+            raise _unexpected(kind, "a list")
+        (part,) = typing.get_args(kind)
+        return [_decoded(part, one) for one in value]
+    if kind is datetime:
+        return _moment(value)
+    return value
+
+
+def _of_class(kind: Any, value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise _unexpected(kind, "an object")
+    found = {}
+    for name, (of, is_optional) in _fields(kind).items():
+        if name in value:
+            found[name] = _decoded(of, value[name])
+        elif not is_optional:
+            raise _unexpected(kind, f"a field {name}")
+    return kind(**found)
+
+
+@cache
+def _fields(kind: Any) -> dict[str, tuple[Any, bool]]:
+    hints = typing.get_type_hints(kind)
+    return {
+        one.name: (
+            hints[one.name],
+            one.default is not dataclasses.MISSING or one.default_factory is not dataclasses.MISSING,
+        )
+        for one in dataclasses.fields(kind)
+    }
+
+
+def _moment(value: Any) -> datetime:
+    try:
+        return datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        raise ServerError(f"The server sent a time that is none: {str(value)[:50]!r}.") from None
+
+
+def _unexpected(kind: Any, expected: str) -> ServerError:
+    name = getattr(kind, "__name__", str(kind))
+    return ServerError(
+        f"The server sent a {name} without {expected}. Install the server's version: pip install "
+        "airflow-provider-dtrain==VERSION"
+    )

@@ -1,0 +1,54 @@
+"""The commands of ``dtrain``: those of ``airflow dtrain`` that need no shell on Airflow's machine, and its login."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from airflow_provider_dtrain.client.listings import LISTINGS
+from airflow_provider_dtrain.client.login import login, logout
+from airflow_provider_dtrain.terminal import arguments as a
+from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group
+from airflow_provider_dtrain.terminal.definition import commands as all_commands
+from airflow_provider_dtrain.terminal.output import Function
+
+#: Arguments of every command.
+SERVER = Arg(
+    ("--server",), help="URL of Airflow's API server (default: DTRAIN_SERVER, else that of the last login)",
+    metavar="URL",
+)  # fmt: skip
+CA = Arg(("--ca",), help="File of certificates to trust instead of the system's (default: DTRAIN_CA)", metavar="FILE")
+_USERNAME = Arg(("--username",), help="Name of the user (default: asked)", metavar="NAME")
+_STDIN = Arg(("--password-stdin",), help="Read the password from standard input", action="store_true")
+
+#: Target of a command -> its function here. The others need a shell on the machine of Airflow.
+FUNCTIONS: dict[str, Function] = {"login.login": login, "login.logout": logout, **LISTINGS}
+
+
+def commands() -> tuple[Group | Command, ...]:
+    """Return the commands of ``dtrain``."""
+    own = (
+        a.action("login", "login", "Log in to a server with name and password", _USERNAME, _STDIN),
+        a.action("login", "logout", "Remove the token of a server from this machine"),
+    )
+    found: list[Group | Command] = list(own)
+    for one in all_commands():
+        if isinstance(one, Group):
+            kept = tuple(command for command in one.commands if command.target in FUNCTIONS and not command.former)
+            if kept:
+                found.append(replace(one, commands=kept))
+        elif one.target in FUNCTIONS and not one.former:
+            found.append(one)
+    return tuple(found)
+
+
+def own_words() -> Callable[[str], str]:
+    """Return a function that names commands in texts as this program has them."""
+    names = "|".join(
+        f"{group.name} (?:{'|'.join(command.name for command in group.commands)})"
+        for group in commands()
+        if isinstance(group, Group)
+    )
+    found = re.compile(rf"\bairflow dtrain (?=(?:{names})\b)")
+    return lambda text: found.sub("dtrain ", text)

@@ -1,0 +1,56 @@
+"""The console script ``dtrain``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_dtrain import __version__
+from airflow_provider_dtrain.client.definition import CA, FUNCTIONS, SERVER, commands, own_words
+from airflow_provider_dtrain.terminal.arguments import Command, Group
+from airflow_provider_dtrain.terminal.output import prepare_streams, run, use_words
+
+_DESCRIPTION = "Distributed PyTorch training on an Airflow server. To begin: dtrain login --server URL"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code.
+
+    :param argv: arguments; None = those of the process
+    """
+    prepare_streams()
+    args = parser().parse_args(argv)
+    use_words(own_words())
+    return run(FUNCTIONS[args.target], args)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    found = argparse.ArgumentParser(prog="dtrain", description=_DESCRIPTION)
+    found.add_argument("--version", action="version", version=f"airflow-provider-dtrain {__version__}")
+    below = found.add_subparsers(metavar="COMMAND", required=True)
+    for one in commands():
+        added = below.add_parser(one.name, help=one.help, description=one.help)
+        if isinstance(one, Group):
+            verbs = added.add_subparsers(metavar="COMMAND", required=True)
+            for command in one.commands:
+                _add(verbs.add_parser(command.name, help=command.help, description=command.help), command)
+        else:
+            _add(added, one)
+    return found
+
+
+def _add(to: argparse.ArgumentParser, command: Command) -> None:
+    to.formatter_class = argparse.RawTextHelpFormatter
+    # Nothing is logged here, so there is nothing that --verbose could show.
+    given: Any = [arg for arg in command.args if "--verbose" not in arg.flags]
+    for arg in (*given, SERVER, CA):
+        arg.add_to_parser(to)
+    to.set_defaults(target=command.target)
+
+
+def script() -> None:
+    """Run the console script."""
+    sys.exit(main())

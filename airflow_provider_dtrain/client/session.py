@@ -1,0 +1,273 @@
+"""Requests to one server: token, retries, and refusals as errors."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from airflow_provider_dtrain.client import logins
+from airflow_provider_dtrain.client.address import Address, connection
+from airflow_provider_dtrain.errors import (
+    ConfigError,
+    ConflictError,
+    DtrainError,
+    LoginError,
+    NotFoundError,
+    Problem,
+    ServerError,
+    UserError,
+)
+
+API = "/dtrain/api/v1"
+#: Pauses before a request is repeated.
+PAUSES_S = (0.5, 1.0, 2.0)
+#: Statuses of a server that is overloaded or restarts.
+_LATER = frozenset({429, 502, 503, 504})
+#: Most bytes of an answer in JSON.
+ANSWER_MOST = 256 << 20
+_AWAY = (OSError, http.client.HTTPException, ssl.SSLError)
+
+Parameters = Mapping[str, object]
+
+
+class AwayError(ServerError):
+    """The server does not answer now. A later request may be answered."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """Status, headers and body of an answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Session:
+    """Requests to one server.
+
+    :param token: None = the one of ``dtrain login``
+    :param ca: file of certificates that are trusted instead of the system's
+    """
+
+    def __init__(
+        self,
+        server: Address,
+        token: str | None = None,
+        *,
+        ca: str | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.server = server
+        self.ca = ca
+        self.sleep = sleep
+        self._given = token
+        self._token = token
+        self._connection: http.client.HTTPConnection | None = None
+        #: Path -> tag and body of its last answer, of watched tables.
+        self._known: dict[str, tuple[str, bytes]] = {}
+
+    def get(self, path: str, /, *, keep: bool = False, **parameters: object) -> Any:
+        """Return the JSON of a read. It is repeated if the server does not answer.
+
+        :param path: below the address of the API
+        :param keep: keep the answer, so that the server sends it again only after a change
+        """
+        target = self.target(path, parameters)
+        known = self._known.get(target) if keep else None
+        headers = {"If-None-Match": known[0]} if known is not None else {}
+        answer = self._patient("GET", target, headers)
+        if answer.status == 304 and known is not None:
+            return json.loads(known[1])
+        if keep and (tag := answer.headers.get("etag")):
+            self._known[target] = tag, answer.body
+        return _json(answer)
+
+    def send(self, method: str, path: str, body: object = None, /, **parameters: object) -> Any:
+        """Return the JSON of a change. It is repeated only if the server cannot have received it."""
+        data = b"" if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        return _json(self._patient(method, self.target(path, parameters), headers, data))
+
+    def target(self, path: str, parameters: Parameters) -> str:
+        """Return path and query of a request."""
+        given: list[tuple[str, str]] = []
+        for name, value in parameters.items():
+            values = value if isinstance(value, list | tuple) else (value,)
+            given += [(name, _text(one)) for one in values if one is not None]
+        query = f"?{urlencode(given)}" if given else ""
+        return f"{self.server.base}{API}{quote(path)}{query}"
+
+    def _patient(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        for pause_s in (*PAUSES_S, None):
+            try:
+                return self._checked(method, target, headers, body)
+            except AwayError as error:
+                is_safe = method == "GET" or isinstance(error.__cause__, ConnectionRefusedError)
+                if pause_s is None or not is_safe:
+                    raise
+                self.sleep(pause_s)
+        raise AssertionError("not reached")
+
+    def _checked(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        answer = self.request(method, target, headers, body)
+        if answer.status == 401 and self.renew():
+            answer = self.request(method, target, headers, body)
+        if answer.status >= 300 and answer.status != 304:
+            raise refusal(answer, self.server)
+        return answer
+
+    def renew(self) -> bool:
+        """Take over the token of a newer login on this machine, and return whether there is one."""
+        if self._given is not None:
+            return False
+        found = logins.load(self.server.url)
+        if found is None or found.token == self._token:
+            return False
+        self._token = found.token
+        return True
+
+    def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+        """Return the answer to one request, whatever its status.
+
+        :raises AwayError: there is none
+        """
+        with self.opened(method, target, headers, body) as response:
+            try:
+                data = response.read(ANSWER_MOST + 1)
+                # A read of a limited length does not report that the connection was cut.
+                if response.length and len(data) <= ANSWER_MOST:
+                    raise http.client.IncompleteRead(data, response.length)
+            except _AWAY as error:
+                self.close()
+                raise _away(self.server, error) from error
+        if len(data) > ANSWER_MOST:
+            self.close()
+            raise ServerError(f"The answer of {self.server.url} is larger than {ANSWER_MOST >> 20} MiB.")
+        found = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(status=response.status, headers=found, body=data)
+
+    @contextlib.contextmanager
+    def opened(
+        self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Yield an answer whose body is not read yet. The connection is kept if the body is read to its end."""
+        sent = {**(headers or {}), "Accept-Encoding": "identity", "User-Agent": "dtrain"}
+        if token := self._current():
+            if not token.isascii() or not token.isprintable():
+                raise LoginError("The token holds characters that no token has. Check DTRAIN_TOKEN, or: dtrain login")
+            sent["Authorization"] = f"Bearer {token}"
+        try:
+            response = self._answer(method, target, sent, body)
+        except ssl.SSLCertVerificationError as error:
+            self.close()
+            raise ServerError(
+                f"The certificate of {self.server.url} is not trusted: {error.verify_message}. Name the certificates "
+                "of its authority: --ca FILE"
+            ) from None
+        except _AWAY as error:
+            self.close()
+            raise _away(self.server, error) from error
+        try:
+            yield response
+        finally:
+            if not response.isclosed():
+                self.close()
+
+    def _answer(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> http.client.HTTPResponse:
+        reused = self._connection is not None
+        for is_last in (not reused, True):
+            if self._connection is None:
+                self._connection = connection(self.server, self.ca)
+            try:
+                self._connection.request(method, target, body=body or None, headers=dict(headers))
+                return self._connection.getresponse()
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                # The server may have closed a connection that was idle.
+                self.close()
+                if is_last or method != "GET":
+                    raise
+        raise AssertionError("not reached")
+
+    def _current(self) -> str:
+        if self._token is None:
+            found = logins.load(self.server.url)
+            self._token = "" if found is None else found.token
+        return self._token
+
+    def close(self) -> None:
+        """Close the connection. The next request opens another one."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def server_url(given: str | None) -> str | None:
+    """Return the server of an option, of ``DTRAIN_SERVER``, or of the last login."""
+    return given or os.environ.get("DTRAIN_SERVER") or logins.last_server()
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _away(server: Address, error: BaseException) -> AwayError:
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    if isinstance(error, http.client.IncompleteRead):
+        reason = "the connection was cut"
+    return AwayError(f"{server.url} does not answer: {reason}. Check the URL, or wait until the server runs.")
+
+
+def _json(answer: Answer) -> Any:
+    try:
+        return json.loads(answer.body)
+    except ValueError:
+        raise ServerError("The answer is no JSON. Is the URL that of an Airflow API server?") from None
+
+
+def refusal(answer: Answer, server: Address) -> DtrainError:
+    """Return the error that an answer with a status of 300 or more stands for."""
+    if 300 <= answer.status < 400:
+        place = answer.headers.get("location", "")[:200]
+        return ServerError(f"{server.url} redirects to {place}. Use the URL of Airflow itself.")
+    code, message, hint, problems = _detail(answer.body)
+    step = f"See: {hint}" if hint.startswith("airflow ") else hint
+    text = f"{message} {step}".strip() if hint and hint not in message else message
+    if answer.status == 401:
+        return LoginError(f"{server.url} accepts no token of this machine, or it has expired. To log in: dtrain login")
+    if answer.status in _LATER:
+        return AwayError(text or f"{server.url} is not available (status {answer.status}).")
+    if answer.status == 404 and not code:
+        return ServerError(
+            f"{server.url} has no such page. Is it an Airflow 3 API server with a current airflow-provider-dtrain?"
+        )
+    if problems:
+        return ConfigError(problems, source=message or "The request")
+    kinds: dict[int, type[DtrainError]] = {404: NotFoundError, 409: ConflictError}
+    kind = kinds.get(answer.status, ServerError if answer.status >= 500 else UserError)
+    return kind(text or f"{server.url} refused the request (status {answer.status}).")
+
+
+def _detail(body: bytes) -> tuple[str, str, str, Sequence[Problem]]:
+    """Return code, message, hint and problems of a refusal."""
+    try:
+        detail = json.loads(body)["detail"]
+    except (ValueError, KeyError, TypeError):
+        return "", "", "", ()
+    if not isinstance(detail, dict):
+        return "", str(detail)[:1000] if isinstance(detail, str) else "", "", ()
+    found = detail.get("problems")
+    problems = [
+        Problem(path=str(one.get("path", "")), message=str(one.get("message", "")))
+        for one in (found if isinstance(found, list) else ())
+        if isinstance(one, dict)
+    ]
+    return str(detail.get("code", "")), str(detail.get("message", "")), str(detail.get("hint") or ""), problems

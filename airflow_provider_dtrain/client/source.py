@@ -1,0 +1,86 @@
+"""Records from a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_dtrain.client.decoding import Record, record, records
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.terminal.records import (
+    CheckpointLine,
+    ExperimentDescription,
+    ExperimentLine,
+    GangLine,
+    HostLine,
+    MetricLine,
+    SlotLine,
+    TimelineLine,
+    TrialDescription,
+    TrialLine,
+)
+
+
+class ServerSource:
+    """Records from a server.
+
+    :param keep: a repeated request gets the whole answer only after a change
+    """
+
+    def __init__(self, session: Session, *, keep: bool = False) -> None:
+        self.session = session
+        self.keep = keep
+
+    def _rows(self, kind: type[Record], name: str, /, **parameters: Any) -> list[Record]:
+        return records(kind, self._get(name, **parameters).get("rows"))
+
+    def _get(self, name: str, /, **parameters: Any) -> dict[str, Any]:
+        found = self.session.get(f"/listings/{name}", keep=self.keep, **parameters)
+        return found if isinstance(found, dict) else {}
+
+    def trials(self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int) -> list[TrialLine]:
+        """Return trials, latest first."""
+        return self._rows(TrialLine, "trials", experiment=experiment, state=state, tag=list(tags), limit=limit)
+
+    def trial(self, trial_id: int) -> TrialDescription:
+        """Return a trial."""
+        return record(TrialDescription, self._get("trial", trial_id=trial_id).get("row"))
+
+    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
+        """Return the reports of a trial."""
+        found: list[MetricLine] = []
+        offset: int | None = 0
+        while offset is not None:
+            page = self._get("metrics", trial_id=trial_id, group=group, abandoned=abandoned, offset=offset)
+            found += records(MetricLine, page.get("rows"))
+            following = page.get("next_offset")
+            offset = following if isinstance(following, int) and following > offset else None
+        return found
+
+    def timeline(self, trial_id: int) -> list[TimelineLine]:
+        """Return everything that happened to a trial, oldest first."""
+        return self._rows(TimelineLine, "timeline", trial_id=trial_id)
+
+    def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
+        """Return a trial's checkpoints, oldest first."""
+        return self._rows(CheckpointLine, "checkpoints", trial_id=trial_id, removed=removed)
+
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
+        """Return experiments, latest first."""
+        return self._rows(ExperimentLine, "experiments", name=name, tag=list(tags), limit=limit)
+
+    def experiment(self, experiment_id: int) -> ExperimentDescription:
+        """Return an experiment."""
+        return record(ExperimentDescription, self._get("experiment", experiment_id=experiment_id).get("row"))
+
+    def gangs(self, pool: str | None) -> list[GangLine]:
+        """Return waiting and running gangs, the running ones first."""
+        return self._rows(GangLine, "queue", pool=pool)
+
+    def hosts(self, pool: str | None) -> list[HostLine]:
+        """Return hosts."""
+        return self._rows(HostLine, "hosts", pool=pool)
+
+    def slots(self, pool: str | None) -> list[SlotLine]:
+        """Return slots by host and index."""
+        return self._rows(SlotLine, "slots", pool=pool)

@@ -1,0 +1,109 @@
+"""The queue, hosts and slots as records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
+from airflow_provider_dtrain.terminal.output import placement_words, plain, task_name
+from airflow_provider_dtrain.terminal.records import GangLine, HostLine, SlotLine
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from airflow_provider_dtrain.store.records.trials import HostRecord, SlotView, TaskView
+
+#: Most other stores that are shown, and most characters of each. A host chooses both.
+_MOST_STORES, _MOST_CHARS = 4096, 500
+
+
+def gang_line(task: TaskView, silent_since: datetime | None) -> GangLine:
+    """Return a gang as a line of the queue.
+
+    :param silent_since: since when no process follows it; None = one does
+    """
+    waits = task.position is not None
+    return GangLine(
+        gang=task.allocation_id,
+        trial=task.trial_id,
+        experiment=task.experiment,
+        attempt=task.attempt_number,
+        task=task_name(task.key),
+        dag_run=task.key.run_id,
+        pool=task.pool,
+        slots=task.slots,
+        priority=task.priority,
+        state=task.state,
+        position=task.position if silent_since is None else None,
+        hosts=placement_words(task.placement) or None,
+        since=task.since,
+        expected=(task.expected or None) if silent_since is None else None,
+        paused=task.paused,
+        unfollowed_since=silent_since,
+        reason=reason_words(task.reason, silent_since, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        state_words=state_words(task.state, task.position, paused=task.paused, silent_since=silent_since),
+    )
+
+
+def host_line(host: HostRecord, held: int, own_store: str, *, with_connection: bool) -> HostLine:
+    """Return a host as a line of a list.
+
+    :param held: number of its slots that are held
+    :param own_store: id of this store
+    """
+    return HostLine(
+        name=host.name,
+        pool=host.pool,
+        state=host.state,
+        slots=len(host.slots),
+        held=held,
+        device=host.slots[0].device_name if host.slots else host.slot_type,
+        connection=host.conn_id if with_connection else None,
+        python=_text(host.facts.get("python")),
+        torch=_text(host.facts.get("torch")),
+        reason=host.state_reason or None,
+        other_stores=other_stores(host.facts, own_store),
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
+    """Return the ids of the other stores that have used a host, according to its last probe.
+
+    :param own: id of this store
+    """
+    known = facts.get("stores")
+    found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
+    return [plain(store)[:_MOST_CHARS] for store in found[:_MOST_STORES]]
+
+
+def slot_line(slot: SlotView, *, is_hidden: bool) -> SlotLine:
+    """Return a slot as a line of a list.
+
+    :param is_hidden: its holder is of a DAG that the user may not read
+    """
+    return SlotLine(
+        host=slot.host,
+        slot=slot.index,
+        pool=slot.pool,
+        device=slot.device or "cpu",
+        device_name=slot.device_name,
+        state=_state(slot),
+        # The note of a stuck slot may name its holder.
+        note=None if is_hidden else slot.note or None,
+        trial=None if is_hidden else slot.trial_id,
+        experiment=None if is_hidden else slot.experiment,
+        since=slot.held_since,
+    )
+
+
+def _state(slot: SlotView) -> str:
+    if slot.allocation_id is not None:
+        return "stuck" if slot.state == "stuck" else "held"
+    if not slot.enabled:
+        return "disabled"
+    return "free" if slot.state == "ready" else slot.state

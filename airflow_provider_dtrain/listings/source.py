@@ -1,0 +1,172 @@
+"""Records from the store, limited to the rows that a user may read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.listings.cluster import gang_line, host_line, slot_line
+from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
+from airflow_provider_dtrain.listings.trials import checkpoint_line, trial_description, trial_lines
+from airflow_provider_dtrain.store.records.pages import Dags, ExperimentQuery
+from airflow_provider_dtrain.terminal.output import plain_data
+from airflow_provider_dtrain.terminal.records import (
+    CheckpointLine,
+    ExperimentDescription,
+    ExperimentLine,
+    GangLine,
+    HostLine,
+    MetricLine,
+    SlotLine,
+    TimelineLine,
+    TrialDescription,
+    TrialLine,
+)
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records.trials import TrialView
+    from airflow_provider_dtrain.store.store import Store
+
+
+class Rights(Protocol):
+    """What a user may read."""
+
+    @property
+    def dags(self) -> Dags:
+        """The DAGs of the store that the user may read, None for all of them."""
+
+    def may_read(self, dag_id: str) -> bool:
+        """Return whether the user may read a DAG."""
+
+    def may_read_logs(self, dag_id: str) -> bool:
+        """Return whether the user may read the task logs of a DAG."""
+
+    @property
+    def may_change_hosts(self) -> bool:
+        """True if the user may edit connections."""
+
+
+@dataclass(frozen=True)
+class AllRights:
+    """Rights of a user with a shell on the machine of the store."""
+
+    dags: Dags = None
+    may_change_hosts: bool = True
+
+    def may_read(self, dag_id: str) -> bool:
+        """Return True."""
+        return True
+
+    def may_read_logs(self, dag_id: str) -> bool:
+        """Return True."""
+        return True
+
+
+class StoreSource:
+    """Records from the store. Rows that the user may not read do not exist here.
+
+    :param rights: default: all
+    """
+
+    def __init__(self, store: Store, rights: Rights | None = None) -> None:
+        self.store = store
+        self.rights: Rights = rights if rights is not None else AllRights()
+
+    def trials(self, *, experiment: int | None, state: Any, tags: Sequence[str], limit: int | None) -> list[TrialLine]:
+        """Return trials, latest first."""
+        found = self.store.trials.list(
+            experiment_id=experiment, state=state, tags=tags, limit=limit, dags=self.rights.dags
+        )
+        return trial_lines(self.store, sorted(found, key=lambda trial: -trial.trial_id))
+
+    def trial(self, trial_id: int) -> TrialDescription:
+        """Return a trial."""
+        view = self._trial(trial_id)
+        return trial_description(self.store, view, with_errors=self.rights.may_read_logs(view.key.dag_id))
+
+    def _trial(self, trial_id: int) -> TrialView:
+        view = self.store.trials.get(trial_id)
+        if not self.rights.may_read(view.key.dag_id):
+            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
+        return view
+
+    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
+        """Return the reports of a trial."""
+        rows = self.store.metrics.of_trial(self._trial(trial_id).trial_id)
+        return [
+            MetricLine(
+                attempt=row.attempt,
+                group=row.group,
+                step=row.step,
+                epoch=row.epoch,
+                rank=row.rank,
+                at=row.at,
+                metrics=plain_data(row.metrics),
+            )
+            for row in (rows if abandoned else current_branch(rows))
+            if group in (None, row.group)
+        ]
+
+    def timeline(self, trial_id: int) -> list[TimelineLine]:
+        """Return everything that happened to a trial, oldest first."""
+        return [
+            TimelineLine(
+                at=one.at,
+                until=one.until,
+                kind=one.kind.value,
+                attempt=one.attempt,
+                host=one.host,
+                text=one.text,
+                detail=plain_data(one.detail),
+            )
+            for one in self.store.timeline.of_trial(self._trial(trial_id).trial_id)
+        ]
+
+    def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
+        """Return a trial's checkpoints, oldest first."""
+        found = self.store.checkpoints.of_trial(self._trial(trial_id).trial_id, removed=removed)
+        return [checkpoint_line(one) for one in found]
+
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
+        """Return experiments, latest first."""
+        query = ExperimentQuery(name=name, tags=tags, limit=limit, dags=self.rights.dags)
+        return [experiment_line(one) for one in self.store.experiment_table.page(query)[0]]
+
+    def experiment(self, experiment_id: int) -> ExperimentDescription:
+        """Return an experiment."""
+        view = self.store.experiments.get(experiment_id)
+        if not self.rights.may_read(view.dag_id):
+            raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
+        return experiment_description(self.store, view)
+
+    def gangs(self, pool: str | None) -> list[GangLine]:
+        """Return waiting and running gangs, the running ones first."""
+        dags = self.rights.dags
+        found = [
+            task
+            for task in self.store.queue_view.tasks()
+            if pool in (None, task.pool) and (dags is None or task.key.dag_id in dags)
+        ]
+        found.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
+        return [gang_line(task, self.store.queue_view.silent_since(task.heard_at)) for task in found]
+
+    def hosts(self, pool: str | None) -> list[HostLine]:
+        """Return hosts."""
+        held: dict[str, int] = {}
+        for slot in self.store.hosts.slots(pool):
+            held[slot.host] = held.get(slot.host, 0) + (slot.allocation_id is not None)
+        own, shown = self.store.store_id, self.rights.may_change_hosts
+        return [
+            host_line(one, held.get(one.name, 0), own, with_connection=shown) for one in self.store.hosts.list(pool)
+        ]
+
+    def slots(self, pool: str | None) -> list[SlotLine]:
+        """Return slots by host and index."""
+        dags = self.rights.dags
+        return [
+            slot_line(one, is_hidden=dags is not None and one.dag_id not in dags)
+            for one in self.store.hosts.slots(pool)
+        ]

@@ -1,0 +1,64 @@
+"""Commands that show the queue, hosts and slots."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX
+from airflow_provider_dtrain.terminal.output import hint, is_table, short_time, show
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.terminal.records import GangLine
+    from airflow_provider_dtrain.terminal.source import Source
+
+
+def list_tasks(args: Namespace, source: Source) -> None:
+    """List waiting and running gangs, the running ones first."""
+    gangs = source.gangs(args.pool)
+    show(args, [_short(one) if is_table(args) else asdict(one) for one in gangs], empty="No gangs wait or run.")
+    trials = [one.trial for one in gangs if one.trial is not None]
+    if trials:
+        hint(f"airflow dtrain explain {trials[-1]}")
+    elif not gangs:
+        hint("airflow dtrain experiments create CONFIG, once airflow dtrain init has written its DAG")
+
+
+def _short(gang: GangLine) -> dict[str, Any]:
+    """Return the columns that fit a terminal."""
+    start = f"Start: {gang.expected}." if gang.expected else ""
+    return {
+        "trial": gang.trial if gang.trial is not None else f"{GANG_PREFIX}{gang.gang}",
+        "task": gang.task,
+        "slots": f"{gang.slots} of {gang.pool}",
+        "priority": gang.priority,
+        "state": gang.state_words,
+        "hosts": gang.hosts,
+        "since": short_time(gang.since),
+        "reason": f"{gang.reason or ''} {start}".strip() or None,
+    }
+
+
+def list_hosts(args: Namespace, source: Source) -> None:
+    """List the registered hosts."""
+    rows = [asdict(one) for one in source.hosts(args.pool)]
+    show_hosts(args, rows)
+    if rows:
+        hint("airflow dtrain slots list")
+
+
+def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
+    """Print hosts. A table has a column for other stores only if a host has one."""
+    if is_table(args) and not any(row["other_stores"] for row in rows):
+        rows = [{name: value for name, value in row.items() if name != "other_stores"} for row in rows]
+    show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+
+
+def list_slots(args: Namespace, source: Source) -> None:
+    """List slots and the trials that hold them."""
+    rows = [asdict(one) for one in source.slots(args.pool)]
+    show(args, rows, empty="No slots. Register a host: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    if any(row["trial"] is not None for row in rows):
+        hint("airflow dtrain queue list")

@@ -1,0 +1,56 @@
+"""The port through which commands that only read get their records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from airflow_provider_dtrain.terminal.records import (
+    CheckpointLine,
+    ExperimentDescription,
+    ExperimentLine,
+    GangLine,
+    HostLine,
+    MetricLine,
+    SlotLine,
+    TimelineLine,
+    TrialDescription,
+    TrialLine,
+)
+
+
+class Source(Protocol):
+    """The store, or a server that reads it. An id that does not exist raises NotFoundError."""
+
+    def trials(self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int) -> list[TrialLine]:
+        """Return trials, latest first."""
+
+    def trial(self, trial_id: int) -> TrialDescription:
+        """Return a trial."""
+
+    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
+        """Return the reports of a trial.
+
+        :param abandoned: also steps that a later attempt repeated
+        """
+
+    def timeline(self, trial_id: int) -> list[TimelineLine]:
+        """Return everything that happened to a trial, oldest first."""
+
+    def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
+        """Return a trial's checkpoints, oldest first."""
+
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
+        """Return experiments, latest first."""
+
+    def experiment(self, experiment_id: int) -> ExperimentDescription:
+        """Return an experiment."""
+
+    def gangs(self, pool: str | None) -> list[GangLine]:
+        """Return waiting and running gangs, the running ones first."""
+
+    def hosts(self, pool: str | None) -> list[HostLine]:
+        """Return hosts."""
+
+    def slots(self, pool: str | None) -> list[SlotLine]:
+        """Return slots by host and index."""

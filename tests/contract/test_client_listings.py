@@ -1,0 +1,112 @@
+"""``dtrain`` prints what ``airflow dtrain`` prints: the same records, by HTTP and from the store."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_dtrain.client.main import main, parser
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.terminal import cluster, experiments, trials
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.http_api import HttpApi
+from tests.support.search_world import Search
+
+pytestmark = pytest.mark.airflow
+SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+
+#: Arguments of a command -> the function that ``airflow dtrain`` runs for it.
+COMMANDS = {
+    "trials list": trials.list_trials,
+    "trials list --experiment 1": trials.list_trials,
+    "trials describe 1": trials.describe,
+    "trials metrics 1": trials.metrics,
+    "trials metrics 1 --csv": trials.metrics,
+    "trials timeline 1": trials.timeline,
+    "trials checkpoints 1 --removed": trials.checkpoints,
+    "experiments list": experiments.list_experiments,
+    "experiments describe 1": experiments.describe,
+    "queue list": cluster.list_tasks,
+    "hosts list": cluster.list_hosts,
+    "slots list": cluster.list_slots,
+}
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=4))
+    found = Search(store)
+    found.plan(max_trials=4)
+    ticket = found.start(0, slots=2)
+    found.start(1, slots=1)
+    found.submit(2, slots=4)
+    store.queue.schedule("gpus")
+    found.validate(ticket, **{"loss": 0.5, "odd": float("nan"), "=sum": 1})
+    return found
+
+
+@pytest.fixture
+def server(api: Api, tmp_path, monkeypatch) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with HttpApi(api) as found:
+        yield found.url
+
+
+@SQLITE
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_each_command_prints_what_airflow_dtrain_prints(server, search, capsys, form):
+    for words, show in COMMANDS.items():
+        argv = [*words.split(), "-o", form, "--server", server]
+        assert main(argv) == 0, capsys.readouterr()
+        remote = capsys.readouterr().out
+        show(parser().parse_args(argv), StoreSource(search.store))
+        assert remote == capsys.readouterr().out, words
+        assert remote.strip(), words
+
+
+@SQLITE
+def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    key = TrialKey(dag_id="secret", run_id="r", task_id="train")
+    config_id = search.store.trials.get(1).config_id
+    submission = TrialSubmission(key=key, experiment_name="hush", config_id=config_id, pool="gpus", slots=1)
+    hidden = search.store.trials.submit(submission).trial_id
+    search.store.queue.schedule("gpus")
+    with HttpApi(Api(search.store, readable={"d"}, hosts=False, logs=False)) as found:
+        at = ["--server", found.url, "-o", "json"]
+        for words in ("trials list", "experiments list", "queue list", "slots list", "hosts list"):
+            assert main([*words.split(), *at]) == 0
+            text = capsys.readouterr().out
+            assert "hush" not in text and "secret" not in text, words
+        assert json.loads(text)[0]["connection"] is None
+        for words in ("trials describe", "trials metrics", "trials timeline", "trials checkpoints"):
+            assert main([*words.split(), str(hidden), *at]) == 1
+            assert "There is no trial" in capsys.readouterr().err
+
+
+@SQLITE
+def test_metrics_come_in_pages(server, search, capsys, monkeypatch):
+    from airflow_provider_dtrain.api.routes import listings
+
+    monkeypatch.setattr(listings, "METRICS_MOST", 1)
+    (ticket,) = (one for one in search.store.trials.list() if one.trial_id == 1)
+    search.validate(ticket, loss=0.25)
+    assert main(["trials", "metrics", "1", "-o", "json", "--server", server]) == 0
+    assert [row["loss"] for row in json.loads(capsys.readouterr().out)] == [0.5, 0.25]
+
+
+@SQLITE
+def test_a_message_names_the_command_of_this_program(server, capsys):
+    assert main(["trials", "describe", "99", "--server", server]) == 1
+    assert capsys.readouterr().err == "There is no trial 99. See: dtrain trials list\n"
+
+
+def test_the_records_of_both_programs_have_the_same_arguments():
+    args = parser().parse_args(["trials", "list", "--experiment", "7", "--tag", "a", "-o", "plain"])
+    assert isinstance(args, Namespace)
+    assert (args.experiment, args.tag, args.limit, args.state, args.output) == (7, ["a"], 50, None, "plain")

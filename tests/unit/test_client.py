@@ -1,0 +1,295 @@
+"""``dtrain`` without an Airflow: imports, logins, addresses, refusals, retries. Servers are real ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from airflow_provider_dtrain.client import logins
+from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.logins import Login
+from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.client.session import AwayError, Session
+from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError
+from airflow_provider_dtrain.terminal.output import UsageError
+from airflow_provider_dtrain.terminal.table import table_lines
+
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "a-token-of-ann"  # noqa: S105 - a value that must never be shown
+PASSWORD = "open-sesame"  # noqa: S105
+WITHOUT_AIRFLOW = """
+import sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"airflow", "sqlalchemy", "torch", "pydantic", "httpx", "rich", "fastapi", "yaml"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Refused())
+from airflow_provider_dtrain.client.main import main
+try:
+    main(["--help"])
+except SystemExit:
+    pass
+print(main(["trials", "list", "--server", sys.argv[1], "-o", "json"]))
+"""
+
+Behaviour = Callable[["Handler"], None]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers each request by the next behaviour of its server, the last one again and again."""
+
+    protocol_version = "HTTP/1.1"
+
+    def _next(self) -> None:
+        server = self.server
+        server.seen.append(f"{self.command} {self.path}")
+        server.tokens.append(self.headers.get("Authorization"))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        behaviour = server.behaviours[0] if len(server.behaviours) == 1 else server.behaviours.pop(0)
+        behaviour(self)
+
+    do_GET = do_POST = _next
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def answers(status: int, value: object, **headers: str) -> Behaviour:
+    def behave(handler: Handler) -> None:
+        body = json.dumps(value).encode()
+        handler.send_response(status)
+        for name, text in headers.items():
+            handler.send_header(name.replace("_", "-"), text)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return behave
+
+
+def cuts(handler: Handler) -> None:
+    """Send half of an answer, and close the connection."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "100")
+    handler.end_headers()
+    handler.wfile.write(b'{"rows": [')
+    handler.close_connection = True
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., ThreadingHTTPServer]]:
+    running = []
+
+    def start(*behaviours: Behaviour) -> ThreadingHTTPServer:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.behaviours, server.seen, server.tokens = list(behaviours), [], []
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        running.append(server)
+        return server
+
+    yield start
+    for server in running:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch) -> Path:
+    for name in ("DTRAIN_SERVER", "DTRAIN_TOKEN", "DTRAIN_CA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path
+
+
+def session(server, token=TOKEN, pauses=None) -> Session:
+    return Session(address(server.url), token, sleep=(pauses if pauses is not None else []).append)
+
+
+def test_dtrain_runs_where_neither_airflow_nor_another_library_is_installed(serve):
+    server = serve(answers(200, {"rows": []}))
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_AIRFLOW, server.url],
+        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.endswith("[]\n0\n")
+
+
+def test_a_login_is_kept_in_a_file_that_only_its_user_can_read_and_used_afterwards(serve, home, capsys, monkeypatch):
+    server = serve(answers(201, {"access_token": TOKEN}), answers(200, {"rows": []}))
+    reads, writes = os.pipe()
+    os.write(writes, f"{PASSWORD}\n".encode())
+    os.close(writes)
+    with os.fdopen(reads) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["login", "--server", f"{server.url}/", "--username", "ann", "--password-stdin"]) == 0
+    found = [path for path in home.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
+    assert main(["trials", "list", "-o", "json"]) == 0
+    assert server.seen == ["POST /auth/token", "GET /dtrain/api/v1/listings/trials?limit=50"]
+    assert server.tokens == [None, f"Bearer {TOKEN}"]
+    shown = "".join(capsys.readouterr())
+    assert TOKEN not in shown and PASSWORD not in shown
+    assert main(["logout"]) == 0
+    assert logins.load(server.url) is None
+
+
+def test_a_token_that_other_users_can_read_is_not_used(serve):
+    server = serve(answers(200, {"rows": []}))
+    logins.save(Login(server=server.url, user="ann", token=TOKEN)).chmod(0o644)
+    with pytest.raises(LoginError, match="can be read by other users"):
+        session(server, None).get("/me")
+    assert server.seen == []
+
+
+def test_a_refused_password_is_one_message_without_it(serve, monkeypatch, capsys):
+    server = serve(answers(401, {"detail": "Invalid credentials"}))
+    reads, writes = os.pipe()
+    os.write(writes, PASSWORD.encode())
+    os.close(writes)
+    with os.fdopen(reads) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        assert main(["login", "--server", server.url, "--username", "ann", "--password-stdin"]) == 1
+    assert capsys.readouterr().err == f"{server.url} refused the name or the password of 'ann'.\n"
+
+
+def test_an_expired_token_is_replaced_by_that_of_a_login_in_the_meantime(serve):
+    def expired(handler: Handler) -> None:
+        logins.save(Login(server=handler.server.url, user="ann", token="new"))
+        answers(401, {"detail": "expired"})(handler)
+
+    server = serve(expired, answers(200, {"ok": True}))
+    logins.save(Login(server=server.url, user="ann", token="old"))
+    assert session(server, None).get("/me") == {"ok": True}
+    assert server.tokens == ["Bearer old", "Bearer new"]
+
+
+def test_an_expired_token_without_another_one_says_what_to_do(serve, capsys):
+    server = serve(answers(401, {"detail": "expired"}))
+    assert main(["trials", "list", "--server", server.url]) == 1
+    assert capsys.readouterr().err.endswith("it has expired. To log in: dtrain login\n")
+
+
+@pytest.mark.parametrize("token", ["line\nbreak", "ünicode", "a\rb"])
+def test_a_token_that_is_none_is_refused_without_showing_it(serve, token, monkeypatch, capsys):
+    server = serve(answers(200, {"rows": []}))
+    monkeypatch.setenv("DTRAIN_TOKEN", token)
+    assert main(["trials", "list", "--server", server.url]) == 1
+    shown = capsys.readouterr().err
+    assert "Check DTRAIN_TOKEN" in shown and token not in shown
+    assert server.seen == []
+
+
+def test_a_read_is_repeated_while_the_server_restarts_and_a_line_drops(serve):
+    pauses: list[float] = []
+    server = serve(answers(503, {"detail": "later"}), cuts, answers(502, "?"), answers(200, {"rows": [1]}))
+    assert session(server, pauses=pauses).get("/listings/trials") == {"rows": [1]}
+    assert pauses == [0.5, 1.0, 2.0]
+
+
+def test_a_read_fails_after_some_tries(serve):
+    server = serve(answers(503, {"detail": {"code": "store_unavailable", "message": "away", "hint": ""}}))
+    with pytest.raises(AwayError, match="away"):
+        session(server).get("/me")
+    assert len(server.seen) == 4
+
+
+def test_a_change_that_may_have_been_executed_is_not_repeated(serve):
+    server = serve(cuts, answers(200, {}))
+    with pytest.raises(AwayError):
+        session(server).send("POST", "/trials/1/kill")
+    assert len(server.seen) == 1
+
+
+def test_an_unchanged_answer_is_sent_once(serve):
+    server = serve(answers(200, {"rows": [7]}, ETag='W/"1"'), answers(304, None))
+    of = session(server)
+    assert [of.get("/listings/queue", keep=True) for _ in range(2)] == [{"rows": [7]}] * 2
+
+
+def test_a_redirect_never_gets_the_token(serve):
+    other = serve(answers(200, {}))
+    server = serve(answers(307, {}, Location=other.url))
+    with pytest.raises(ServerError, match="redirects to"):
+        session(server).get("/me")
+    assert other.seen == []
+
+
+def test_a_server_that_is_no_airflow_is_named(serve, capsys):
+    server = serve(answers(404, "nothing here"))
+    assert main(["trials", "list", "--server", server.url]) == 1
+    assert "Is it an Airflow 3 API server" in capsys.readouterr().err
+
+
+def test_a_refusal_has_message_hint_and_kind(serve):
+    detail = {"code": "not_found", "message": "There is no trial 9.", "hint": "See the list.", "problems": []}
+    with pytest.raises(NotFoundError, match=r"There is no trial 9\. See the list\."):
+        session(serve(answers(404, {"detail": detail}))).get("/trials/9")
+
+
+@pytest.mark.parametrize(
+    "rows", [[{}], [{"trial": 1}], "no list", [[1]], None], ids=["empty", "part", "text", "list", "null"]
+)
+def test_an_answer_of_another_version_is_one_message(serve, rows, capsys):
+    server = serve(answers(200, {"rows": rows}))
+    assert main(["trials", "list", "--server", server.url]) == 1
+    assert "The server sent a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("https://air.example/", "https://air.example"),
+        ("http://air.example:8080/airflow/", "http://air.example:8080/airflow"),
+        ("http://[::1]:8080", "http://[::1]:8080"),
+    ],
+)
+def test_an_address_has_one_form(text, url):
+    assert address(text).url == url
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["air.example", "ftp://a", "http://", "http://a:99999", "http://ann:pw@a", "http://a?x=1", "http://a/b c", ""],
+)
+def test_an_address_that_is_none_is_refused(text):
+    with pytest.raises(UsageError):
+        address(text)
+
+
+def test_only_an_unencrypted_line_to_another_machine_is_warned_about(monkeypatch, capsys):
+    from airflow_provider_dtrain.client.login import server_of
+
+    for url in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://air.example"):
+        server_of(type("Args", (), {"server": url}))
+    assert capsys.readouterr().err == ""
+    server_of(type("Args", (), {"server": "http://air.example"}))
+    assert "not encrypted" in capsys.readouterr().err
+
+
+def test_a_command_without_a_server_is_a_usage_error(capsys):
+    assert main(["trials", "list"]) == 2
+    assert "DTRAIN_SERVER" in capsys.readouterr().err
+
+
+def test_a_table_fits_its_width_and_folds_texts():
+    rows = [["1", "a long reason why it waits"], ["2", "日本語のテキスト"]]
+    assert list(table_lines(["trial", "reason"], rows, width=22)) == [
+        "trial  reason",
+        "─" * 22,
+        "1      a long reason",
+        "       why it waits",
+        "2      日本語のテキス",
+        "       ト",
+    ]
+    assert list(table_lines(["a", "b"], [["xy", ""]], has_rule=False)) == ["a   b", "xy"]
