@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 PREFIX = "/dtrain"
 VERSION = "/api/v1"
+#: Version of the OpenAPI document. The second number rises with each release that adds something.
+API_VERSION = "1.1"
 #: The built pages. They contain code only, and are readable without a login.
 WWW = Path(__file__).resolve().parents[1] / "www"
 
@@ -55,7 +57,6 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     """
     from fastapi import Depends
 
-    from airflow_provider_dtrain import __version__
     from airflow_provider_dtrain.api.errors import handle_errors
     from airflow_provider_dtrain.api.routes import ROUTERS
     from airflow_provider_dtrain.api.security import EVERY_ROUTE
@@ -63,7 +64,7 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     app = FastAPI(
         title="airflow-provider-dtrain",
         description="API behind the pages of the dtrain provider. It checks authentication and rights with Airflow.",
-        version=__version__,
+        version=API_VERSION,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -104,6 +105,8 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "parts": Parts(),
             "prepared": Prepared(),
             "samples": Samples(),
+            # Archives that are being received.
+            "receiving": 0,
         }
     )
 

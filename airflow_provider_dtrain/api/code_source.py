@@ -29,12 +29,15 @@ class CodeSource:
     warnings: tuple[Problem, ...] = ()
 
 
-def code_source(call: Call, config: ExperimentConfig, fork_of: int | None) -> CodeSource:
+def code_source(call: Call, config: ExperimentConfig, fork_of: int | None, payload: str | None = None) -> CodeSource:
     """Return the code that an experiment would use.
 
     :param fork_of: the forked experiment, whose stored code is used while the store has it
+    :param payload: digest of code that the client has sent; empty = it sends the code later
     :raises NotFoundError: the user may not read the forked experiment
     """
+    if payload is not None:
+        return _sent(call, payload)
     digest = None if fork_of is None else payload_of(call, fork_of)
     if digest is not None:
         ignored = "" if config.model_dir is None else ". It does not read model_dir"
@@ -46,6 +49,16 @@ def code_source(call: Call, config: ExperimentConfig, fork_of: int | None) -> Co
         named = "The whole folder" if config.model_dir is None else f"Folder '{config.model_dir}' below that"
         return CodeSource(text=f"{named} of the DAG {DAG_ID} on the workers. This server does not see it.")
     return _in_folder(config, folder)
+
+
+def _sent(call: Call, digest: str) -> CodeSource:
+    """Return code that the client has sent, or sends later."""
+    if not digest:
+        return CodeSource(text="Code that the client sends.")
+    if not call.store.payloads.use(digest):
+        message = f"the store has no code {digest[:12]}. Send it first: POST /code"
+        return CodeSource(text="", errors=(Problem(path="payload", message=message),))
+    return CodeSource(text=f"The code that was sent ({digest[:12]}).")
 
 
 def _dag_folder(call: Call) -> str | None:

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.api.configs import config_lines
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.forking import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
+from airflow_provider_dtrain.api.models.experiments import NewExperiment
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
 from airflow_provider_dtrain.core.config.secrets import masked_paths
@@ -57,7 +58,7 @@ def validation(call: Call, body: Document) -> Validation:
         known = positions(body.config)
         wanted = _whole(call, body) if document else document
         found, result = check(call, wanted, body.template)
-        code = code_source(call, found.effective.config, body.fork_of)
+        code = code_source(call, found.effective.config, body.fork_of, body.payload)
         if code.errors:
             raise ConfigError(code.errors)
     except ConfigError as error:
@@ -108,7 +109,7 @@ def _summary(found: Assembled, result: Checked, code: CodeSource) -> ConfigSumma
     )
 
 
-def checked_config(call: Call, body: Document) -> Config:
+def checked_config(call: Call, body: NewExperiment) -> Config:
     """Check a configuration and store it, secrets sealed.
 
     :raises ConfigError: all problems at once
@@ -120,10 +121,10 @@ def checked_config(call: Call, body: Document) -> Config:
     document = forked(call, body.config, body.fork_of)
     found, result = check(call, document, body.template)
     config = found.effective.config
-    if errors := code_source(call, config, body.fork_of).errors:
+    if errors := code_source(call, config, body.fork_of, body.payload).errors:
         raise ConfigError(errors)
     if result.never_fits is not None and config.on_unplaceable == "fail":
         raise UnplaceableError(result.never_fits)
-    named = {**document, "name": config.name or "experiment"}
+    named = {**document, "name": config.name or body.default_name}
     wanted = body.template if body.template is not None else document.get("template")
     return render(call.hook, named, None if wanted is None else str(wanted), call.hook.settings.checkpoint_dir)

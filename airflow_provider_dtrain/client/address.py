@@ -99,6 +99,7 @@ def _proxy(to: Address) -> Address | None:
     if found is None or to.is_loopback:
         return None
     # The import takes 20 ms.
-    from urllib.request import proxy_bypass_environment
+    from urllib import request
 
-    return None if proxy_bypass_environment(f"{to.host}:{to.port}") else address(found)
+    is_direct: object = request.proxy_bypass_environment(f"{to.host}:{to.port}")  # type: ignore[attr-defined]
+    return None if is_direct else address(found)

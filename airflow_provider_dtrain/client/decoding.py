@@ -42,8 +42,8 @@ def _decoded(kind: Any, value: Any) -> Any:
         if value is None:
             return None
         # Only one part of a union has a form of its own.
-        (part,) = [one for one in typing.get_args(kind) if one is datetime or dataclasses.is_dataclass(one)] or [Any]
-        return _decoded(part, value)
+        parts = [one for one in typing.get_args(kind) if one is datetime or dataclasses.is_dataclass(one)]
+        return _decoded(parts[0], value) if parts else value
     if origin is list:
         if not isinstance(value, list):
             raise _unexpected(kind, "a list")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 
+from airflow_provider_dtrain.client.actions import ACTIONS
 from airflow_provider_dtrain.client.listings import LISTINGS
 from airflow_provider_dtrain.client.login import login, logout
 from airflow_provider_dtrain.terminal import arguments as a
@@ -22,8 +24,55 @@ CA = Arg(("--ca",), help="File of certificates to trust instead of the system's 
 _USERNAME = Arg(("--username",), help="Name of the user (default: asked)", metavar="NAME")
 _STDIN = Arg(("--password-stdin",), help="Read the password from standard input", action="store_true")
 
+
+def _create(args: Namespace) -> int:
+    # Packing code needs modules that no other command needs.
+    from airflow_provider_dtrain.client.create import create
+
+    return create(args)
+
+
+def _fork(args: Namespace) -> int:
+    from airflow_provider_dtrain.client.create import fork
+
+    return fork(args)
+
+
+def _file_command(name: str) -> Function:
+    def run(args: Namespace) -> None:
+        from airflow_provider_dtrain.client.downloads import FILES
+
+        FILES[name](args)
+
+    return run
+
+
+SUBMISSION: dict[str, Function] = {"experiments_create.create": _create, "experiments_create.fork": _fork}
+_FILES = ("trials_outputs.outputs", "trials_outputs.download", "trials_outputs.checkpoint")
 #: Target of a command -> its function here. The others need a shell on the machine of Airflow.
-FUNCTIONS: dict[str, Function] = {"login.login": login, "login.logout": logout, **LISTINGS}
+FUNCTIONS: dict[str, Function] = {"login.login": login, "login.logout": logout, **LISTINGS, **ACTIONS, **SUBMISSION}
+FUNCTIONS |= {name: _file_command(name) for name in _FILES}
+
+
+_FORK = a.action(
+    "experiments_create",
+    "fork",
+    "Start an experiment with configuration, code and secrets of another one",
+    a.EXPERIMENT,
+    Arg(("config",), help="Changed configuration (default: that of the other experiment), - for stdin", nargs="?"),
+    Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true"),
+)
+#: Commands that only this program has, by their noun.
+_CHECKPOINT = a.action(
+    "trials_outputs",
+    "download-checkpoint",
+    "Copy a checkpoint to a folder on this machine",
+    a.TRIAL,
+    Arg(("checkpoint",), help="Id of a checkpoint, best or latest (default)", nargs="?", default="latest"),
+    Arg(("--to",), help="Target folder (default: ./trial-<id>-step-<step>)", metavar="DIR"),
+    function="checkpoint",
+)
+_MORE = {"experiments": (_FORK,), "e": (_FORK,), "trials": (_CHECKPOINT,), "t": (_CHECKPOINT,)}
 
 
 def commands() -> tuple[Group | Command, ...]:
@@ -36,6 +85,7 @@ def commands() -> tuple[Group | Command, ...]:
     for one in all_commands():
         if isinstance(one, Group):
             kept = tuple(command for command in one.commands if command.target in FUNCTIONS and not command.former)
+            kept += _MORE.get(one.name, ())
             if kept:
                 found.append(replace(one, commands=kept))
         elif one.target in FUNCTIONS and not one.former:

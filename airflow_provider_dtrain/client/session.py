@@ -97,6 +97,41 @@ class Session:
         headers = {"Content-Type": "application/json"} if body is not None else {}
         return _json(self._patient(method, self.target(path, parameters), headers, data))
 
+    @contextlib.contextmanager
+    def stream(self, path: str, /, **parameters: object) -> Iterator[http.client.HTTPResponse]:
+        """Yield a successful answer whose body is not read yet."""
+        target = self.target(path, parameters)
+        for is_last in (False, True):
+            with self.opened("GET", target) as response:
+                if response.status == 200:
+                    yield response
+                    return
+                headers = {name.lower(): value for name, value in response.getheaders()}
+                answer = Answer(status=response.status, headers=headers, body=response.read(1 << 16))
+            if is_last or answer.status != 401 or not self.renew():
+                raise refusal(answer, self.server)
+
+    def send_bytes(self, path: str, content: bytes, kind: str) -> dict[str, Any]:
+        """Return the JSON of the answer to a body that is no JSON.
+
+        :param kind: its media type
+        """
+        found = _json(self._patient("POST", self.target(path, {}), {"Content-Type": kind}, content))
+        return found if isinstance(found, dict) else {}
+
+    def get_json(self, target: str) -> dict[str, Any]:
+        """Return the JSON of a page of Airflow itself.
+
+        :param target: path on the server
+        """
+        found = _json(self._patient("GET", target, {}))
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def is_renewable(self) -> bool:
+        """True if a new login on this machine replaces the token."""
+        return self._given is None
+
     def target(self, path: str, parameters: Parameters) -> str:
         """Return path and query of a request."""
         given: list[tuple[str, str]] = []

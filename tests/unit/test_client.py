@@ -139,7 +139,8 @@ def test_a_login_is_kept_in_a_file_that_only_its_user_can_read_and_used_afterwar
     assert server.seen == ["POST /auth/token", "GET /dtrain/api/v1/listings/trials?limit=50"]
     assert server.tokens == [None, f"Bearer {TOKEN}"]
     shown = "".join(capsys.readouterr())
-    assert TOKEN not in shown and PASSWORD not in shown
+    assert TOKEN not in shown
+    assert PASSWORD not in shown
     assert main(["logout"]) == 0
     assert logins.load(server.url) is None
 
@@ -186,7 +187,8 @@ def test_a_token_that_is_none_is_refused_without_showing_it(serve, token, monkey
     monkeypatch.setenv("DTRAIN_TOKEN", token)
     assert main(["trials", "list", "--server", server.url]) == 1
     shown = capsys.readouterr().err
-    assert "Check DTRAIN_TOKEN" in shown and token not in shown
+    assert "Check DTRAIN_TOKEN" in shown
+    assert token not in shown
     assert server.seen == []
 
 

@@ -39,6 +39,9 @@ class Document(Model):
     template: str | None = None
     #: Experiment whose code the new one uses, and whose sealed secrets the masked values stand for.
     fork_of: int | None = None
+    #: Digest of code that was sent to ``/code``; empty: the client sends it later. None: the code of the fork, or that
+    #: below the folder of the DAG.
+    payload: str | None = Field(default=None, pattern=r"^([0-9a-f]{64})?$")
 
 
 class PlacedProblem(Model):

@@ -154,6 +154,16 @@ class Started(Model):
 class NewExperiment(Document):
     """Body of a start."""
 
+    #: Name of an experiment whose configuration has none.
+    default_name: str = Field(default="experiment", min_length=1, max_length=200)
+
+
+class StoredCode(Model):
+    """Code that the store holds."""
+
+    #: SHA-256 of the archive.
+    digest: str
+
 
 class ForkSource(Model):
     """The submitted configuration of an experiment as a start for another one."""

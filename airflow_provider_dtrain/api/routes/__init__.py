@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_provider_dtrain.api.routes import (
     charts,
     cluster,
+    code,
     configs,
     experiment,
     experiment_actions,
@@ -37,6 +38,7 @@ ROUTERS = [
     lookup.router,
     listings.router,
     configs.router,
+    code.router,
     host_actions.router,
     trial_actions.router,
     experiment_actions.router,

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.starting import DAG_ID, trigger
 from airflow_provider_dtrain.api.validation import checked_config, validation
-from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 router = APIRouter(route_class=StoreRoute, tags=["starting"], responses=ERRORS)
@@ -49,11 +49,15 @@ def fork_source(call: CallDep, experiment_id: int) -> ForkSource:
 def start(call: CallDep, body: NewExperiment) -> Started:
     """Check and store a configuration, and trigger the DAG that runs it."""
     call.access.require_start()
-    payload = None if body.fork_of is None else payload_of(call, body.fork_of)
+    payload = body.payload
+    if payload is None and body.fork_of is not None:
+        payload = payload_of(call, body.fork_of)
+    if payload == "":
+        raise UserError("payload must be the digest of code that was sent to /code, or null, got an empty text.")
     stored = checked_config(call, body)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": payload}
     key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
-    call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of)
+    call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of, payload=payload)
     run_id = trigger(conf, call.access.name)
     words = f"DAG run {run_id} of {DAG_ID} plans the experiment '{stored.document['name']}'."
     return Started(dag_id=DAG_ID, run_id=run_id, message=words)

@@ -110,10 +110,14 @@ def checkpoints(call: CallDep, trial_id: TrialId, removed: bool = False) -> Chec
 
 @router.get("/experiments", **guarded(Rule.READ))
 def experiments(
-    call: CallDep, name: Annotated[str, Query(max_length=200)] = "", tag: Tags = None, limit: Most = 50
+    call: CallDep,
+    name: Annotated[str, Query(max_length=200)] = "",
+    dag_run: Annotated[str, Query(max_length=250, description="only those of DAG runs with this in their id")] = "",
+    tag: Tags = None,
+    limit: Most = 50,
 ) -> ExperimentList:
     """Return experiments, latest first."""
-    return ExperimentList(rows=_source(call).experiments(name=name, tags=tag or (), limit=limit))
+    return ExperimentList(rows=_source(call).experiments(name=name, tags=tag or (), limit=limit, dag_run=dag_run))
 
 
 @router.get("/experiment", **guarded(Rule.READ))

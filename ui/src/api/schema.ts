@@ -878,6 +878,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/code/{digest}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Known
+         * @description Return whether the store holds code, and if so keep it for a start.
+         */
+        get: operations["known_api_v1_code__digest__get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/code": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Store
+         * @description Check an archive (tar.gz) of code and store it under its digest.
+         */
+        post: operations["store_api_v1_code_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/hosts/{name}/drain": {
         parameters: {
             query?: never;
@@ -1565,6 +1605,8 @@ export interface components {
             template?: string | null;
             /** Fork Of */
             fork_of?: number | null;
+            /** Payload */
+            payload?: string | null;
         };
         /**
          * Download
@@ -2374,6 +2416,13 @@ export interface components {
             template?: string | null;
             /** Fork Of */
             fork_of?: number | null;
+            /** Payload */
+            payload?: string | null;
+            /**
+             * Default Name
+             * @default experiment
+             */
+            default_name: string;
         };
         /**
          * OneExperiment
@@ -2968,6 +3017,14 @@ export interface components {
             median_s: number | null;
             /** Slow Ranks */
             slow_ranks: components["schemas"]["SlowRank"][];
+        };
+        /**
+         * StoredCode
+         * @description Code that the store holds.
+         */
+        StoredCode: {
+            /** Digest */
+            digest: string;
         };
         /**
          * TaskRef
@@ -6569,6 +6626,8 @@ export interface operations {
         parameters: {
             query?: {
                 name?: string;
+                /** @description only those of DAG runs with this in their id */
+                dag_run?: string;
                 /** @description only those with all of these */
                 tag?: string[] | null;
                 limit?: number;
@@ -7121,6 +7180,160 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkSource"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    known_api_v1_code__digest__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                digest: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredCode"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    store_api_v1_code_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/gzip": string;
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredCode"];
                 };
             };
             /** @description not logged in */

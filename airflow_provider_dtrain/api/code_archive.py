@@ -1,0 +1,90 @@
+"""Code that a client sends: an archive that is checked before the store keeps it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import zlib
+from pathlib import PurePosixPath
+
+from fastapi import Request
+
+from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.errors import PayloadError
+from airflow_provider_dtrain.hosts.payload import LIMIT_BYTES
+
+#: Most bytes of an archive. Files that cannot be compressed need a little more than their size.
+ARCHIVE_MOST = LIMIT_BYTES + (4 << 20)
+#: Most files, folders and links of an archive.
+MEMBERS_MOST = 20_000
+
+
+async def received(request: Request) -> bytes:
+    """Return the body of a request. A body that is too long is refused before it is read.
+
+    :raises ApiError: it has more than :data:`ARCHIVE_MOST` bytes
+    """
+    named = request.headers.get("content-length", "")
+    if named.isdigit() and int(named) > ARCHIVE_MOST:
+        raise _too_large(int(named))
+    found = bytearray()
+    async for piece in request.stream():
+        found += piece
+        if len(found) > ARCHIVE_MOST:
+            raise _too_large(len(found))
+    return bytes(found)
+
+
+def _too_large(size: int) -> ApiError:
+    words = f"The archive has {size / 2**20:.1f} MiB or more, at most {ARCHIVE_MOST >> 20} MiB are accepted."
+    hint = "Name data and checkpoints in .dtrainignore, and read them from storage."
+    return ApiError(413, "invalid", words, hint)
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest of an archive that hosts would unpack.
+
+    :raises PayloadError: it is no tar.gz, is larger than the limit when it is unpacked, or leads out of its folder
+    """
+    try:
+        _check(content)
+    except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError) as error:
+        raise PayloadError(f"The archive is not a tar.gz that dtrain has packed: {error}") from error
+    return hashlib.sha256(content).hexdigest()
+
+
+def _check(content: bytes) -> None:
+    # A small archive may expand to any size, so the limit holds for what is read.
+    squeezed = zlib.decompressobj(31)
+    most = LIMIT_BYTES + MEMBERS_MOST * 2 * tarfile.BLOCKSIZE
+    plain = squeezed.decompress(content, most)
+    if squeezed.unconsumed_tail or not squeezed.eof or squeezed.unused_data:
+        raise PayloadError(f"The archive holds more than {LIMIT_BYTES >> 20} MiB, or is not complete.")
+    total = 0
+    with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+        for number, member in enumerate(tar):
+            total += member.size
+            if number >= MEMBERS_MOST or total > LIMIT_BYTES:
+                raise PayloadError(
+                    f"The archive has more than {MEMBERS_MOST} entries or {LIMIT_BYTES >> 20} MiB, the most that hosts "
+                    "get. Name data and checkpoints in .dtrainignore."
+                )
+            _check_member(member)
+
+
+def _check_member(member: tarfile.TarInfo) -> None:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not (member.isreg() or member.isdir() or member.issym()):
+        raise PayloadError(f"The archive has an entry that is sent to no host: {member.name[:200]!r}.")
+    if member.issym() and _leaves(path.parent, PurePosixPath(member.linkname)):
+        raise PayloadError(f"The archive has a link out of its folder: {member.name[:200]!r}.")
+
+
+def _leaves(folder: PurePosixPath, target: PurePosixPath) -> bool:
+    depth = len(folder.parts)
+    for part in target.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return target.is_absolute()

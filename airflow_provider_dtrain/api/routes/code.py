@@ -1,0 +1,58 @@
+"""Code of a user, which a later start of an experiment names by its digest."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from airflow_provider_dtrain.api.call import CallDep
+from airflow_provider_dtrain.api.code_archive import digest_of, received
+from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.api.execution import WRITE_DEADLINE_S, StoreRoute
+from airflow_provider_dtrain.api.models.experiments import StoredCode
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.starting import DAG_ID
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.records.trials import TrialKey
+
+router = APIRouter(route_class=StoreRoute, tags=["starting"], responses=ERRORS)
+
+#: Archives that a process receives at one time. Each needs up to twice the limit of memory.
+RECEIVED_MOST = 2
+_BODY = {"requestBody": {"required": True, "content": {"application/gzip": {"schema": {"type": "string"}}}}}
+
+
+@router.get("/code/{digest}", **guarded(Rule.START))
+def known(call: CallDep, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> StoredCode:
+    """Return whether the store holds code, and if so keep it for a start."""
+    call.access.require_start()
+    if not call.store.payloads.use(digest):
+        raise NotFoundError(f"The store has no code {digest}.")
+    return StoredCode(digest=digest)
+
+
+@router.post("/code", status_code=201, openapi_extra={**guarded(Rule.START)["openapi_extra"], **_BODY})
+async def store(call: CallDep) -> StoredCode:
+    """Check an archive (tar.gz) of code and store it under its digest."""
+    await call.workers.run(call.access.require_start, deadline_s=WRITE_DEADLINE_S, is_write=False)
+    state = call.request.app.state
+    if state.receiving >= RECEIVED_MOST:
+        raise ApiError(503, "busy", f"The server receives {RECEIVED_MOST} archives already. Try again in a minute.")
+    state.receiving += 1
+    try:
+        content = await received(call.request)
+        digest = await call.workers.run(lambda: _stored(call, content), deadline_s=WRITE_DEADLINE_S * 3, is_write=True)
+    finally:
+        state.receiving -= 1
+    return StoredCode(digest=digest)
+
+
+def _stored(call: CallDep, content: bytes) -> str:
+    digest = digest_of(content)
+    key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
+    call.log_action("code_store", key, digest=digest, size_bytes=len(content))
+    if not call.store.payloads.use(digest):
+        call.store.payloads.put(digest, content)
+    return digest

@@ -1,0 +1,399 @@
+"""The Python client: experiments and trials of a server, for notebooks and scripts. Synchronous.
+
+::
+
+    from airflow_provider_dtrain.client import Client
+
+    client = Client("https://airflow.example.com")
+    experiment = client.experiments.create("search.yaml", "code/").wait()
+    experiment.trials.frame()
+    experiment.best.checkpoint.download("best/")
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.session import Session, server_url
+from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.client.submission import create, experiment_of, fork, run_state
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, TrialKilledError, UserError
+from airflow_provider_dtrain.terminal.records import (
+    ExperimentDescription,
+    ExperimentLine,
+    GangLine,
+    HostLine,
+    MetricLine,
+    SlotLine,
+    TrialDescription,
+    TrialLine,
+)
+
+if TYPE_CHECKING:
+    import pandas
+
+POLL_S = 2.0
+#: Most rows of a list.
+ROWS_MOST = 1000
+
+
+class Client:
+    """A server of Airflow with the provider.
+
+    :param server: URL; None = ``DTRAIN_SERVER``, else that of the last ``dtrain login``
+    :param token: None = ``DTRAIN_TOKEN``, else that of ``dtrain login``
+    :param ca: file of certificates that are trusted instead of the system's
+    :param tell: prints messages while a method waits for a server that does not answer
+    :raises UserError: no server is named
+    """
+
+    def __init__(
+        self,
+        server: str | None = None,
+        token: str | None = None,
+        *,
+        ca: str | None = None,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        found = server_url(server)
+        if found is None:
+            raise UserError("No server is named. Give Client(SERVER), set DTRAIN_SERVER, or run: dtrain login")
+        given = token or os.environ.get("DTRAIN_TOKEN") or None
+        self.session = Session(address(found), given, ca=ca)
+        self.source = ServerSource(self.session)
+        self.patience = Patience(self.session, tell)
+        #: Experiments of the server.
+        self.experiments = Experiments(self)
+        #: Trials of all experiments.
+        self.trials = Trials(self, None)
+
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return f"Client({self.session.server.url!r})"
+
+    def queue(self, pool: str | None = None) -> list[GangLine]:
+        """Return waiting and running gangs."""
+        return self.source.gangs(pool)
+
+    def hosts(self, pool: str | None = None) -> list[HostLine]:
+        """Return hosts."""
+        return self.source.hosts(pool)
+
+    def slots(self, pool: str | None = None) -> list[SlotLine]:
+        """Return slots."""
+        return self.source.slots(pool)
+
+
+class Experiments:
+    """Experiments of a server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def list(self, *, name: str = "", tags: Sequence[str] = (), limit: int = 50) -> list[ExperimentLine]:
+        """Return experiments, latest first.
+
+        :param name: part of their name
+        :param tags: only those with all of these
+        """
+        return self._client.source.experiments(name=name, tags=tags, limit=limit)
+
+    def get(self, experiment_id: int) -> Experiment:
+        """Return an experiment.
+
+        :raises NotFoundError: there is none with this id
+        """
+        found = self._client.source.experiment(experiment_id)
+        return Experiment(self._client, found.dag, found.dag_run, found.experiment)
+
+    def create(
+        self,
+        config: str | Path | Mapping[str, Any],
+        model_dir: str | Path | None = None,
+        *,
+        template: str | None = None,
+        name: str = "experiment",
+    ) -> Experiment:
+        """Check a configuration, send its code, and start the experiment.
+
+        :param config: path of a YAML file, or the configuration itself
+        :param model_dir: folder of the code; None = ``model_dir`` of the configuration, else the folder of the file
+        :param template: name of a stored template
+        :param name: name of the experiment if the configuration has none
+        :raises ConfigError: all problems of the configuration at once
+        :raises PayloadError: the code cannot be packed, or is too large
+        """
+        file = None if isinstance(config, Mapping) else Path(config)
+        text = _json(config) if isinstance(config, Mapping) else Path(config).read_text(encoding="utf-8")
+        started = create(
+            self._client.session,
+            text,
+            base=Path.cwd() if file is None else file.absolute().parent,
+            model_dir=None if model_dir is None else str(model_dir),
+            template=template,
+            name=name if file is None else file.stem,
+            source="configuration" if file is None else str(file),
+        )
+        return Experiment(self._client, started.dag, started.dag_run)
+
+    def fork(self, experiment_id: int, config: Mapping[str, Any] | None = None) -> Experiment:
+        """Start an experiment with the code and secrets of another one.
+
+        :param config: None = that of the other experiment
+        """
+        started = fork(self._client.session, experiment_id, None if config is None else _json(config))
+        return Experiment(self._client, started.dag, started.dag_run)
+
+
+def _json(config: Mapping[str, Any]) -> str:
+    import json
+
+    # JSON is YAML.
+    return json.dumps(dict(config))
+
+
+class Experiment:
+    """One experiment. It has an id once its DAG run has planned it."""
+
+    def __init__(self, client: Client, dag: str, dag_run: str, experiment_id: int | None = None) -> None:
+        self._client = client
+        self._id = experiment_id
+        self.dag = dag
+        self.dag_run = dag_run
+
+    def __repr__(self) -> str:
+        """Return the experiment with its id, if it has one."""
+        return f"Experiment({self._id if self._id is not None else self.dag_run!r})"
+
+    @property
+    def id(self) -> int:
+        """Its id.
+
+        :raises ConflictError: it is not planned yet
+        """
+        if self._id is None:
+            found = experiment_of(self._client.source, self.dag, self.dag_run)
+            if found is None:
+                raise ConflictError(f"DAG run {self.dag_run} has not planned its experiment yet. Use wait().")
+            self._id = found.experiment
+        return self._id
+
+    @property
+    def state(self) -> str:
+        """State of the DAG run until it is planned, its own state afterwards."""
+        if self._id is None and experiment_of(self._client.source, self.dag, self.dag_run) is None:
+            return run_state(self._client.session, self.dag, self.dag_run)
+        return self.describe().state
+
+    def describe(self) -> ExperimentDescription:
+        """Return its record."""
+        return self._client.source.experiment(self.id)
+
+    def wait(self, timeout_s: float | None = None, *, poll_s: float = POLL_S) -> Experiment:
+        """Wait until it ends, and return it. A server that restarts and a login that expires are waited for.
+
+        :param timeout_s: None = no limit
+        :raises TimeoutError: it has not ended in time; it continues
+        :raises UserError: it failed
+        :raises TrialKilledError: a user killed it
+        """
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        while (state := self._client.patience.of(lambda: self.state)) not in _ENDS:
+            if end is not None and time.monotonic() >= end:
+                raise TimeoutError(f"Experiment {self} has not ended within {timeout_s:g} s: {state}.")
+            time.sleep(poll_s)
+        if state == "killed":
+            raise TrialKilledError(f"A user killed experiment {self}.")
+        if state in _FAILURES:
+            raise UserError(f"Experiment {self} ended {state}. For the cause, see the log of DAG run {self.dag_run}.")
+        return self
+
+    @property
+    def trials(self) -> Trials:
+        """Its trials."""
+        return Trials(self._client, self.id)
+
+    @property
+    def best(self) -> Trial:
+        """Its best trial so far.
+
+        :raises NotFoundError: none has reported the metric
+        """
+        found = self.describe().best_trial
+        if found is None:
+            raise NotFoundError(f"Experiment {self.id} has no best trial yet.")
+        return Trial(self._client, found)
+
+    def pause(self) -> None:
+        """Let its trials save checkpoints and release their slots."""
+        self._act("pause")
+
+    def activate(self) -> None:
+        """Resume its paused trials."""
+        self._act("activate")
+
+    def stop(self) -> None:
+        """End it with its best trial so far."""
+        self._act("finish")
+
+    def kill(self) -> None:
+        """Kill all its trials."""
+        self._act("cancel")
+
+    def _act(self, verb: str) -> None:
+        self._client.session.send("POST", f"/experiments/{self.id}/{verb}")
+
+
+#: States of an experiment, or of a DAG run without one, after its end.
+_FAILURES = frozenset({"errored", "failed"})
+_ENDS = frozenset({"completed", "stopped", "killed", "success"}) | _FAILURES
+
+
+class Trials:
+    """Trials of an experiment, or of all."""
+
+    def __init__(self, client: Client, experiment_id: int | None) -> None:
+        self._client = client
+        self._experiment_id = experiment_id
+
+    def list(self, *, state: str | None = None, tags: Sequence[str] = (), limit: int = ROWS_MOST) -> list[TrialLine]:
+        """Return trials, latest first."""
+        return self._client.source.trials(experiment=self._experiment_id, state=state, tags=tags, limit=limit)
+
+    def get(self, trial_id: int) -> Trial:
+        """Return a trial."""
+        return Trial(self._client, trial_id)
+
+    def frame(self) -> pandas.DataFrame:
+        """Return a data frame with a row per trial, by id, and a column ``hparams.NAME`` per hyperparameter.
+
+        :raises ModuleNotFoundError: pandas is not installed
+        """
+        import pandas
+
+        rows = []
+        for one in reversed(self.list()):
+            row = asdict(one)
+            hparams = row.pop("hyperparameters")
+            rows.append({**row, **{f"hparams.{name}": value for name, value in _flat(hparams).items()}})
+        return pandas.DataFrame(rows).set_index("trial") if rows else pandas.DataFrame()
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+class Trial:
+    """One trial."""
+
+    def __init__(self, client: Client, trial_id: int) -> None:
+        self._client = client
+        self.id = trial_id
+
+    def __repr__(self) -> str:
+        """Return the trial with its id."""
+        return f"Trial({self.id})"
+
+    def describe(self) -> TrialDescription:
+        """Return its record."""
+        return self._client.source.trial(self.id)
+
+    def metrics(self, group: str | None = None, *, abandoned: bool = False) -> list[MetricLine]:
+        """Return its reports by step.
+
+        :param group: ``training`` or ``validation``; None = both
+        :param abandoned: also steps that a later attempt repeated
+        """
+        return self._client.source.metrics(self.id, group=group, abandoned=abandoned)
+
+    def frame(self, group: str | None = None) -> pandas.DataFrame:
+        """Return its reports as a data frame with a column per metric.
+
+        :raises ModuleNotFoundError: pandas is not installed
+        """
+        import pandas
+
+        from airflow_provider_dtrain.terminal.trials import metric_row
+
+        reports = self.metrics(group)
+        names = sorted({name for one in reports for name in one.metrics})
+        return pandas.DataFrame([metric_row(one, names) for one in reports])
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """Its checkpoints that are there, oldest first."""
+        rows = self._client.session.get(f"/trials/{self.id}/checkpoints")["rows"]
+        return [
+            Checkpoint(self._client, self.id, int(one["checkpoint_id"]), int(one["step"]), is_best=bool(one["is_best"]))
+            for one in rows
+            if one["removed_at"] is None and one["refused"] is None
+        ]
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """Its best checkpoint by the metric of its searcher, else the latest.
+
+        :raises NotFoundError: it has none
+        """
+        found = self.checkpoints
+        if not found:
+            raise NotFoundError(f"Trial {self.id} has no checkpoint.")
+        return next((one for one in found if one.is_best), found[-1])
+
+    def pause(self) -> None:
+        """Let it save a checkpoint and release its slots."""
+        self._act("pause")
+
+    def activate(self) -> None:
+        """Resume it."""
+        self._act("activate")
+
+    def stop(self) -> None:
+        """End it with its result so far."""
+        self._act("stop")
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._act("kill")
+
+    def _act(self, verb: str) -> None:
+        self._client.session.send("POST", f"/trials/{self.id}/{verb}")
+
+
+class Checkpoint:
+    """One checkpoint of a trial."""
+
+    def __init__(self, client: Client, trial_id: int, checkpoint_id: int, step: int, *, is_best: bool) -> None:
+        self._client = client
+        self.trial_id = trial_id
+        self.id = checkpoint_id
+        self.step = step
+        self.is_best = is_best
+
+    def __repr__(self) -> str:
+        """Return the checkpoint with its trial and step."""
+        return f"Checkpoint(trial {self.trial_id}, step {self.step})"
+
+    def download(self, folder: str | Path | None = None) -> Path:
+        """Write it to a folder that does not exist, and return the folder.
+
+        :param folder: None = ``trial-<id>-step-<step>`` below the current folder
+        :raises ConflictError: the folder exists, or the server cannot send it; says where it is
+        """
+        from airflow_provider_dtrain.client.downloads import save_checkpoint
+
+        target = Path(folder) if folder is not None else Path(f"trial-{self.trial_id}-step-{self.step}")
+        return save_checkpoint(self._client.session, self.trial_id, self.id, target)

@@ -1,0 +1,98 @@
+"""``dtrain experiments create`` and ``fork``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+from airflow_provider_dtrain.client import submission
+from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start
+from airflow_provider_dtrain.errors import ConfigError, Problem
+from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, note, show_one
+from airflow_provider_dtrain.terminal.records import ExperimentLine
+
+DAG = "dtrain_experiment"
+
+
+def create(args: Namespace) -> int:
+    """Check configuration and code, send them, and start the experiment. With ``--follow``, exit 1 if it fails."""
+    if args.dag != DAG:
+        raise UsageError(f"--dag must be {DAG} here, got {args.dag!r}: the server triggers only this DAG.")
+    session = session_of(args)
+    text = _text(args.config)
+    is_stdin = args.config == "-"
+    started = submission.create(
+        session,
+        text,
+        base=Path.cwd() if is_stdin else Path(args.config).absolute().parent,
+        model_dir=args.model_dir,
+        template=args.template,
+        name=DAG if is_stdin else Path(args.config).stem or DAG,
+        source="standard input" if is_stdin else args.config,
+    )
+    return _show(args, session, started)
+
+
+def fork(args: Namespace) -> int:
+    """Start an experiment with configuration, code and secrets of another one."""
+    session = session_of(args)
+    text = None if args.config is None else _text(args.config)
+    return _show(args, session, submission.fork(session, args.experiment_id, text))
+
+
+def _text(path: str) -> str:
+    """Return a configuration.
+
+    :raises ConfigError: it cannot be read
+    """
+    try:
+        if path == "-":
+            return sys.stdin.buffer.read(CONFIG_MOST + 1).decode()
+        with open(path, "rb") as file:
+            return file.read(CONFIG_MOST + 1).decode()
+    except OSError as error:
+        message = f"the configuration cannot be read: {error.strerror}. Name a YAML file, or - for standard input"
+    except UnicodeDecodeError as error:
+        message = f"not UTF-8: {error.reason} at byte {error.start}"
+    raise ConfigError([Problem(path="", message=message)], source=path)
+
+
+def _show(args: Namespace, session: Session, started: Start) -> int:
+    row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run}
+    show_one(args, row, with_empty=False)
+    if not args.follow:
+        hint("airflow dtrain experiments list")
+        return 0
+    return _follow(session, started)
+
+
+def _follow(session: Session, started: Start) -> int:
+    note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
+    last: tuple[str, ExperimentLine | None] = ("", None)
+    for last in submission.changes(session, started, patience=Patience(session, note)):
+        if last[1] is not None:
+            note(f"{time.strftime('%H:%M:%S')}  {_line(last[1])}")
+    state, view = last
+    if view is None:
+        where = f"{started.dag}.experiment.plan"
+        note(f"DAG run {started.dag_run} ended {state} before its plan. For the cause, see the log of {where}.")
+        return FAILURE
+    if state == "success":
+        note(f"Experiment {view.experiment} succeeded.")
+        hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
+        return 0
+    note(f"Experiment {view.experiment} failed.")
+    hint(f"airflow dtrain trials list --experiment {view.experiment}")
+    return FAILURE
+
+
+def _line(view: ExperimentLine) -> str:
+    states = ", ".join(f"{number} {state}" for state, number in view.trials.items()) or "planned"
+    best = f"{view.best:.6g}" if isinstance(view.best, float | int) else view.best
+    words = "" if best is None else f"; best {view.metric} {best} (trial {view.best_trial})"
+    return f"experiment {view.experiment} '{view.name}': {states}{words}"

@@ -1,0 +1,164 @@
+"""Submission of an experiment: check of the configuration, upload of the code, start, and following it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
+from airflow_provider_dtrain.terminal.records import ExperimentLine
+
+#: Largest configuration, as the server accepts it.
+CONFIG_MOST = 1 << 20
+POLL_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """An experiment that a server has accepted."""
+
+    name: str
+    dag: str
+    dag_run: str
+    message: str
+
+
+def checked(session: Session, text: str, template: str | None, source: str) -> dict[str, str]:
+    """Return values of the effective configuration by their paths.
+
+    :param source: name of the configuration in messages
+    :raises ConfigError: all problems at once
+    """
+    found = session.send("POST", "/configs/validate", {"config": text, "template": template, "payload": ""})
+    errors = [one for one in found["problems"] if one["severity"] == "error"]
+    if errors:
+        raise ConfigError(
+            [Problem(path=one["path"], message=f"{one['message']} (line {one['line']})") for one in errors],
+            source=source,
+        )
+    return {line["path"]: _value(line["text"]) for line in found["effective"] if line["path"]}
+
+
+def _value(line: str) -> str:
+    """Return the scalar of a line of YAML that the server has written."""
+    text = line.partition(":")[2].strip()
+    return text[1:-1].replace("''", "'") if text[:1] == "'" == text[-1:] else text.strip('"')
+
+
+def code_folder(values: dict[str, str], base: Path, given: str | None) -> Path:
+    """Return the folder of the code.
+
+    :param base: folder of the configuration
+    :param given: folder that the user names
+    :raises ConfigError: it does not exist
+    """
+    named = values.get("model_dir", "null")
+    folder = Path(given) if given else base / (named if named not in ("null", "") else ".")
+    if not folder.is_dir():
+        what = "MODEL_DIR" if given else "model_dir"
+        raise ConfigError([Problem(path=what, message=f"folder {folder} does not exist")])
+    return folder
+
+
+def upload(session: Session, folder: Path) -> str:
+    """Send the code in a folder, unless the server has it, and return its digest.
+
+    :raises PayloadError: the folder cannot be packed, or is larger than the limit: nothing was sent then
+    """
+    from airflow_provider_dtrain.hosts.payload import pack
+
+    payload = pack(folder)
+    try:
+        session.get(f"/code/{payload.digest}")
+    except NotFoundError:
+        found = session.send_bytes("/code", payload.content, "application/gzip")
+        if found.get("digest") != payload.digest:
+            raise ServerError(f"{session.server.url} received other code than was sent. Try again.") from None
+    return payload.digest
+
+
+def start(session: Session, body: dict[str, Any]) -> Start:
+    """Start an experiment.
+
+    :param body: ``config``, and what else the route takes
+    """
+    found = session.send("POST", "/experiments", body)
+    message = str(found["message"])
+    return Start(name="", dag=str(found["dag_id"]), dag_run=str(found["run_id"]), message=message)
+
+
+def create(
+    session: Session, text: str, *, base: Path, model_dir: str | None, template: str | None, name: str, source: str
+) -> Start:
+    """Check a configuration, send its code, and start it.
+
+    :param base: folder of the configuration
+    :param name: name of the experiment if the configuration has none
+    :param source: name of the configuration in messages
+    """
+    if len(text.encode()) > CONFIG_MOST:
+        raise ConfigError([Problem(path="", message="larger than 1 MiB, the most that is accepted")], source=source)
+    values = checked(session, text, template, source)
+    folder = code_folder(values, base, model_dir)
+    digest = upload(session, folder)
+    body = {"config": text, "template": template, "payload": digest, "default_name": name}
+    found = start(session, body)
+    shown = values.get("name", "null")
+    return Start(
+        name=name if shown in ("null", "") else shown, dag=found.dag, dag_run=found.dag_run, message=found.message
+    )
+
+
+def fork(session: Session, experiment_id: int, text: str | None) -> Start:
+    """Start an experiment with the code and secrets of another one.
+
+    :param text: configuration; None = that of the other experiment
+    """
+    if text is None:
+        found = session.get(f"/experiments/{experiment_id}/fork")
+        if found["code_removed"]:
+            raise ConflictError(
+                f"The code of experiment {experiment_id} was removed from the store. Start it with its code: "
+                "airflow dtrain experiments create CONFIG MODEL_DIR"
+            )
+        text = str(found["yaml"])
+        return start(session, {"config": text, "template": found["template"], "fork_of": experiment_id})
+    return start(session, {"config": text, "fork_of": experiment_id})
+
+
+def run_state(session: Session, dag: str, dag_run: str) -> str:
+    """Return the state of a DAG run, from Airflow's own API."""
+    target = f"{session.server.base}/api/v2/dags/{quote(dag, safe='')}/dagRuns/{quote(dag_run, safe='')}"
+    return str(session.get_json(target).get("state", "unknown"))
+
+
+def experiment_of(source: ServerSource, dag: str, dag_run: str) -> ExperimentLine | None:
+    """Return the experiment of a DAG run, None until it is planned."""
+    return next((one for one in source.experiments_of(dag_run) if (one.dag, one.dag_run) == (dag, dag_run)), None)
+
+
+def changes(
+    session: Session, started: Start, *, patience: Patience, poll: Callable[[float], None] = time.sleep
+) -> Iterator[tuple[str, ExperimentLine | None]]:
+    """Yield state of the DAG run and experiment at each change, until the DAG run ends.
+
+    It survives a server that restarts and a login that expires.
+    """
+    last: object = None
+    source = ServerSource(session, keep=True)
+    while True:
+        state = patience.of(lambda: run_state(session, started.dag, started.dag_run))
+        found = patience.of(lambda: experiment_of(source, started.dag, started.dag_run))
+        if (now := (state, found)) != last:
+            yield now
+        last = now
+        if state in ("success", "failed"):
+            return
+        poll(POLL_S)

@@ -1,0 +1,206 @@
+"""``dtrain experiments create``, ``fork`` and control requests, on the API behind a real HTTP server."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_dtrain.api.code_archive import ARCHIVE_MOST, digest_of
+from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.errors import PayloadError, UserError
+from airflow_provider_dtrain.hosts.payload import LIMIT_BYTES, pack
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.http_api import HttpApi
+from tests.support.search_world import Search
+
+pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+CONFIG = "name: mine\nmodel_dir: code\nentrypoint: python train.py\nresources: {pool: gpus, slots_per_trial: 1}\n"
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=4))
+    found = Search(store)
+    found.plan(max_trials=4)
+    found.start(0, slots=1)
+    return found
+
+
+@pytest.fixture
+def triggered(monkeypatch) -> list[dict]:
+    found: list[dict] = []
+
+    def trigger(conf: dict, user: str) -> str:
+        found.append(conf)
+        return "manual__1"
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", trigger)
+    return found
+
+
+@pytest.fixture
+def server(api, tmp_path, monkeypatch) -> Iterator[HttpApi]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    with HttpApi(api) as found:
+        monkeypatch.setenv("DTRAIN_SERVER", found.url)
+        monkeypatch.setenv("DTRAIN_TOKEN", "given")
+        yield found
+
+
+@pytest.fixture
+def project(tmp_path):
+    folder = tmp_path / "project"
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "train.py").write_text("print('hello')\n")
+    (folder / "mine.yaml").write_text(CONFIG)
+    return folder
+
+
+def test_code_and_configuration_reach_the_dag_run(server, api, search, triggered, project, capsys):
+    assert main(["experiments", "create", str(project / "mine.yaml")]) == 0, capsys.readouterr()
+    (conf,) = triggered
+    assert conf["payload"] == pack(project / "code").digest
+    assert search.store.payloads.get(conf["payload"]) == pack(project / "code").content
+    assert search.store.configs.get(conf["config"]["config_id"]).document["name"] == "mine"
+    assert [entry[0] for entry in api.logged] == ["code_store", "experiment_start"]
+    assert "manual__1" in capsys.readouterr().out
+    assert main(["experiments", "create", str(project / "mine.yaml")]) == 0
+    assert [entry[0] for entry in api.logged].count("code_store") == 1
+
+
+def test_all_problems_of_a_configuration_are_told_before_anything_is_sent(server, api, triggered, project, capsys):
+    (project / "mine.yaml").write_text("entrypoint: python train.py\nslots: 4\nsearcher: {name: nonsense}\n")
+    assert main(["experiments", "create", str(project / "mine.yaml")]) == 1
+    shown = capsys.readouterr().err
+    assert "(line 2)" in shown
+    assert "searcher" in shown
+    assert (triggered, api.logged) == ([], [])
+
+
+def test_two_hundred_megabytes_of_code_are_refused_with_the_limit_before_the_upload(
+    server, api, triggered, project, capsys
+):
+    with (project / "code" / "data.bin").open("wb") as file:
+        file.truncate(200 << 20)
+    assert main(["experiments", "create", str(project / "mine.yaml")]) == 1
+    shown = capsys.readouterr().err
+    assert "200.0 MiB in 2 files, at most 96.0 MiB" in shown
+    assert "data.bin (200.0 MiB)" in shown
+    assert (triggered, api.logged) == ([], [])
+
+
+def test_a_server_refuses_a_larger_archive_without_reading_it(server, api):
+    with pytest.raises(UserError, match="at most 100 MiB"):
+        Session(address(server.url), "given").send_bytes("/code", bytes(ARCHIVE_MOST + 1), "application/gzip")
+    assert api.logged == []
+
+
+def archive(*members: tuple[str, bytes | str]) -> bytes:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w") as tar:
+        for name, content in members:
+            one = tarfile.TarInfo(name)
+            if isinstance(content, str):
+                one.type, one.linkname = tarfile.SYMTYPE, content
+                tar.addfile(one)
+            else:
+                one.size = len(content)
+                tar.addfile(one, io.BytesIO(content))
+    return gzip.compress(plain.getvalue())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no archive",
+        gzip.compress(b"no tar"),
+        archive(("a", b"x"))[:-4],
+        archive(("../a", b"x")),
+        archive(("/a", b"x")),
+        archive(("a", "../b")),
+        archive(("d/a", "../../b")),
+        archive(("a", "/etc/passwd")),
+        gzip.compress(bytes(LIMIT_BYTES + (64 << 20)), 1),
+    ],
+    ids=["empty", "text", "no-tar", "cut", "up", "root", "link", "deep-link", "absolute-link", "bomb"],
+)
+def test_an_archive_that_no_host_would_unpack_is_refused(url, content):
+    with pytest.raises(PayloadError):
+        digest_of(content)
+
+
+def test_packed_code_is_accepted_with_its_links(url, project):
+    (project / "code" / "sub").mkdir()
+    (project / "code" / "sub" / "link").symlink_to("../train.py")
+    payload = pack(project / "code")
+    assert digest_of(payload.content) == payload.digest
+
+
+def test_code_that_the_store_does_not_have_cannot_be_started(server, triggered):
+    with pytest.raises(UserError, match="the store has no code"):
+        Session(address(server.url), "given").send("POST", "/experiments", {"config": CONFIG, "payload": "0" * 64})
+    assert triggered == []
+
+
+def test_without_the_right_to_start_nothing_is_stored(search, project, monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DTRAIN_TOKEN", "given")
+    with HttpApi(Api(search.store, trigger=False)) as found:
+        assert main(["experiments", "create", str(project / "mine.yaml"), "--server", found.url]) == 1
+    assert "You may not trigger the DAG" in capsys.readouterr().err
+    assert not search.store.payloads.has(pack(project / "code").digest)
+
+
+def test_a_followed_experiment_ends_with_the_exit_code_of_its_dag_run(server, triggered, project, capsys):
+    for state, code in (("success", 1), ("failed", 1)):
+        server.run_state = state
+        assert main(["experiments", "create", str(project / "mine.yaml"), "--follow"]) == code
+        assert f"ended {state} before its plan" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "check"),
+    [
+        ("trials stop 1 -y", lambda store: store.trials.get(1).stop_requested_by == "ann"),
+        ("trials kill 1 -y", lambda store: store.trials.get(1).kill_requested_by == "ann"),
+        ("experiments pause 1 -y", lambda store: store.experiments.get(1).wish == "pause"),
+        ("experiments stop 1 -y", lambda store: store.experiments.get(1).wish == "stop"),
+        ("experiments kill 1 -y", lambda store: store.experiments.get(1).wish == "kill"),
+        ("trials set 1 --tag a --name first", lambda store: store.labels.get("trial", 1).tags == ("a",)),
+        ("experiments set 1 --priority 7", lambda store: store.attempts.get(1).priority == 7),
+    ],
+)
+def test_a_control_request_reaches_the_store(server, search, capsys, words, check):
+    assert not check(search.store)
+    assert main(words.split()) == 0, capsys.readouterr()
+    assert check(search.store)
+
+
+def test_a_question_is_not_answered_without_a_terminal(server, search, capsys):
+    assert main(["trials", "kill", "1"]) == 2
+    assert "add --yes" in capsys.readouterr().err
+    assert search.store.trials.get(1).kill_requested_by is None
+
+
+def test_a_fork_starts_with_the_configuration_of_the_other_experiment(server, search, triggered, capsys):
+    document = {"name": "e", "entrypoint": "python train.py", "resources": {"pool": "gpus", "slots_per_trial": 1}}
+    search.config = search.store.configs.put(document, origins={}).config_id
+    search.name, search.view = "other", None
+    search.plan(task="other")
+    digest = "c0de" * 16
+    search.store.payloads.put(digest, b"code")
+    search.submit(3, payload=digest)
+    number = str(search.view.experiment_id)
+    assert main(["experiments", "fork", number]) == 0, capsys.readouterr()
+    (conf,) = triggered
+    assert conf["payload"] == digest
+    kept = search.store.configs.get(conf["config"]["config_id"]).document
+    assert (kept["name"], kept["entrypoint"]) == ("e", "python train.py")

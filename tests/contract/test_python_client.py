@@ -1,0 +1,134 @@
+"""The Python client on the API behind a real HTTP server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_dtrain.client import Client
+from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.settings import settings
+from testbed.seed.copies import copy_files
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.http_api import HttpApi
+from tests.support.search_world import Search
+
+pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=4))
+    found = Search(store)
+    found.plan(max_trials=2)
+    first, second = found.start(0, slots=1), found.start(1, slots=1)
+    found.validate(first, loss=0.5)
+    found.validate(second, loss=0.25)
+    return found
+
+
+@pytest.fixture
+def server(api: Api) -> Iterator[HttpApi]:
+    with HttpApi(api) as found:
+        yield found
+
+
+@pytest.fixture
+def client(server, tmp_path, monkeypatch) -> Client:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return Client(server.url, "given")
+
+
+def test_trials_are_a_data_frame_with_a_column_per_hyperparameter(client):
+    frame = client.experiments.get(1).trials.frame()
+    assert list(frame.index) == [1, 2]
+    assert list(frame["hparams.lr"]) == [0, 1]
+    assert list(client.trials.get(2).frame("validation")["loss"]) == [0.25]
+
+
+def test_an_experiment_is_waited_for_and_named_by_its_dag_run(client, server, search, monkeypatch, tmp_path):
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: "r")
+    (tmp_path / "train.py").touch()
+    config = {"name": "e", "entrypoint": "python train.py", "resources": {"pool": "gpus", "slots_per_trial": 1}}
+    started = client.experiments.create(config, tmp_path)
+    assert repr(started) == "Experiment('r')"
+    started.dag = "d"
+    assert started.id == 1
+    with pytest.raises(TimeoutError, match="running"):
+        started.wait(0)
+    for ticket in list(search.store.trials.list()):
+        search.end(ticket, state="errored")
+    with pytest.raises(UserError, match=r"errored|failed"):
+        started.wait(10, poll_s=0.01)
+
+
+def test_an_experiment_that_is_not_planned_yet_has_no_id(client, server):
+    from airflow_provider_dtrain.client.client import Experiment
+
+    planned = Experiment(client, "dtrain_experiment", "later")
+    assert planned.state == "running"
+    with pytest.raises(ConflictError, match="has not planned"):
+        _ = planned.id
+
+
+class Files(Api):
+    """The API of a machine with copies of checkpoints in a folder."""
+
+    def __init__(self, store, folder):
+        super().__init__(store)
+        self.options = dataclasses.replace(settings(), checkpoint_dir=folder)
+
+    def _hook(self):
+        hook = DtrainHook(self.options)
+        hook.__dict__["store"] = self.store
+        return hook
+
+
+def test_files_are_downloaded_whole_and_never_over_others(search, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    ticket = next(one for one in search.store.trials.list() if one.trial_id == 1)
+    search.commit(ticket, {"kind": "checkpoint", "step": 1, "path": "checkpoints/step-1", "removed": []})
+    copy_files(search.store, "e", tmp_path / "copies")
+    with HttpApi(Files(search.store, tmp_path / "copies")) as found:
+        client = Client(found.url, "given")
+        with pytest.raises(NotFoundError, match="no checkpoint"):
+            _ = client.trials.get(2).checkpoint
+        checkpoint = client.trials.get(1).checkpoint
+        target = checkpoint.download(tmp_path / "best")
+        assert [path.name for path in target.iterdir()] == ["weights.pt"]
+        with pytest.raises(ConflictError, match="exists"):
+            checkpoint.download(tmp_path / "best")
+        at = ["--server", found.url]
+        assert main(["trials", "download-checkpoint", "1", "best", "--to", str(tmp_path / "again"), *at]) == 0
+        assert (tmp_path / "again" / "weights.pt").read_bytes() == (target / "weights.pt").read_bytes()
+        assert main(["trials", "outputs", "1", "-o", "json", *at]) == 0
+        listed = [row["path"] for row in json.loads(capsys.readouterr().out)]
+        assert main(["trials", "download", "1", "--to", str(tmp_path / "files"), *at]) == 0
+        kept = [path for path in (tmp_path / "files").rglob("*") if path.is_file()]
+        assert sorted(str(path.relative_to(tmp_path / "files")) for path in kept) == listed
+        assert main(["trials", "download", "1", "--to", str(tmp_path / "files"), *at]) == 1
+        assert not list(tmp_path.rglob(".download-*"))
+
+
+def test_a_token_is_never_shown(client):
+    assert "given" not in repr(client)
+    with pytest.raises(NotFoundError) as caught:
+        client.experiments.get(99)
+    assert "given" not in str(caught.value)
+
+
+def test_actions_reach_the_store(client, search):
+    client.trials.get(1).kill()
+    client.experiments.get(1).stop()
+    assert search.store.trials.get(1).kill_requested_by == "ann"
+    assert search.store.experiments.get(1).wish == "stop"
+    assert [one.trial for one in client.queue()] == [1, 2]
+    assert [one.name for one in client.hosts()] == ["a"]
+    assert len(client.slots()) == 4
