@@ -20,6 +20,9 @@ from .limits import LOG_SEARCH
 from .names import BASE_ENV, Json
 from .processes import LIBC, PR_SET_PDEATHSIG
 
+#: Prefix of the programs of the training library, which ``python -m`` runs.
+LIBRARY = "airflow_provider_dtrain.train."
+
 
 class Rank:
     """One rank of this host."""
@@ -67,7 +70,12 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
     env.update(rank["env"])
     env.update(secrets)
     own = folder.file(f"rank{rank['rank']}")
-    path = [folder.file("work"), folder.layout.library(plan["library"]) if plan["library"] else ""]
+    path = [folder.layout.library(plan["library"]) if plan["library"] else ""]
+    if runs_library(plan["argv"]):
+        # The program adds the user's code behind Python's own modules, which a file named like one would replace.
+        env["PYTHONSAFEPATH"] = "1"
+    else:
+        path.insert(0, folder.file("work"))
     path.append(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
     env.update(
         {
@@ -86,6 +94,11 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
         }
     )
     return env
+
+
+def runs_library(argv: list[str]) -> bool:
+    """Return whether a command runs a program of the training library."""
+    return len(argv) > 2 and argv[1] == "-m" and argv[2].startswith(LIBRARY)
 
 
 def rank_argv(plan: Json) -> list[str]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import ResultError
+from airflow_provider_dtrain.train.process.code_folder import add_code_folder
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = int(os.environ.get("RANK", "0"))
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     failure.install(Path(error_file) if error_file else None, rank)
-    sys.path.insert(0, os.getcwd())
+    add_code_folder()
     function = load(path, call["name"], call["defaults"])
     try:
         value = function(*call["args"], **call["kwargs"])

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.train.errors import (
     TrainError,
 )
 from airflow_provider_dtrain.train.initialization import init
+from airflow_provider_dtrain.train.process.code_folder import add_code_folder, check_is_own
 from airflow_provider_dtrain.train.process.config_file import read_config
 from airflow_provider_dtrain.train.reports import failure
 
@@ -51,7 +52,7 @@ _HINTS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and return the exit status."""
     options = _parser().parse_args(argv)
-    sys.path.insert(0, os.getcwd())
+    add_code_folder()
     try:
         _train(options)
     except InvalidHP:
@@ -117,6 +118,7 @@ def load_class(name: str) -> Any:
         if error.name is None or not (module_name + ".").startswith(error.name + "."):
             raise
         raise SetupError(f"Module {error.name!r} is neither in {os.getcwd()} nor installed.") from error
+    check_is_own(module, module_name)
     found = getattr(module, class_name, None)
     if found is None:
         raise SetupError(f"{module.__file__ or module_name} does not define the class {class_name!r}.")

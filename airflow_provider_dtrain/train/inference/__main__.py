@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from airflow_provider_dtrain.train.errors import BadShardError, SetupError, TrainError
 from airflow_provider_dtrain.train.initialization import init
+from airflow_provider_dtrain.train.process.code_folder import add_code_folder
 from airflow_provider_dtrain.train.process.config_file import read_config
 from airflow_provider_dtrain.train.reports import failure
 
@@ -25,7 +26,7 @@ EXIT_REFUSED = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Compute and return the exit status."""
     options = _parser().parse_args(argv)
-    sys.path.insert(0, os.getcwd())
+    add_code_folder()
     try:
         _infer(options)
     except BadShardError as error:

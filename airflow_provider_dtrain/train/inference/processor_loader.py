@@ -12,6 +12,7 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.inference.adapters import OfFunction, OfObject, Processor
 from airflow_provider_dtrain.train.inference.processor import BatchProcessor, InferenceContext
+from airflow_provider_dtrain.train.process.code_folder import check_is_own
 
 
 def load(name: str, ctx: InferenceContext, *, needs_data: bool) -> Processor:
@@ -42,6 +43,7 @@ def _find(name: str) -> Any:
     where, _, attribute = name.rpartition(":")
     with _named(name, where):
         module = importlib.import_module(where)
+    check_is_own(module, where)
     found = getattr(module, attribute, None)
     if found is None:
         raise SetupError(f"{module.__file__ or where} does not define {attribute!r}, which inference.processor names.")
