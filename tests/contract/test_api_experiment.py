@@ -81,6 +81,7 @@ def test_a_running_trial_has_a_progress_and_so_has_its_experiment(api, search):
     assert found["expected_end"] is not None
     page = api.get(path(search))
     assert (page["progress"], page["expected_end"]) == (0.25, None)
+    _is_sorted_by_the_progress_that_it_shows(api, search)
     other = search.start(1, slots=1, hparams={"global_batch_size": 4})
     search.end(other, "completed")
     page = api.get(path(search))
@@ -88,6 +89,23 @@ def test_a_running_trial_has_a_progress_and_so_has_its_experiment(api, search):
     search.end(ticket, "completed")
     assert api.get(of)["progress"] is None
     assert api.get(path(search))["progress"] == 1
+
+
+def _is_sorted_by_the_progress_that_it_shows(api, search):
+    """One of 8 trials has ended elsewhere, while the half of a running trial is a quarter of a plan of two."""
+    eight = Search(search.store, name="eight", run="eight")
+    eight.plan(max_trials=8)
+    eight.end(eight.start(0, slots=1))
+    for order, expected in (
+        ("desc", [("single", 0.25), ("eight", 0.125)]),
+        ("asc", [("eight", 0.125), ("single", 0.25)]),
+    ):
+        rows = api.get("/experiments", sort="progress", order=order)["rows"]
+        found = [(row["name"], row["progress"]) for row in rows if row["progress"]]
+        assert found == expected
+        assert [row["progress"] for row in rows] == sorted((row["progress"] for row in rows), reverse=order == "desc")
+        cut = api.get("/experiments", sort="progress", order=order, limit=1, offset=1)
+        assert (cut["rows"], cut["total"]) == (rows[1:2], len(rows))
 
 
 @SQLITE

@@ -117,7 +117,7 @@ def test_the_table_of_experiments_has_best_progress_and_tags(api, search, clock)
         ({"q": "HUS"}, ["hush"]), ({"q": "_"}, []), ({"tag": "x"}, ["e"]), ({"tag": ["x", "no"]}, []),
         ({"dag_id": "secret"}, ["hush"]), ({"state": "completed"}, []),
         ({"sort": "name", "order": "asc"}, ["e", "hush"]),
-        ({"sort": "best"}, ["hush", "e"]), ({"sort": "progress"}, ["e", "hush"]), ({"offset": 1}, ["e"]),
+        ({"sort": "best"}, ["hush", "e"]), ({"sort": "progress"}, ["hush", "e"]), ({"offset": 1}, ["e"]),
     ],
 )  # fmt: skip
 def test_the_table_of_experiments_is_filtered_and_sorted(api, search, given, found):

@@ -41,9 +41,24 @@ class ExperimentTable:
     def page(self, conn: Connection, query: ExperimentQuery) -> tuple[list[ExperimentEntry], int]:
         """Return one page of the matching experiments, and the number of all that match."""
         where = sa.and_(sa.true(), *_matching(query))
+        if query.sort == "progress":
+            return self._by_progress(conn, query, where)
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(WITH_SEARCH).where(where)) or 0)
         views = experiment_views(conn, where, limit=query.limit, offset=query.offset, order=_order(query))
         return self._entries(conn, views), total
+
+    def _by_progress(
+        self, conn: Connection, query: ExperimentQuery, where: sa.ColumnElement[bool]
+    ) -> tuple[list[ExperimentEntry], int]:
+        """Return a page in the order of the progress that it shows. That of running trials is no column of a table."""
+        counted = _COUNTED.where(where).group_by(experiments.c.id, searches.c.max_trials)
+        rows = conn.execute(counted.order_by(experiments.c.id.desc())).all()
+        running = self._running(conn, [row.id for row in rows if row.running])
+        shares = {row.id: _share(row.planned, row.ended, row.running, running.get(row.id, ())) for row in rows}
+        ordered = sorted(shares, key=lambda one: shares[one], reverse=query.descending)
+        ids = ordered[query.offset : query.offset + query.limit]
+        views = {view.experiment_id: view for view in experiment_views(conn, experiments.c.id.in_(ids))}
+        return self._entries(conn, [views[one] for one in ids], running), len(rows)
 
     @reads
     def get(self, conn: Connection, experiment_id: int) -> ExperimentEntry | None:
@@ -80,9 +95,15 @@ class ExperimentTable:
         """Return the configuration of an experiment's newest plan, else of its first trial, None without both."""
         return _config_id(conn, experiment_id)
 
-    def _entries(self, conn: Connection, views: list[ExperimentView]) -> list[ExperimentEntry]:
+    def _entries(
+        self,
+        conn: Connection,
+        views: list[ExperimentView],
+        running: Mapping[int, Sequence[TrialProgress]] | None = None,
+    ) -> list[ExperimentEntry]:
         own = labels_of(conn, "experiment", [view.experiment_id for view in views])
-        running = self._running(conn, views)
+        if running is None:
+            running = self._running(conn, [view.experiment_id for view in views if view.trials.get("running")])
         return [
             ExperimentEntry(
                 view=view,
@@ -93,9 +114,8 @@ class ExperimentTable:
             for view in views
         ]
 
-    def _running(self, conn: Connection, views: list[ExperimentView]) -> dict[int, list[TrialProgress]]:
+    def _running(self, conn: Connection, ids: Sequence[int]) -> dict[int, list[TrialProgress]]:
         """Return the progress of running trials per experiment."""
-        ids = [view.experiment_id for view in views if view.trials.get("running")]
         found: dict[int, list[TrialProgress]] = {}
         if ids:
             current = sa.and_(trials.c.experiment_id.in_(ids), trials.c.cleared_at.is_(None))
@@ -119,12 +139,19 @@ class ExperimentTable:
 
 
 def _progress(view: ExperimentView, running: Sequence[TrialProgress]) -> float:
-    """Return the share of the planned training that is done. Running trials beyond the limit are as far as the rest."""
-    if not view.max_trials:
-        return 0.0
     ended = sum(view.trials.get(state, 0) for state in TRIAL_ENDED)
-    part = sum(one.share or 0.0 for one in running) / max(1, len(running)) * view.trials.get("running", 0)
-    return min(1.0, (ended + part) / view.max_trials)
+    return _share(view.max_trials, ended, view.trials.get("running", 0), running)
+
+
+def _share(planned: int, ended: int, started: int, running: Sequence[TrialProgress]) -> float:
+    """Return the share of the planned training that is done. Running trials beyond the limit are as far as the rest.
+
+    :param planned: trials; of these ``ended`` have ended, and ``started`` run
+    """
+    if not planned:
+        return 0.0
+    part = sum(one.share or 0.0 for one in running) / max(1, len(running)) * started
+    return min(1.0, (ended + part) / planned)
 
 
 def _latest_end(view: ExperimentView, running: Sequence[TrialProgress]) -> datetime | None:
@@ -163,12 +190,13 @@ _BEST = sa.case(
     ),
     else_=sa.select(sa.func.max(trials.c.best_metric)).where(_BEST_OF).correlate(searches).scalar_subquery(),
 )
-_COUNT = (
-    sa.select(sa.func.count())
-    .where(trials.c.experiment_id == experiments.c.id, IS_CURRENT, trials.c.state.in_(TRIAL_ENDED))
-    .correlate(experiments, searches)
-    .scalar_subquery()
-)
+#: Experiments with the numbers of their planned, ended and running trials.
+_COUNTED: sa.Select[Any] = sa.select(
+    experiments.c.id,
+    sa.func.coalesce(searches.c.max_trials, sa.func.count(trials.c.id)).label("planned"),
+    sa.func.count(sa.case((trials.c.state.in_(TRIAL_ENDED), 1))).label("ended"),
+    sa.func.count(sa.case((trials.c.state == "running", 1))).label("running"),
+).select_from(WITH_SEARCH.outerjoin(trials, sa.and_(trials.c.experiment_id == experiments.c.id, IS_CURRENT)))
 _DISPLAY_NAME = (
     sa.select(labels.c.display_name)
     .where(labels.c.kind == "experiment", labels.c.object_id == experiments.c.id)
@@ -190,7 +218,6 @@ _ORDERS: Mapping[ExperimentOrder, sa.ColumnElement[Any]] = {
     "method": searches.c.method,
     "best": _BEST,
     "max_trials": searches.c.max_trials,
-    "progress": sa.cast(_COUNT, sa.Float) / sa.func.nullif(searches.c.max_trials, 0),
 }
 
 
