@@ -15,12 +15,15 @@ from airflow_provider_dtrain.api.parts import Parts
 from airflow_provider_dtrain.api.prepared import Prepared
 from airflow_provider_dtrain.api.samples import Samples
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
-from airflow_provider_dtrain.store.records.pages import Dags
+from airflow_provider_dtrain.store.records.pages import Dags, PageVersion
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.store import Store
+
+#: Longest time for which an answer is kept that also depends on the time, such as the expected end of an experiment.
+TIMES_S = 60
 
 
 class Call:
@@ -97,6 +100,17 @@ class Call:
         """Write an entry of Airflow's audit log for an action of the user."""
         write: Callable[..., None] = self.request.app.state.log_action
         write(event, self.access.name, key, **extra)
+
+    def page(self, version: PageVersion, make: Callable[[], Any]) -> Any:
+        """Return the answer of a version of a page with rows of several DAGs.
+
+        :param make: returns the answer, see :meth:`answer`
+        :raises NotModifiedError: the client has the answer of this version
+        """
+        own = version.dags if self.dags is None else version.dags & self.dags
+        rights = (None if self.dags is None else sorted(self.dags), sorted(self.access.may_edit(own)))
+        period = self.store.db.now().timestamp() // TIMES_S
+        return self.answer(version.digest, rights, period, make=make)
 
     def answer(self, *version: object, make: Callable[[], Any]) -> Any:
         """Return the answer of a version of its data, which all users with the same rights share.

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from pydantic import TypeAdapter
 
+from airflow_provider_dtrain.api.call import TIMES_S
 from airflow_provider_dtrain.api.models.charts import Curves, Hyperparameters, Rungs
 from airflow_provider_dtrain.api.models.cluster import Cluster
 from airflow_provider_dtrain.api.models.trials import TrialCurves
@@ -62,14 +63,7 @@ def test_the_version_of_the_cluster_changes_with_everything_that_the_page_shows(
         "a start": lambda: search.follow(waiting.attempt_id),
         "a new sample": lambda: search.draw_again(waiting),
     }
-    before, version = shown(api), store.cluster_page.version()
-    for words, action in actions.items():
-        clock.advance(1)
-        action()
-        now, newer = shown(api), store.cluster_page.version()
-        assert now != before, f"{words}: the test expects that the page shows it"
-        assert newer != version, words
-        before, version = now, newer
+    changes_are_seen(actions, lambda: shown(api), store.cluster_page.version, clock)
 
 
 @SQLITE
@@ -129,6 +123,114 @@ def test_two_gangs_that_change_places_change_the_version(api, search):
         for ticket, state in ((first, "running"), (second, "expired")):
             conn.exec_driver_sql(f"UPDATE allocations SET state = '{state}' WHERE id = {ticket.allocation_id}")
     assert store.cluster_page.version() != version
+
+
+def changes_are_seen(actions, shown, version, clock):
+    """Check for each action that the answer changes, and the version with it."""
+    before, old = shown(), version()
+    for words, action in actions.items():
+        clock.advance(1)
+        action()
+        now, new = shown(), version()
+        assert now != before, f"{words}: the test expects that the page shows it"
+        assert new != old, words
+        before, old = now, new
+
+
+@pytest.mark.each_change
+def test_the_version_of_the_queue_changes_with_everything_that_the_page_shows(api, search, clock):
+    store = search.store
+    running, drawn, waiting = search.start(0, slots=4), search.start(1, slots=1), search.submit(5, slots=4)
+    attempt, watch = running.attempt_id, search.watches[running.attempt_id]
+    actions = {
+        "a reason and a place": lambda: store.queue.schedule("gpus"),
+        "a priority": lambda: store.control.set_priority(waiting.trial_id, 7, by="ann"),
+        "a pause": lambda: store.control.pause(waiting.trial_id, by="ann"),
+        "an activation": lambda: store.control.activate(waiting.trial_id, by="ann"),
+        "a new sample": lambda: search.draw_again(drawn),
+        "a disabled slot": lambda: store.hosts.set_slot_enabled("b", 1, False),
+        "a host that appears": lambda: store.hosts.add(host("c", slots=1)),
+        "a follower that is gone": lambda: clock.advance(3600),
+        "a follower that is back": lambda: store.attempts.renew(search.watches),
+        "a request": lambda: search.submit(2, slots=1),
+        "a held gang": lambda: hold(search),
+        "an end": lambda: store.attempts.end(attempt, watch, state="completed"),
+        "a release": lambda: store.queue.release(attempt, watch, "a", proof="clear"),
+        "a grant": lambda: store.queue.schedule("gpus"),
+    }
+    changes_are_seen(actions, lambda: api.get("/queue"), store.queue_view.version, clock)
+
+
+@pytest.mark.each_change
+def test_the_version_of_the_experiments_changes_with_everything_that_the_table_shows(api, search, clock):
+    store, own = search.store, search.view.experiment_id
+    first = search.start(0, slots=1)
+    other = Search(store, name="other", run="other")
+    actions = {
+        "a name": lambda: store.labels.set("experiment", own, display_name="best of all", by="ann"),
+        "a description": lambda: store.labels.set("experiment", own, description="a try", by="ann"),
+        "a tag": lambda: store.labels.set("experiment", own, tags=["x"], by="ann"),
+        "another tag": lambda: store.labels.set("experiment", own, tags=["y"], by="ann"),
+        "a best metric": lambda: search.validate(first, loss=0.5),
+        "a better one": lambda: search.validate(first, loss=0.25),
+        "a trial": lambda: search.submit(1, slots=1),
+        "an end": lambda: search.end(first),
+        "a stop": lambda: store.experiments.stop(own, "ann"),
+        "another experiment": lambda: other.plan(max_trials=4),
+        "a larger plan": lambda: other.plan(max_tries=1, max_trials=8),
+    }
+    changes_are_seen(actions, lambda: api.get("/experiments"), store.experiment_table.version, clock)
+
+
+@pytest.mark.each_change
+def test_the_progress_of_a_running_trial_changes_the_version_of_the_experiments(api, search):
+    document = {"entrypoint": "python t.py", "searcher": {"name": "single", "max_length": {"batches": 400}}}
+    search.config = search.store.configs.put(document, origins={}).config_id
+    ticket = search.start(0, slots=1)
+    seen = {search.store.experiment_table.version()}
+    for step in (100, 200):
+        search.commit(ticket, {"kind": "report", "step": step, "metrics": {"loss": 1.0}})
+        assert api.get("/experiments")["rows"][0]["progress"] == pytest.approx(step / 400 / 9)
+        version = search.store.experiment_table.version()
+        assert version not in seen
+        seen.add(version)
+
+
+@SQLITE
+def test_the_versions_of_queue_and_experiments_stay_while_nothing_of_them_changes(api, search, clock):
+    ticket = search.start(0, slots=2)
+    search.submit(1, slots=4)
+    search.store.queue.schedule("gpus")
+    versions = search.store.queue_view.version(), search.store.experiment_table.version()
+    clock.advance(5)
+    search.store.attempts.renew(search.watches)
+    search.validate(ticket, other=0.5)
+    assert (search.store.queue_view.version(), search.store.experiment_table.version()) == versions
+
+
+@pytest.mark.parametrize(("path", "view"), [("/queue", "queue_view"), ("/experiments", "experiment_table")])
+@SQLITE
+def test_a_poll_of_an_unchanged_table_reads_no_page(search, monkeypatch, path, view):
+    search.start(0, slots=1)
+    api = Api(search.store)
+    first = api.answer("GET", path)
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(search.store, view), "page", None)
+        assert api.answer("GET", path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+        assert api.answer("GET", path).content == first.content
+    for right in ("edits", "given"):
+        setattr(api.access, right, set())
+        again = api.answer("GET", path, headers={"If-None-Match": first.headers["etag"]})
+        assert again.status_code == 200, f"{right} were withdrawn"
+
+
+@SQLITE
+def test_an_answer_that_depends_on_the_time_is_kept_for_a_minute(api, search, clock):
+    search.start(0, slots=1)
+    tag = api.answer("GET", "/queue").headers["etag"]
+    clock.advance(TIMES_S)
+    search.store.attempts.renew(search.watches)
+    assert api.answer("GET", "/queue", headers={"If-None-Match": tag}).status_code == 200
 
 
 @SQLITE

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
-from airflow_provider_dtrain.api.call import CallDep
+from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_fields, experiment_row
 from airflow_provider_dtrain.api.models.experiments import ExperimentRow, Experiments
@@ -24,7 +24,7 @@ Tag = Annotated[list[str] | None, Query(description="experiments that have all o
 SortBy = Annotated[ExperimentOrder, Query()]
 
 
-@router.get("/experiments", **guarded(Rule.READ))
+@router.get("/experiments", response_model=Experiments, **guarded(Rule.READ))
 def experiments(
     call: CallDep,
     q: Search = "",
@@ -35,7 +35,7 @@ def experiments(
     order: Order = "desc",
     limit: Limit = 100,
     offset: Offset = 0,
-) -> Experiments:
+) -> Any:
     """Return one page of experiments."""
     query = ExperimentQuery(
         text=q,
@@ -48,6 +48,10 @@ def experiments(
         limit=limit,
         offset=offset,
     )
+    return call.page(call.store.experiment_table.version(), lambda: _experiments(call, query))
+
+
+def _experiments(call: Call, query: ExperimentQuery) -> Experiments:
     entries, total = call.store.experiment_table.page(query)
     editable = call.access.may_edit({one.view.dag_id for one in entries})
     return Experiments(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
@@ -18,7 +18,7 @@ from airflow_provider_dtrain.store.records.pages import QueueEntry, QueueOrder, 
 router = APIRouter(route_class=StoreRoute, tags=["queue"], responses=ERRORS)
 
 
-@router.get("/queue", **guarded(Rule.READ))
+@router.get("/queue", response_model=Queue, **guarded(Rule.READ))
 def queue(
     call: CallDep,
     pool: str | None = None,
@@ -28,7 +28,7 @@ def queue(
     order: Order = "asc",
     limit: Limit = 100,
     offset: Offset = 0,
-) -> Queue:
+) -> Any:
     """Return the gangs that wait or hold slots."""
     query = QueueQuery(
         pool=pool,
@@ -40,6 +40,10 @@ def queue(
         limit=limit,
         offset=offset,
     )
+    return call.page(call.store.queue_view.version(), lambda: _queue(call, query, pool))
+
+
+def _queue(call: Call, query: QueueQuery, pool: str | None) -> Queue:
     entries, total = call.store.queue_view.page(query)
     editable = call.access.may_edit({one.task.key.dag_id for one in entries})
     pools = [

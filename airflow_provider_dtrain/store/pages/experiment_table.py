@@ -17,18 +17,22 @@ from airflow_provider_dtrain.store.database.tables import attempts, experiments,
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, best_trial, experiment_views
 from airflow_provider_dtrain.store.labels import labels_of
+from airflow_provider_dtrain.store.pages.experiment_version import experiments_version
 from airflow_provider_dtrain.store.records.pages import (
     ExperimentEntry,
     ExperimentOrder,
     ExperimentPlan,
     ExperimentQuery,
     Labels,
+    PageVersion,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentView
 from airflow_provider_dtrain.store.trial_progress import running_progress
 
 #: Latest ended trials from which the durations of the next ones are estimated.
 SAMPLE = 50
+#: Digits of a progress whose change is shown.
+PROGRESS_DIGITS = 3
 
 
 class ExperimentTable:
@@ -36,6 +40,19 @@ class ExperimentTable:
 
     def __init__(self, db: Database) -> None:
         self.db = db
+
+    @reads
+    def version(self, conn: Connection) -> PageVersion:
+        """Return a value that changes whenever a fact of the table changes, expected ends excepted.
+
+        The expected end of running trials moves with time alone. Their progress counts in steps of a thousandth.
+        """
+        found = running_progress(conn, trials.c.cleared_at.is_(None), self.db.now())
+        shares: dict[int, list[float]] = {}
+        for one in found.values():
+            shares.setdefault(one.experiment_id, []).append(one.progress.share or 0.0)
+        means = sorted((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
+        return experiments_version(conn, means)
 
     @reads
     def page(self, conn: Connection, query: ExperimentQuery) -> tuple[list[ExperimentEntry], int]:

@@ -22,7 +22,8 @@ from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
 from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, QUEUE_COUNT, TASK, levels, task_views
-from airflow_provider_dtrain.store.records.pages import QueueClass, QueueEntry, QueueOrder, QueueQuery
+from airflow_provider_dtrain.store.queue.queue_version import queue_version
+from airflow_provider_dtrain.store.records.pages import PageVersion, QueueClass, QueueEntry, QueueOrder, QueueQuery
 from airflow_provider_dtrain.store.records.trials import TaskView
 
 
@@ -98,6 +99,14 @@ class QueueView:
         """Return every gang that waits or holds slots, in the order of the queue."""
         rows = conn.execute(QUEUE.where(sa.true() if pool is None else allocations.c.pool == pool)).all()
         return task_views(conn, sorted(rows, key=_in_queue_order))
+
+    @reads
+    def version(self, conn: Connection) -> PageVersion:
+        """Return a value that changes whenever a fact of the queue page changes, queue classes excepted.
+
+        A queue class changes with time alone.
+        """
+        return queue_version(conn, self.db.now())
 
     @reads
     def page(self, conn: Connection, query: QueueQuery) -> tuple[list[QueueEntry], int]:

@@ -52,7 +52,7 @@ _NEWEST = (
 #: Of a held gang: the attempt that uses it, None while none does.
 _ATTEMPT = sa.case((gangs.c.allocation_id.is_not(None), gangs.c.attempt_id), else_=_NEWEST)
 IS_GANG = gangs.c.allocation_id.is_not(None)
-_FROM = (
+FROM_QUEUE = (
     allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
     .outerjoin(attempts, attempts.c.id == _ATTEMPT)
     .outerjoin(trials, trials.c.id == attempts.c.trial_id)
@@ -87,10 +87,10 @@ QUEUE: sa.Select[Any] = (
         IS_GANG.label("is_gang"),
         *(column.label(name) for name, column in TASK.items()),
     )
-    .select_from(_FROM)
+    .select_from(FROM_QUEUE)
     .where(IN_QUEUE)
 )
-QUEUE_COUNT = sa.select(sa.func.count()).select_from(_FROM).where(IN_QUEUE)
+QUEUE_COUNT = sa.select(sa.func.count()).select_from(FROM_QUEUE).where(IN_QUEUE)
 
 
 def task_views(conn: Connection, rows: Sequence[Row[Any]]) -> list[TaskView]:

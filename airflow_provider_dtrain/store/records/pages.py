@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -176,6 +177,23 @@ class ExperimentQuery:
     descending: bool = True
     limit: int = 100
     offset: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageVersion:
+    """Version of everything that a page shows, and the DAGs of its rows."""
+
+    digest: str
+    dags: frozenset[str]
+
+
+def page_version(*facts: object, dags: Iterable[str]) -> PageVersion:
+    """Return the version of a page.
+
+    :param facts: all that it shows, as rows and values whose text is the same while they are equal
+    :param dags: of its rows
+    """
+    return PageVersion(digest=hashlib.sha256(repr(facts).encode()).hexdigest(), dags=frozenset(dags))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,59 @@
+"""Version of the queue as pages show it, without the work of rendering a page."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, pools, trials
+from airflow_provider_dtrain.store.queue.queue_rows import FROM_QUEUE, IN_QUEUE, TASK
+from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
+
+#: Times stay as the driver returns them, which is enough to compare them: the conversion of thousands is slow.
+_TIMES = sa.DateTime(timezone=True)
+_LIMIT = sa.bindparam("limit", type_=allocations.c.renewed_at.type)
+_ASKED = allocations.c.renewed_at <= _LIMIT
+_FOLLOWED = attempts.c.renewed_at <= _LIMIT
+_WAITS = sa.or_(allocations.c.state == "waiting", attempts.c.state == "waiting")
+#: The follower is gone. Its last sign of life is shown, while that of the living ones changes every few seconds.
+_IS_SILENT = sa.or_(
+    sa.and_(_WAITS, _ASKED, sa.or_(attempts.c.renewed_at.is_(None), _FOLLOWED)),
+    sa.and_(attempts.c.state.in_(sorted(ACTIVE)), _FOLLOWED),
+)
+
+
+def _while_silent(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.case((_IS_SILENT, sa.type_coerce(column, _TIMES)))
+
+
+#: What a row shows and what its place depends on, as far as it changes: the rest follows from the ids.
+_CHANGING = (
+    *(allocations.c[name] for name in ("id", "state", "token", "priority", "sequence", "position")),
+    *(allocations.c[name] for name in ("reason", "expected", "paused")),
+    *(sa.type_coerce(allocations.c[name], _TIMES) for name in ("granted_at", "expected_at", "eligible_since")),
+    # The text of a reason depends on the trials that give way.
+    sa.cast(allocations.c.claim, sa.Text),
+    allocations.c.preempted_for,
+    attempts.c.id,
+    attempts.c.state,
+    attempts.c.reason,
+    trials.c.is_drawn,
+    trials.c.draw,
+    gangs.c.attempt_id,
+    _while_silent(allocations.c.renewed_at),
+    _while_silent(attempts.c.renewed_at),
+)
+_ROWS = sa.select(TASK["dag_id"], *_CHANGING).select_from(FROM_QUEUE).where(IN_QUEUE).order_by(allocations.c.id)
+#: Each change of a host, a slot or a grant raises the version of its pool.
+_POOLS = sa.select(pools.c.name, pools.c.version, pools.c.passed_version).order_by(pools.c.name)
+
+
+def queue_version(conn: Connection, now: datetime) -> PageVersion:
+    """Return the version of the gangs that wait or hold slots, and of the counts of pools."""
+    rows = conn.execute(_ROWS, {"limit": now - SILENT_AFTER}).all()
+    return page_version(conn.execute(_POOLS).all(), rows, dags={row[0] for row in rows})
