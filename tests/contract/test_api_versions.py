@@ -194,6 +194,10 @@ def test_the_progress_of_a_running_trial_changes_the_version_of_the_experiments(
         version = search.store.experiment_table.version()
         assert version not in seen
         seen.add(version)
+    # The next attempt begins anew, without a report.
+    search.draw_again(ticket)
+    assert api.get("/experiments")["rows"][0]["progress"] == 0
+    assert search.store.experiment_table.version() != version
 
 
 @SQLITE

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.store.database.tables import attempts, experiments,
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, best_trial, experiment_views
 from airflow_provider_dtrain.store.labels import labels_of
-from airflow_provider_dtrain.store.pages.experiment_version import experiments_version
+from airflow_provider_dtrain.store.pages.experiment_version import ExperimentsVersion
 from airflow_provider_dtrain.store.records.pages import (
     ExperimentEntry,
     ExperimentOrder,
@@ -31,8 +31,6 @@ from airflow_provider_dtrain.store.trial_progress import running_progress
 
 #: Latest ended trials from which the durations of the next ones are estimated.
 SAMPLE = 50
-#: Digits of a progress whose change is shown.
-PROGRESS_DIGITS = 3
 
 
 class ExperimentTable:
@@ -40,6 +38,7 @@ class ExperimentTable:
 
     def __init__(self, db: Database) -> None:
         self.db = db
+        self._version = ExperimentsVersion()
 
     @reads
     def version(self, conn: Connection) -> PageVersion:
@@ -47,12 +46,7 @@ class ExperimentTable:
 
         The expected end of running trials moves with time alone. Their progress counts in steps of a thousandth.
         """
-        found = running_progress(conn, trials.c.cleared_at.is_(None), self.db.now())
-        shares: dict[int, list[float]] = {}
-        for one in found.values():
-            shares.setdefault(one.experiment_id, []).append(one.progress.share or 0.0)
-        means = sorted((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
-        return experiments_version(conn, means)
+        return self._version.read(conn, self.db.now())
 
     @reads
     def page(self, conn: Connection, query: ExperimentQuery) -> tuple[list[ExperimentEntry], int]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.store.database.tables import experiments, labels, searches, tags, trials
+from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, metrics, searches, tags, trials
 from airflow_provider_dtrain.store.experiment_views import WITH_SEARCH
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
+from airflow_provider_dtrain.store.trial_progress import running_progress
+
+#: Digits of a progress whose change is shown.
+PROGRESS_DIGITS = 3
 
 #: Times stay as the driver returns them, which is enough to compare them.
 _TIMES = sa.DateTime(timezone=True)
@@ -48,11 +53,37 @@ _TAGS = (
 )
 
 
-def experiments_version(conn: Connection, progress: object) -> PageVersion:
-    """Return the version of the table of experiments.
+#: Running trials, with the newest report and attempt of the store: their progress changes with these only.
+_RUNNING = sa.and_(trials.c.state == "running", trials.c.cleared_at.is_(None))
+_NEWEST = sa.select(
+    sa.select(sa.func.max(metrics.c.id)).scalar_subquery(),
+    sa.select(sa.func.max(attempts.c.id)).scalar_subquery(),
+    sa.select(sa.func.count()).where(_RUNNING).scalar_subquery(),
+    sa.select(sa.func.sum(trials.c.id)).where(_RUNNING).scalar_subquery(),
+)
 
-    :param progress: of running trials, as exactly as pages show it
-    """
-    rows = conn.execute(_ROWS).all()
-    more = (conn.execute(one).all() for one in (_TRIALS, _LABELS, _TAGS))
-    return page_version(rows, *more, progress, dags={row[0] for row in rows})
+
+class ExperimentsVersion:
+    """Version of the table of experiments. It keeps the progress of running trials until one of them reports."""
+
+    def __init__(self) -> None:
+        self._progress: tuple[object, object] = (None, None)
+
+    def read(self, conn: Connection, now: datetime) -> PageVersion:
+        """Return the version of the table."""
+        rows = conn.execute(_ROWS).all()
+        more = (conn.execute(one).all() for one in (_TRIALS, _LABELS, _TAGS))
+        return page_version(rows, *more, self._running(conn, now), dags={row[0] for row in rows})
+
+    def _running(self, conn: Connection, now: datetime) -> object:
+        """Return the progress of running trials by experiment."""
+        newest = tuple(conn.execute(_NEWEST).one())
+        known, progress = self._progress
+        if newest != known:
+            shares: dict[int, list[float]] = {}
+            for one in running_progress(conn, trials.c.cleared_at.is_(None), now).values():
+                shares.setdefault(one.experiment_id, []).append(one.progress.share or 0.0)
+            means = ((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
+            progress = sorted(means)
+            self._progress = (newest, progress)
+        return progress

@@ -55,5 +55,6 @@ _POOLS = sa.select(pools.c.name, pools.c.version, pools.c.passed_version).order_
 
 def queue_version(conn: Connection, now: datetime) -> PageVersion:
     """Return the version of the gangs that wait or hold slots, and of the counts of pools."""
-    rows = conn.execute(_ROWS, {"limit": now - SILENT_AFTER}).all()
+    # Tuples have a text in half the time that rows take.
+    rows = [tuple(row) for row in conn.execute(_ROWS, {"limit": now - SILENT_AFTER}).all()]
     return page_version(conn.execute(_POOLS).all(), rows, dags={row[0] for row in rows})
