@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
 from airflow_provider_dtrain.hosts.channel.answers import piece_of
+from airflow_provider_dtrain.terminal.log_text import escaped
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 2**20
 POLL_S = 1.0
 CALL_TIMEOUT_S = 30.0
-# Colours stay. All other control sequences are escaped, because a host could control the terminal by them.
-_STEERS = re.compile(rb"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]|\xc2[\x80-\x9f]")
 
 
 @command
@@ -166,7 +164,7 @@ class _Tail:
     def _print(self, data: bytes, *, is_end: bool = False) -> None:
         self.has_printed = self.has_printed or bool(data)
         if sys.stdout.isatty():
-            data = _STEERS.sub(lambda found: repr(found.group())[2:-1].encode(), data)
+            data = escaped(data)
         if self.prefix:
             lines = (self.rest + data).split(b"\n")
             self.rest = lines.pop()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.errors import DtrainError, HostRefusedError, NotFoundError
-from airflow_provider_dtrain.terminal.output import FAILURE, NotNowError, hint, note, plain, show
+from airflow_provider_dtrain.terminal.output import FAILURE, NotNowError, hint, is_table, note, plain, show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -77,7 +77,7 @@ def _words(error: DtrainError, host: str) -> str:
 
 
 def _print(args: Namespace, found: Sequence[RankStack]) -> None:
-    if args.output != "table":
+    if not is_table(args):
         rows: list[dict[str, Any]] = [vars(one) for one in found]
         return show(args, rows)
     for one in found:

@@ -6,6 +6,7 @@ import re
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 
 from airflow_provider_dtrain.client.actions import ACTIONS
 from airflow_provider_dtrain.client.listings import LISTINGS
@@ -25,34 +26,31 @@ _USERNAME = Arg(("--username",), help="Name of the user (default: asked)", metav
 _STDIN = Arg(("--password-stdin",), help="Read the password from standard input", action="store_true")
 
 
-def _create(args: Namespace) -> int:
-    # Packing code needs modules that no other command needs.
-    from airflow_provider_dtrain.client.create import create
+def _later(module: str, name: str) -> Function:
+    """Return a function whose module is imported when it runs: most commands need none of these."""
 
-    return create(args)
-
-
-def _fork(args: Namespace) -> int:
-    from airflow_provider_dtrain.client.create import fork
-
-    return fork(args)
-
-
-def _file_command(name: str) -> Function:
-    def run(args: Namespace) -> None:
-        from airflow_provider_dtrain.client.downloads import FILES
-
-        FILES[name](args)
+    def run(args: Namespace) -> int | None:
+        function: Function = getattr(import_module(f"airflow_provider_dtrain.client.{module}"), name)
+        return function(args)
 
     return run
 
 
-SUBMISSION: dict[str, Function] = {"experiments_create.create": _create, "experiments_create.fork": _fork}
-_FILES = ("trials_outputs.outputs", "trials_outputs.download", "trials_outputs.checkpoint")
 #: Target of a command -> its function here. The others need a shell on the machine of Airflow.
-FUNCTIONS: dict[str, Function] = {"login.login": login, "login.logout": logout, **LISTINGS, **ACTIONS, **SUBMISSION}
-FUNCTIONS |= {name: _file_command(name) for name in _FILES}
-
+FUNCTIONS: dict[str, Function] = {
+    "login.login": login,
+    "login.logout": logout,
+    **LISTINGS,
+    **ACTIONS,
+    "experiments_create.create": _later("create", "create"),
+    "experiments_create.fork": _later("create", "fork"),
+    "trials_logs.logs": _later("logs", "logs"),
+    "trials_outputs.outputs": _later("downloads", "outputs"),
+    "trials_outputs.download": _later("downloads", "download"),
+    "trials_outputs.checkpoint": _later("downloads", "checkpoint"),
+    "watching.trial": _later("watching", "watch_trial"),
+    "watching.experiment": _later("watching", "watch_experiment"),
+}
 
 _FORK = a.action(
     "experiments_create",
@@ -62,7 +60,6 @@ _FORK = a.action(
     Arg(("config",), help="Changed configuration (default: that of the other experiment), - for stdin", nargs="?"),
     Arg(("-f", "--follow"), help="Follow it until it ends; exit 1 if it fails", action="store_true"),
 )
-#: Commands that only this program has, by their noun.
 _CHECKPOINT = a.action(
     "trials_outputs",
     "download-checkpoint",
@@ -72,7 +69,10 @@ _CHECKPOINT = a.action(
     Arg(("--to",), help="Target folder (default: ./trial-<id>-step-<step>)", metavar="DIR"),
     function="checkpoint",
 )
-_MORE = {"experiments": (_FORK,), "e": (_FORK,), "trials": (_CHECKPOINT,), "t": (_CHECKPOINT,)}
+_EXPERIMENTS = (_FORK, a.action("watching", "watch", "Follow it and its trials", a.EXPERIMENT, function="experiment"))
+_TRIALS = (_CHECKPOINT, a.action("watching", "watch", "Follow metrics, speed and GPUs", a.TRIAL, function="trial"))
+#: Commands that only this program has, by their noun.
+_MORE = {"experiments": _EXPERIMENTS, "e": _EXPERIMENTS, "trials": _TRIALS, "t": _TRIALS}
 
 
 def commands() -> tuple[Group | Command, ...]:
@@ -100,5 +100,5 @@ def own_words() -> Callable[[str], str]:
         for group in commands()
         if isinstance(group, Group)
     )
-    found = re.compile(rf"\bairflow dtrain (?=(?:{names})\b)")
+    found = re.compile(rf"(?<!machine of Airflow: )\bairflow dtrain (?=(?:{names})\b)")
     return lambda text: found.sub("dtrain ", text)

@@ -68,7 +68,7 @@ def _chosen(files: dict[str, int], wanted: Sequence[str], trial_id: int) -> list
     """Return the outputs that are named by their path or by a folder above. Without names: all."""
     if not files:
         raise NotFoundError(
-            f"The server has no copy of outputs of trial {trial_id}. On the machine of Airflow, run: airflow dtrain "
+            f"The server has no copy of outputs of trial {trial_id}. On the machine of Airflow: airflow dtrain "
             f"trials download {trial_id}"
         )
     chosen: set[str] = set()
@@ -157,10 +157,3 @@ def checkpoint(args: Namespace) -> None:
     target = Path(args.to or f"trial-{args.trial_id}-step-{one['step']}")
     save_checkpoint(session, args.trial_id, int(one["checkpoint_id"]), target)
     note(f"Checkpoint {one['checkpoint_id']} of step {one['step']} is in {target}.")
-
-
-FILES = {
-    "trials_outputs.outputs": outputs,
-    "trials_outputs.download": download,
-    "trials_outputs.checkpoint": checkpoint,
-}

@@ -14,7 +14,13 @@ from airflow_provider_dtrain.terminal.source import Source
 
 def _from_server(show: Callable[[Namespace, Source], None]) -> Function:
     def run(args: Namespace) -> None:
-        show(args, ServerSource(session_of(args)))
+        session = session_of(args)
+        source: Source = ServerSource(session)
+        if getattr(args, "watch", False):
+            from airflow_provider_dtrain.client.watching import PatientSource
+
+            source = PatientSource(session)
+        show(args, source)
 
     return run
 

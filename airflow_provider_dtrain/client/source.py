@@ -13,6 +13,7 @@ from airflow_provider_dtrain.terminal.records import (
     ExperimentLine,
     GangLine,
     HostLine,
+    LogPiece,
     MetricLine,
     SlotLine,
     TimelineLine,
@@ -56,6 +57,12 @@ class ServerSource:
             following = page.get("next_offset")
             offset = following if isinstance(following, int) and following > offset else None
         return found
+
+    def log(self, trial_id: int, *, rank: int, attempt: int | None, offset: int) -> LogPiece:
+        """Return the bytes of a rank's log behind an offset."""
+        return record(
+            LogPiece, self._get("log", trial_id=trial_id, rank=rank, attempt=attempt, offset=offset).get("row")
+        )
 
     def timeline(self, trial_id: int) -> list[TimelineLine]:
         """Return everything that happened to a trial, oldest first."""

@@ -26,7 +26,7 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, set_back, writes
 from airflow_provider_dtrain.store.gaps import GAP, add_gaps, usage_of
 from airflow_provider_dtrain.store.metrics import METRIC_GROUPS, add_checkpoint, add_metrics
-from airflow_provider_dtrain.store.records.trials import EventView, OpenLog, RankView
+from airflow_provider_dtrain.store.records.trials import EventView, LogTail, OpenLog, RankView
 from airflow_provider_dtrain.store.rungs import answer, note_best
 from airflow_provider_dtrain.store.timeline.notes import note_once
 
@@ -179,12 +179,14 @@ class Events:
         new_offset: int | None,
         tail: bytes | None,
         *,
+        tail_end: int | None = None,
         closed: bool = False,
     ) -> None:
         """Store the last bytes of a rank's log, and its position in the task log.
 
         :param new_offset: position up to which the task log has the rank's log; None = unchanged
         :param tail: the last bytes, of which at most 64 KiB are kept; None = unchanged
+        :param tail_end: offset behind the last byte of the tail; None = not known
         :param closed: True: the task log has everything, or marks for the missing parts
         :raises StaleWatchError: the watch is not current
         """
@@ -193,7 +195,7 @@ class Events:
             self._move_log(conn, attempt_id, host, rank, new_offset)
         if tail is not None:
             where = (ranks.c.attempt_id == attempt_id, ranks.c.rank == rank)
-            conn.execute(ranks.update().where(*where).values(log_tail=tail[-LOG_TAIL_BYTES:]))
+            conn.execute(ranks.update().where(*where).values(log_tail=tail[-LOG_TAIL_BYTES:], log_end=tail_end))
         if closed:
             conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(log_closed=True))
 
@@ -256,6 +258,24 @@ class Events:
                 **{name: getattr(row, name) for name in names},
                 log_tail=(row.log_tail or b"").decode("utf-8", errors="replace"),
             )
+            for row in conn.execute(query)
+        ]
+
+    @reads
+    def log_tails(
+        self, conn: Connection, attempt_id: int, *, rank: int | None = None, beyond: int = -1
+    ) -> list[LogTail]:
+        """Return the ends of logs by rank.
+
+        :param rank: None = of all ranks
+        :param beyond: the content of a log that ends at this offset or before is empty: the caller has it
+        """
+        is_new = sa.or_(ranks.c.log_end.is_(None), ranks.c.log_end > beyond)
+        content = sa.case((is_new, ranks.c.log_tail), else_=b"").label("content")
+        where = [ranks.c.attempt_id == attempt_id, *([ranks.c.rank == rank] if rank is not None else [])]
+        query = sa.select(ranks.c.rank, ranks.c.host, ranks.c.log_end, content).where(*where).order_by(ranks.c.rank)
+        return [
+            LogTail(rank=row.rank, host=row.host, end=row.log_end, content=bytes(row.content or b""))
             for row in conn.execute(query)
         ]
 
@@ -356,9 +376,9 @@ def _exited(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: 
     }
     if isinstance(tail, str) and tail:
         encoded = tail.encode("utf-8", errors="replace")[-LOG_TAIL_BYTES:]
-        # A longer tail from the live log stays.
+        # A longer tail from the live log stays, and one whose place is known.
         longer = sa.func.length(sa.func.coalesce(ranks.c.log_tail, b"")) > len(encoded)
-        values["log_tail"] = sa.case((longer, ranks.c.log_tail), else_=encoded)
+        values["log_tail"] = sa.case((sa.or_(longer, ranks.c.log_end.is_not(None)), ranks.c.log_tail), else_=encoded)
     _update_rank(conn, attempt, event, event.get("rank"), **values)
 
 

@@ -13,10 +13,16 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.terminal.records import GangLine
     from airflow_provider_dtrain.terminal.source import Source
+    from airflow_provider_dtrain.terminal.watch import View
 
 
 def list_tasks(args: Namespace, source: Source) -> None:
     """List waiting and running gangs, the running ones first."""
+    if args.watch:
+        from airflow_provider_dtrain.terminal.watch import watch
+
+        watch(lambda width: _view(source, args.pool, width))
+        return
     gangs = source.gangs(args.pool)
     show(args, [_short(one) if is_table(args) else asdict(one) for one in gangs], empty="No gangs wait or run.")
     trials = [one.trial for one in gangs if one.trial is not None]
@@ -24,6 +30,13 @@ def list_tasks(args: Namespace, source: Source) -> None:
         hint(f"airflow dtrain explain {trials[-1]}")
     elif not gangs:
         hint("airflow dtrain experiments create CONFIG, once airflow dtrain init has written its DAG")
+
+
+def _view(source: Source, pool: str | None, width: int | None) -> View:
+    from airflow_provider_dtrain.terminal.watch import View, queue_lines
+
+    gangs = source.gangs(pool)
+    return View(lines=queue_lines(gangs, [_short(one) for one in gangs], width))
 
 
 def _short(gang: GangLine) -> dict[str, Any]:

@@ -201,11 +201,12 @@ def _search() -> Group:
 
 
 def _queue() -> Group:
+    watch = Arg(("--watch",), help="Show it again after each change, until Ctrl-C", action="store_true")
     return Group(
         name="queue",
         help="Waiting and running gangs",
         commands=(
-            _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, function="list_tasks"),
+            _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, watch, function="list_tasks"),
             _command("queue", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
         ),
     )

@@ -111,3 +111,24 @@ def test_the_records_of_both_programs_have_the_same_arguments():
     args = parser().parse_args(["trials", "list", "--experiment", "7", "--tag", "a", "-o", "plain"])
     assert isinstance(args, Namespace)
     assert (args.experiment, args.tag, args.limit, args.state, args.output) == (7, ["a"], 50, None, "plain")
+
+
+@SQLITE
+def test_views_show_a_trial_an_experiment_and_the_queue_until_they_end(server, search, capsys, monkeypatch):
+    for ticket in search.store.trials.list():
+        if ticket.state == "running":
+            search.end(ticket)
+        else:
+            search.store.control.kill(ticket.trial_id, "ann")
+    assert main(["trials", "watch", "1", "--server", server]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Trial 1 of experiment 1 'e'\nstate")
+    assert "validation loss" in shown
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.watch.time.sleep", _interrupt)
+    for words in ("queue list --watch", "experiments watch 1"):
+        assert main([*words.split(), "--server", server]) in {0, 130}
+        assert capsys.readouterr().out.split()[0] in {"0", "1", "Experiment"}
+
+
+def _interrupt(_: float) -> None:
+    raise KeyboardInterrupt

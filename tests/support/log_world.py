@@ -27,7 +27,7 @@ class Book:
         self.events = SimpleNamespace(commit_log=self.commit_log, open_logs=self.open_logs)
         self.attempts = SimpleNamespace(get=self.attempt)
 
-    def commit_log(self, *place: Any, closed: bool) -> None:
+    def commit_log(self, *place: Any, closed: bool, tail_end: int) -> None:
         self.positions.append(place[4])
         self.closed += [place[0]] * closed
 

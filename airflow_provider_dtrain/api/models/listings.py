@@ -9,6 +9,7 @@ from airflow_provider_dtrain.terminal.records import (
     ExperimentLine,
     GangLine,
     HostLine,
+    LogPiece,
     MetricLine,
     SlotLine,
     TimelineLine,
@@ -35,6 +36,12 @@ class MetricList(Model):
     rows: list[MetricLine]
     #: Where the next page begins; None: this is the last one.
     next_offset: int | None
+
+
+class OneLogPiece(Model):
+    """Part of a rank's log."""
+
+    row: LogPiece
 
 
 class TimelineList(Model):

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import ID_MOST
+from airflow_provider_dtrain.api.found import ID_MOST, trial_entry
 from airflow_provider_dtrain.api.models.listings import (
     CheckpointList,
     ExperimentList,
@@ -16,6 +16,7 @@ from airflow_provider_dtrain.api.models.listings import (
     HostList,
     MetricList,
     OneExperiment,
+    OneLogPiece,
     OneTrial,
     SlotList,
     TimelineList,
@@ -24,6 +25,7 @@ from airflow_provider_dtrain.api.models.listings import (
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.listings.logs import log_piece
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import MetricGroup
@@ -94,6 +96,19 @@ def metrics(
     rows = _source(call).metrics(trial_id, group=group, abandoned=abandoned)
     end = offset + METRICS_MOST
     return MetricList(rows=rows[offset:end], next_offset=end if end < len(rows) else None)
+
+
+@router.get("/log", **guarded(Rule.READ_LOGS))
+def log(
+    call: CallDep,
+    trial_id: TrialId,
+    rank: Annotated[int, Query(ge=0, le=2**31)] = 0,
+    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="the latest without it")] = None,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="first byte that the client does not have")] = 0,
+) -> OneLogPiece:
+    """Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB."""
+    call.access.require_logs(trial_entry(call, trial_id).view.key.dag_id)
+    return OneLogPiece(row=log_piece(call.store, trial_id, attempt=attempt, rank=rank, offset=offset))
 
 
 @router.get("/timeline", **guarded(Rule.READ))

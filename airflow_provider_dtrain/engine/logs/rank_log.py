@@ -83,6 +83,9 @@ class RankLog:
 
     def skip(self, start: int, end: int | None, reason: str) -> None:
         """Record that bytes will not arrive."""
+        if (end or 0) > self.received:
+            # Readers name bytes of the tail by their distance to its end.
+            self._tail.clear()
         self.received = max(self.received, end or 0)
         self.buffer.skip(start, end, reason)
         self._sender.wake()
@@ -150,7 +153,8 @@ class RankLog:
             return
         self._is_tail_new, self._committed_at, tail = False, now, bytes(self._tail[-TAIL_BYTES:])
         commit = self.rt.store.events.commit_log
-        await self.rt.db(commit, self.attempt_id, self.watch, self.host, 0, written, tail or None, closed=closed)
+        place = (self.attempt_id, self.watch, self.host, 0, written, tail or None)
+        await self.rt.db(commit, *place, tail_end=max(self.received, self._again), closed=closed)
         self.committed = written
 
     # -- the end -------------------------------------------------------------------------------

@@ -27,7 +27,22 @@ from airflow_provider_dtrain.store.database.tables import counters, meta
 log = logging.getLogger(__name__)
 
 #: Every revision that this code knows, oldest first. A test compares them with the migrations folder.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
+REVISIONS = (
+    "0001",
+    "0002",
+    "0003",
+    "0004",
+    "0005",
+    "0006",
+    "0007",
+    "0008",
+    "0009",
+    "0010",
+    "0011",
+    "0012",
+    "0013",
+    "0014",
+)
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dtrain_alembic_version"
 MIGRATION_WAIT_S = 60.0

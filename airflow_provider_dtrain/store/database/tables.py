@@ -434,6 +434,8 @@ ranks = sa.Table(
     sa.Column("error", Json),
     _flag("sent_signal"),
     sa.Column("log_tail", sa.LargeBinary),
+    #: Offset behind the last byte of ``log_tail`` in the log; NULL: not known.
+    sa.Column("log_end", sa.BigInteger),
 )
 
 metrics = sa.Table(

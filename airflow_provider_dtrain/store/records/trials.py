@@ -313,6 +313,18 @@ class RankView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogTail:
+    """The end of a rank's log in the store."""
+
+    rank: int
+    host: str
+    #: Offset behind its last byte; None: not known.
+    end: int | None
+    #: At most 64 KiB.
+    content: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
 class EventView:
     """One event, as its host sent it."""
 

@@ -678,6 +678,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/listings/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Log
+         * @description Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB.
+         */
+        get: operations["log_api_v1_listings_log_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/listings/timeline": {
         parameters: {
             query?: never;
@@ -2288,6 +2308,30 @@ export interface components {
             tags?: string[] | null;
         };
         /**
+         * LogPiece
+         * @description Part of a rank's log, and the state of its attempt.
+         */
+        LogPiece: {
+            /** Attempt */
+            attempt: number;
+            /** Is Started */
+            is_started: boolean;
+            /** Is Over */
+            is_over: boolean;
+            /** State */
+            state: string;
+            /** Latest */
+            latest: number;
+            /** Reason */
+            reason: string | null;
+            /** Ranks */
+            ranks: number;
+            /** Start */
+            start: number | null;
+            /** Content */
+            content: string;
+        };
+        /**
          * Lookup
          * @description Experiments and trials of a DAG run, newest first.
          */
@@ -2430,6 +2474,13 @@ export interface components {
          */
         OneExperiment: {
             row: components["schemas"]["ExperimentDescription"];
+        };
+        /**
+         * OneLogPiece
+         * @description Part of a rank's log.
+         */
+        OneLogPiece: {
+            row: components["schemas"]["LogPiece"];
         };
         /**
          * OneTrial
@@ -6411,6 +6462,87 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MetricList"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    log_api_v1_listings_log_get: {
+        parameters: {
+            query: {
+                trial_id: number;
+                rank?: number;
+                /** @description the latest without it */
+                attempt?: number | null;
+                /** @description first byte that the client does not have */
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["OneLogPiece"];
                 };
             };
             /** @description not logged in */

@@ -1,0 +1,152 @@
+"""``dtrain trials logs``: the part of logs that the server has, and new output as it comes."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Callable
+
+from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.errors import ServerError, UserError
+from airflow_provider_dtrain.terminal.log_text import escaped
+from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
+from airflow_provider_dtrain.terminal.records import LogPiece
+
+POLL_S = 1.0
+
+
+def logs(args: Namespace) -> int:
+    """Print the log of one rank or of all ranks. Exit 3 if there is none yet."""
+    if args.tail and (args.start is not None or args.end is not None):
+        raise UserError(
+            "--tail counts from the end of the log, --from and --to from its start: they cannot be combined."
+        )
+    session = session_of(args)
+    reader = LogReader(ServerSource(session), args, patience=Patience(session, note))
+    return reader.follow() if args.follow else reader.show()
+
+
+class LogReader:
+    """Reader that prints logs from its offsets on, attempt after attempt.
+
+    :param sleep: waits for new output
+    """
+
+    def __init__(
+        self,
+        source: ServerSource,
+        args: Namespace,
+        *,
+        patience: Patience,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.source = source
+        self.args = args
+        self.patience = patience
+        self.sleep = sleep
+        self._begin(args.attempt)
+
+    def _begin(self, attempt: int | None) -> None:
+        self.attempt = attempt
+        #: Rank -> offset of the next byte, and the part of a line that was not printed yet.
+        self.offsets: dict[int, int] = {}
+        self._rest: dict[int, bytes] = {}
+        #: Ranks whose log has no known place in the store, and was printed.
+        self._whole: set[int] = set()
+        self.has_printed = False
+
+    def show(self) -> int:
+        """Print what the server has, and return the exit code."""
+        piece = self._round()
+        self._flush()
+        if not piece.is_started:
+            note(f"Attempt {piece.attempt} waits for its slots: {piece.reason or 'no reason known yet'}")
+            return NOT_NOW
+        if not self.has_printed:
+            note(f"The server has no output in this part of the log. All of it, on the machine of Airflow: {self._all}")
+        return 0
+
+    def follow(self) -> int:
+        """Print new output until the trial, or the requested attempt, ends."""
+        while True:
+            piece = self.patience.of(self._round)
+            if not piece.is_over:
+                self.sleep(POLL_S)
+                continue
+            self._flush()
+            if self.args.attempt is not None or piece.latest == piece.attempt:
+                note(f"Attempt {piece.attempt} of trial {self.args.trial_id} has ended: {piece.state}.")
+                return 0
+            self._begin(piece.attempt + 1)
+            note(f"Attempt {piece.attempt + 1} begins.")
+
+    @property
+    def _all(self) -> str:
+        return f"airflow dtrain trials logs {self.args.trial_id}"
+
+    def _round(self) -> LogPiece:
+        """Print new output of each rank, and return the state of the attempt as it was before."""
+        first = self._one(0 if self.args.all else self.args.rank)
+        # A later attempt begins only after the end of this one.
+        self.attempt = first.attempt
+        for rank in range(1, first.ranks) if self.args.all else ():
+            self._one(rank)
+        return first
+
+    def _one(self, rank: int) -> LogPiece:
+        known = self.offsets.get(rank, self.args.start or 0)
+        piece = self.source.log(self.args.trial_id, rank=rank, attempt=self.attempt, offset=known)
+        try:
+            data = base64.b64decode(piece.content, validate=True)
+        except ValueError:
+            raise ServerError("The server sent a log that is none.") from None
+        if piece.start is None:
+            # Only the end is known. It is complete once the rank has ended.
+            if rank in self._whole or (self.args.follow and not piece.is_over):
+                return piece
+            self._whole.add(rank)
+            self._print(rank, self._cut(data))
+            return piece
+        if piece.start > known:
+            self._gap(rank, known, piece.start)
+        end = piece.start + len(data)
+        if self.args.tail and rank not in self.offsets:
+            data = self._cut(data)
+        if self.args.end is not None:
+            data = data[: max(self.args.end - piece.start, 0)]
+        self._print(rank, data)
+        # Only now: what was not printed is requested again after an interruption.
+        self.offsets[rank] = end
+        return piece
+
+    def _cut(self, data: bytes) -> bytes:
+        return data[-1024 * self.args.tail :] if self.args.tail else data
+
+    def _gap(self, rank: int, start: int, end: int) -> None:
+        if self.args.tail and rank not in self.offsets:
+            return
+        words = f"Bytes {start} to {end} ({size(end - start)}) of the log of rank {rank} are on its host only."
+        note(f"{words} On the machine of Airflow: {self._all} --rank {rank} --from {start} --to {end}")
+
+    def _print(self, rank: int, data: bytes) -> None:
+        self.has_printed = self.has_printed or bool(data)
+        if sys.stdout.isatty():
+            data = escaped(data)
+        if self.args.all:
+            lines = (self._rest.pop(rank, b"") + data).split(b"\n")
+            self._rest[rank] = lines.pop()
+            data = b"".join(f"[rank {rank}] ".encode() + line + b"\n" for line in lines)
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def _flush(self) -> None:
+        """Print lines without an end."""
+        for rank in sorted(self._rest):
+            if self._rest[rank]:
+                self._print(rank, b"\n")
+        self._rest.clear()

@@ -1,0 +1,102 @@
+"""``dtrain trials watch`` and ``experiments watch``: views that survive a server that restarts."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.terminal.output import note
+from airflow_provider_dtrain.terminal.records import GangLine, TrialLine
+from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
+
+#: Metrics, and points of each, in the view of a trial.
+METRICS_MOST, POINTS = 6, 200
+#: Reports from which the speed is computed.
+_RECENT = 20
+_ENDED = frozenset({"completed", "stopped", "errored", "killed"})
+_TRIALS_MOST = 200
+
+
+class PatientSource(ServerSource):
+    """Records of a view: unchanged ones are not sent again, and a server that restarts is waited for."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, keep=True)
+        self.patience = Patience(session, note)
+
+    def gangs(self, pool: str | None) -> list[GangLine]:
+        """Return waiting and running gangs, the running ones first."""
+        return self.patience.of(lambda: super(PatientSource, self).gangs(pool))
+
+
+def watch_trial(args: Namespace) -> None:
+    """Follow a trial: state, progress, speed, metrics and GPUs, until it ends."""
+    session = session_of(args)
+    patience = Patience(session, note)
+    watch(lambda _: patience.of(lambda: _trial(session, args.trial_id)))
+
+
+def _trial(session: Session, trial_id: int) -> View:
+    trial = ServerSource(session, keep=True).trial(trial_id)
+    series = session.get(f"/trials/{trial_id}/curves", keep=True, max_points=POINTS)["series"][:METRICS_MOST]
+    curves = [(f"{one['group']} {one['name']}", one["y"]) for one in series]
+    devices = _devices(session, trial_id) if trial.ranks else []
+    lines = trial_lines(trial, curves, devices)
+    if (speed := _speed(series)) is not None:
+        lines.append(f"speed: {speed:.3g} batches/s over the last reports")
+    return View(lines=lines, is_last=trial.state in _ENDED)
+
+
+def _speed(series: list[dict[str, Any]]) -> float | None:
+    """Return batches per second over the last reports of the metric that is reported most often."""
+    longest = max(series, key=lambda one: len(one["at_s"]), default=None)
+    if longest is None or len(longest["at_s"]) < 2:
+        return None
+    at_s, batches = longest["at_s"][-_RECENT:], longest["batches"][-_RECENT:]
+    passed_s = at_s[-1] - at_s[0]
+    return (batches[-1] - batches[0]) / passed_s if passed_s > 0 and batches[-1] > batches[0] else None
+
+
+def _devices(session: Session, trial_id: int) -> list[str]:
+    """Return the use of the GPUs of each host in words, over the attempt."""
+    found = session.get(f"/trials/{trial_id}/profile", keep=True)["system"]
+    by_host: dict[str, list[float]] = {}
+    for one in found:
+        if one["metric"] == "gpu_util":
+            by_host.setdefault(one["host"], []).append(one["mean"])
+    return [f"{host}: GPUs {', '.join(f'{mean:.0f} %' for mean in means)}" for host, means in sorted(by_host.items())]
+
+
+def watch_experiment(args: Namespace) -> None:
+    """Follow an experiment and its trials, with rungs, until it ends."""
+    session = session_of(args)
+    patience = Patience(session, note)
+    watch(lambda width: patience.of(lambda: _experiment(session, args.experiment_id, width)))
+
+
+def _experiment(session: Session, experiment_id: int, width: int | None) -> View:
+    source = ServerSource(session, keep=True)
+    found = source.experiment(experiment_id)
+    trials = source.trials(experiment=experiment_id, state=None, tags=(), limit=_TRIALS_MOST)
+    head = f"Experiment {found.experiment} '{found.display_name or found.name}' is {found.state}"
+    if found.progress is not None:
+        head += f", {found.progress}"
+    if found.best is not None:
+        head += f", best {found.metric} {found.best} (trial {found.best_trial})"
+    lines = experiment_lines(head, trials, [_row(one) for one in reversed(trials)], width)
+    return View(lines=lines, is_last=found.state in _ENDED)
+
+
+def _row(trial: TrialLine) -> dict[str, object]:
+    return {
+        "trial": trial.trial,
+        "hyperparameters": trial.name,
+        "state": trial.state_words,
+        "rung": trial.rung,
+        "metric": trial.metric if trial.metric is not None else trial.best_metric,
+        "reason": trial.summary,
+    }

@@ -1,0 +1,62 @@
+"""Ends of logs, from the offset of a reader on."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.terminal.records import LogPiece
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records.trials import AttemptView, LogTail
+    from airflow_provider_dtrain.store.store import Store
+
+
+def log_piece(store: Store, trial_id: int, *, attempt: int | None, rank: int, offset: int) -> LogPiece:
+    """Return the bytes of a rank's log behind an offset that the store has.
+
+    :param attempt: its number; None = the latest
+    :param offset: offset of the reader; bytes between it and the piece's start are on the host only
+    :raises NotFoundError: there is no such attempt or rank
+    """
+    trial = store.trials.get(trial_id)
+    # The state is read before the log: an attempt that is over then has its whole log in the store.
+    view = _attempt(store, trial_id, attempt)
+    tails = store.events.log_tails(view.attempt_id, beyond=offset)
+    found = next((one for one in tails if one.rank == rank), None)
+    if found is None and tails:
+        raise NotFoundError(f"Attempt {view.number} has no rank {rank}; it has 0 to {len(tails) - 1}.")
+    start, content = _behind(found, offset)
+    return LogPiece(
+        attempt=view.number,
+        is_started=view.run is not None,
+        is_over=view.ended_at is not None,
+        state=view.state,
+        latest=trial.attempts,
+        reason=view.reason or None,
+        ranks=len(tails),
+        start=start,
+        content=base64.b64encode(content).decode(),
+    )
+
+
+def _attempt(store: Store, trial_id: int, number: int | None) -> AttemptView:
+    views = store.attempts.of_trial(trial_id)
+    for view in views:
+        if view.number == (views[-1].number if number is None else number):
+            return view
+    raise NotFoundError(f"Trial {trial_id} has no attempt {number}; it has {len(views)}.")
+
+
+def _behind(tail: LogTail | None, offset: int) -> tuple[int | None, bytes]:
+    if tail is None:
+        return offset, b""
+    if tail.end is None:
+        return None, tail.content
+    # The end lies before that of earlier content if a host has lost the file.
+    content = tail.content[-tail.end :] if tail.end else b""
+    start = tail.end - len(content)
+    if offset >= tail.end:
+        return offset, b""
+    return max(start, offset), content[max(offset - start, 0) :]

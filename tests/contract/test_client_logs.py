@@ -1,0 +1,137 @@
+"""``dtrain trials logs``, on the API behind a real HTTP server and a line that drops."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.logs import LogReader
+from airflow_provider_dtrain.client.main import main, parser
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.source import ServerSource
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.http_api import HttpApi
+from tests.support.search_world import Search
+
+pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+TAIL = 64 << 10
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=4))
+    return Search(store)
+
+
+class Log:
+    """The log of rank 0 of a trial that writes at random."""
+
+    def __init__(self, search: Search) -> None:
+        self.search, self.random, self.content = search, random.Random(1), b""
+        self.ticket = search.start(0, slots=2)
+
+    def write(self, most: int = 3000) -> None:
+        self.content += bytes(self.random.randrange(256) for _ in range(self.random.randrange(most)))
+        watch = self.search.watches[self.ticket.attempt_id]
+        commit = self.search.store.events.commit_log
+        commit(self.ticket.attempt_id, watch, "a", 0, None, self.content[-TAIL:], tail_end=len(self.content))
+
+    def end(self) -> None:
+        self.search.end(self.ticket)
+
+
+@pytest.fixture
+def log(search) -> Log:
+    return Log(search)
+
+
+@pytest.fixture
+def server(api: Api, log, tmp_path, monkeypatch) -> Iterator[HttpApi]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with HttpApi(api) as found:
+        monkeypatch.setenv("DTRAIN_SERVER", found.url)
+        yield found
+
+
+def test_a_follower_prints_each_byte_once_over_a_line_that_drops(server, log, capfdbinary):
+    pauses: list[float] = []
+    rounds = iter(range(25))
+
+    def sleep(_: float) -> None:
+        """The trial writes while the follower sleeps, and ends after a while."""
+        pauses.append(_)
+        if next(rounds, None) is None:
+            log.end()
+        else:
+            log.write()
+
+    args = parser().parse_args(["trials", "logs", "1", "-f"])
+    with CuttingProxy(address(server.url).port, seed=3, most=6000) as proxy:
+        session = Session(address(proxy.url), "given", sleep=lambda _: None)
+        patience = Patience(session, lambda _: None, sleep=lambda _: None)
+        reader = LogReader(ServerSource(session), args, patience=patience, sleep=sleep)
+        assert reader.follow() == 0
+        assert proxy.cuts > 5
+    assert capfdbinary.readouterr().out == log.content
+    assert len(log.content) > 20_000
+
+
+def test_output_that_only_the_host_has_is_named_with_the_command(server, log, capfdbinary):
+    for _ in range(50):
+        log.write(6000)
+    assert main(["trials", "logs", "1"]) == 0
+    shown = capfdbinary.readouterr()
+    assert shown.out == log.content[-TAIL:]
+    start = len(log.content) - TAIL
+    assert f"airflow dtrain trials logs 1 --rank 0 --from 0 --to {start}".encode() in shown.err
+
+
+def test_parts_of_a_log_are_chosen_by_bytes(server, log, capfdbinary):
+    log.write()
+    log.write()
+    for options, part in (
+        (["--from", "100", "--to", "200"], log.content[100:200]),
+        (["--from", "100"], log.content[100:]),
+        (["--tail", "1"], log.content[-1024:]),
+    ):
+        assert main(["trials", "logs", "1", *options]) == 0
+        assert capfdbinary.readouterr().out == part
+    assert main(["trials", "logs", "1", "--tail", "1", "--from", "3"]) == 1
+
+
+def test_a_rank_whose_end_alone_is_known_is_printed_once(server, log, search, capfdbinary):
+    exits = {"kind": "exit", "rank": 0, "exit_code": 0, "log_tail": "last words", "error": None}
+    search.commit(log.ticket, exits, stream="supervisor.events")
+    assert main(["trials", "logs", "1"]) == 0
+    assert capfdbinary.readouterr().out == b"last words"
+    search.end(log.ticket)
+    assert main(["trials", "logs", "1", "-f", "--all"]) == 0
+    assert capfdbinary.readouterr().out == b"[rank 0] last words\n"
+
+
+def test_a_waiting_trial_has_no_log_yet(server, search, capsys):
+    search.submit(1, slots=4)
+    assert main(["trials", "logs", "2"]) == 3
+    assert "waits for its slots" in capsys.readouterr().err
+
+
+def test_an_unknown_rank_and_attempt_are_named(server, log, capsys):
+    log.write()
+    assert main(["trials", "logs", "1", "--rank", "7"]) == 1
+    assert "has no rank 7; it has 0 to 0" in capsys.readouterr().err
+    assert main(["trials", "logs", "1", "--attempt", "9"]) == 1
+    assert "has no attempt 9" in capsys.readouterr().err
+
+
+def test_logs_need_the_right_to_read_task_logs(search, log, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    log.write()
+    with HttpApi(Api(search.store, logs=False)) as found:
+        assert main(["trials", "logs", "1", "--server", found.url]) == 1
+    assert "You may not read task logs" in capsys.readouterr().err
