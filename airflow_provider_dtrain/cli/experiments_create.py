@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.cli._inputs import Source
+    from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.searches import ExperimentView
     from airflow_provider_dtrain.store.records.trials import Config
@@ -102,6 +103,17 @@ def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
     return result
 
 
+def default_name(path: str | None, config: ExperimentConfig, dag: str) -> str:
+    """Return the name of an experiment whose configuration has none.
+
+    It is that of the configuration's file, else of the processor's module, else of the DAG.
+    """
+    if path not in (None, "-"):
+        return Path(str(path)).stem
+    processor = config.inference.processor if config.inference is not None else None
+    return processor.partition(":")[0] if processor else dag
+
+
 def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, str]:
     """Return the stored configuration and the digest of the stored code.
 
@@ -134,7 +146,7 @@ def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, 
         raise UnplaceableError(check.never_fits)
     # --template is relative to the current folder, a template in the document to the document's folder.
     template = find_template(hook, args.template, Path.cwd())
-    name = config.name or (Path(args.config).stem if args.config not in (None, "-") else args.dag)
+    name = config.name or default_name(args.config, config, args.dag)
     return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_dtrain.cli import experiments_create
 from airflow_provider_dtrain.cli._inputs import Source, read
+from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
@@ -72,3 +73,18 @@ def test_a_module_that_the_code_lacks_is_a_warning(hook, triggered, tmp_path, ca
     assert experiments_create.start(ARGS, hook, source(tmp_path, "models.vision:Net", SEARCHER)) == 0
     assert "has no file 'models/vision.py', so the hosts must have installed this module" in capsys.readouterr().err
     assert len(triggered) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "processor", "name"),
+    [
+        ("conf/digits.yaml", "predict:Classifier", "digits"),
+        (None, "predict:Classifier", "predict"),
+        ("-", "package.predict:classify", "package.predict"),
+        ("-", None, "dtrain_experiment"),
+    ],
+)
+def test_an_experiment_without_a_name_is_named_after_its_file_or_its_processor(path, processor, name):
+    section = {"inference": {"processor": processor, "outputs": {"path": "/out"}}} if processor else {"entrypoint": "x"}
+    config = ExperimentConfig.model_validate(section)
+    assert experiments_create.default_name(path, config, "dtrain_experiment") == name

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tests.faults.inference_on_hosts import HostedInference
 from tests.faults.inject import FAULTS, UNDONE_FIRST, Undo, wait
 from tests.faults.verdict import violations
-from tests.faults.world import OVER, World
+from tests.faults.world import World
 
 #: Fault -> feature that the world must have.
 NEEDS = {"database killed": "postgresql", "host clock": "clocks", "full disk": "small disk"}
@@ -88,7 +88,7 @@ def one_inference(world: World, seed: int, names: Sequence[str], *, most: int = 
     trials = [work.submit(sizes[0], on_unplaceable="wait")]
     chosen = tuple(dice.sample(list(names), dice.randint(1, most)))
     try:
-        world.until(lambda: _holds(world, work, held_at), f"{held_at} shards", 120)
+        world.until(lambda: work.has(held_at) and world.ranks(), f"{held_at} shards", 120)
         disturb(world, dice, chosen, notes)
         world.heal()
         work.allow(work.shards + 1)
@@ -99,16 +99,6 @@ def one_inference(world: World, seed: int, names: Sequence[str], *, most: int = 
     except Exception as error:
         recovery_s, found = -1.0, [f"did not settle: {error!r}"]
     return Run(seed, chosen, tuple(found), recovery_s, time.monotonic() - begun, notes)
-
-
-def _holds(world: World, work: HostedInference, shards: int) -> bool:
-    """Return whether the ranks hold in a shard, once so many are done.
-
-    :raises AssertionError: the trial has ended, so that waiting is in vain
-    """
-    view = world.trial(work.trials[0])
-    assert view.state not in OVER, f"trial {view.trial_id} ended {view.state} before any fault: {view.failure}"
-    return work.done() >= shards and bool(world.ranks())
 
 
 def disturb(world: World, dice: random.Random, chosen: Sequence[str], notes: list[str]) -> None:

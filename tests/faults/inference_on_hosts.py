@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from tests.faults.world import World
+from tests.faults.world import OVER, World
 
 SHARD_ROWS, BATCH = 2_000, 500
 
@@ -70,7 +70,18 @@ class HostedInference:
     def reach(self, shards: int) -> None:
         """Wait until the ranks have completed as many shards as they may, and hold in the next ones."""
         self.allow(shards)
-        self.world.until(lambda: self.done() >= shards, f"{shards} shards", 120)
+        self.world.until(lambda: self.has(shards), f"{shards} shards", 120)
+
+    def has(self, shards: int) -> bool:
+        """Return whether so many shards are done.
+
+        :raises AssertionError: the latest trial has ended, so that waiting is in vain
+        """
+        view = self.world.trial(self.trials[-1])
+        if self.done() >= shards:
+            return True
+        assert view.state not in OVER, f"trial {view.trial_id} ended {view.state}: {view.failure}"
+        return False
 
     # -- the end -------------------------------------------------------------------------------
     def violations(self) -> list[str]:

@@ -35,6 +35,13 @@ class Loaded(Model):
         torch.manual_seed(2)
         self.model = ctx.prepare_model(ctx.load_weights(torch.nn.Linear(2, 3)))
 """
+#: No exit handler and no guard of Python's own functions sees this end.
+QUITS = """
+class Quits(Model):
+    def process_batch(self, batch, batch_idx):
+        import ctypes
+        ctypes.CDLL(None)._exit(0)
+"""
 DIED = "../died"
 
 
@@ -131,4 +138,21 @@ async def test_an_input_that_no_restart_can_mend_ends_the_trial_at_once_with_the
     assert f"InputError: {place / 'in' / 'b.parquet'} cannot be read as Parquet" in outcome.failure.cause
     trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (1, 0)
+    assert held(engine) == []
+
+
+async def test_a_trial_whose_rank_ends_with_success_before_the_end_has_not_completed(
+    engine: Engine, place: Path
+) -> None:
+    with (place / "code" / "processors.py").open("a") as file:
+        file.write(QUITS)
+    ticket = engine.submit(document(place, slots=1, processor="processors:Quits"), folder=place)
+
+    outcome = await engine.carry(ticket)
+
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert (outcome.state, outcome.failure.error) == ("errored", "ShardFailedError")
+    assert "It ended with exit code 0 before the results were published" in outcome.failure.cause
+    assert not (place / "out" / "_manifest.json").exists()
     assert held(engine) == []

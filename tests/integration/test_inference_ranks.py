@@ -94,6 +94,15 @@ def test_a_killed_rank_costs_only_its_shards_and_another_number_of_ranks_compute
     assert rows(place) == alone
 
 
+def test_a_processor_that_ends_its_process_with_success_has_failed_in_its_shard(place):
+    (rank,) = infer(place, processor="processors:Leaves")
+
+    assert rank.exit_code == 67
+    started = {event["shard"] for event in events([rank], "shard_started")}
+    assert 9 in started - {event["shard"] for event in events([rank], "shard_done")}
+    assert os.listdir(place / "out") == ["_dtrain"]
+
+
 def test_a_run_whose_folder_was_taken_over_publishes_nothing(place):
     (rank,) = infer(place, processor="processors:Robbed")
 

@@ -38,6 +38,13 @@ class DiesOnce(Model):
             os.kill(os.getpid(), signal.SIGKILL)
         return super().process_batch(batch, batch_idx)
 
+class Leaves(Model):
+    """Ends its process with success in the shard that holds row 450."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 450).any():
+            os._exit(0)
+        return super().process_batch(batch, batch_idx)
+
 class Poisoned(Model):
     def process_batch(self, batch, batch_idx):
         if (batch["id"] == 450).any():

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 
 import pytest
 
@@ -10,8 +13,11 @@ pytest.importorskip("pyarrow")
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+import pyarrow.parquet as pq  # noqa: E402
+
 from airflow_provider_dtrain.train.errors import FolderInUseError, OutputFolderError  # noqa: E402
 from airflow_provider_dtrain.train.inference import output_folder  # noqa: E402
+from airflow_provider_dtrain.train.inference.early_exit import EXIT_EARLY, without_early_success  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch  # noqa: E402
 from airflow_provider_dtrain.train.inference.ledger import DONE, PARTS, Ledger  # noqa: E402
 from airflow_provider_dtrain.train.inference.output_folder import LocalFolder  # noqa: E402
@@ -165,3 +171,86 @@ def test_a_run_that_lost_its_folder_records_no_shard(ledger):
     with pytest.raises(FolderInUseError, match="run-2"):
         loop._record(work, entry)
     assert ledger.folder.names(DONE) == []
+
+
+@pytest.mark.parametrize("kind", ["tensor", "column", "array", "list of arrays"])
+def test_a_processor_may_use_the_memory_of_its_result_again(ledger, kind):
+    buffer = torch.zeros(2, dtype=torch.int64)
+    forms = {
+        "tensor": lambda: buffer,
+        "column": lambda: {"output": buffer[:]},
+        "array": buffer.numpy,
+        "list of arrays": lambda: [buffer[0:1].numpy(), buffer[1:2].numpy()],
+    }
+
+    def process(batch, index):
+        if index:
+            # The first batch may not be written yet.
+            buffer.fill_(99)
+        buffer.copy_(batch)
+        return forms[kind]()
+
+    _, ((_, entry),) = compute_slowly(ledger, process)
+
+    table = pq.read_table(ledger.folder.location + "/" + ledger.place_of(entry))
+    values = table.column("output").to_pylist()
+    assert [value[0] if kind == "list of arrays" else value for value in values] == [0, 1, 2, 3]
+
+
+def compute_slowly(ledger, process):
+    """Compute the shard with a writer that begins after the last batch."""
+    computed = threading.Event()
+
+    class Late(PartOutput):
+        def write(self, result, batch):
+            assert computed.wait(20)
+            super().write(result, batch)
+
+    entries = []
+    pipeline = Pipeline(
+        Rows(), lambda: Late(ledger, OutputOptions.parse({})), process, begin=lambda *_: None,
+        move=lambda batch: batch, beat=lambda _: None, record=lambda work, entry: entries.append((work, entry)),
+        pins=False,
+    )  # fmt: skip
+    pipeline.compute(pipeline.read(SHARD, 2))
+    computed.set()
+    pipeline.close()
+    return pipeline, entries
+
+
+def test_a_processor_that_calls_sys_exit_has_failed(ledger):
+    pipeline, entries = compute(ledger, lambda batch, index: sys.exit(0))
+
+    assert entries == []
+    (work,) = pipeline.failures()
+    assert str(work.error) == "The processor called sys.exit(0)."
+
+
+def test_a_generator_is_refused_by_name(ledger):
+    def rows():
+        yield {"label": 1}
+
+    pipeline, entries = compute(ledger, lambda batch, index: rows())
+
+    assert entries == []
+    (work,) = pipeline.failures()
+    assert "process_batch returned a generator" in str(work.error)
+
+
+def test_only_the_own_process_cannot_end_early_with_success():
+    code = (
+        "import os\n"
+        "from airflow_provider_dtrain.train.inference.early_exit import without_early_success\n"
+        "with without_early_success():\n"
+        "    child = os.fork()\n"
+        "    if not child: os._exit(0)\n"
+        "    print(os.waitpid(child, 0)[1], flush=True)\n"
+        "    os._exit({status})"
+    )
+    for status, expected in ((0, EXIT_EARLY), (3, 3)):
+        done = subprocess.run([sys.executable, "-c", code.format(status=status)], capture_output=True, text=True)
+        assert (done.stdout, done.returncode) == ("0\n", expected)
+    with pytest.raises(RuntimeError, match="before the inference was complete"), without_early_success():
+        sys.exit()
+    with pytest.raises(SystemExit), without_early_success():
+        sys.exit(3)

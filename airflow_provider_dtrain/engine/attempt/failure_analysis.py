@@ -11,6 +11,7 @@ from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.bad_shards import blamed_on_shard, given_up
 from airflow_provider_dtrain.engine.attempt.log_policies import apply_policies
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
+from airflow_provider_dtrain.engine.copies.outputs import chief_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostError,
@@ -61,6 +62,17 @@ async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | Non
     found = first_failure(end.exits)
     message = found.message if found is not None else ""
     return message.removeprefix(_INVALID_HP) if message.startswith(_INVALID_HP) else None
+
+
+async def check_manifest(rt: Runtime, view: AttemptView, job: Job) -> DtrainError | None:
+    """Return the error of a batch inference whose ranks ended with exit code 0 and published nothing, or None."""
+    if job.config.inference is None:
+        return None
+    if await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=("manifest",)):
+        return None
+    words = "It ended with exit code 0 before the results were published: code of the processor ended the process."
+    error = RankFailedError(rank=0, host=chief_of(view), exit_code=0, traceback="", message=words)
+    return await blamed_on_shard(rt, view, error)
 
 
 async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError | None:

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.core.lifecycle.states import STARTED, AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_LOOK_S, RETAKE_MOST_S, SLOTS_WAIT_S
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
-from airflow_provider_dtrain.engine.attempt.failure_analysis import check_metric, failure_of
+from airflow_provider_dtrain.engine.attempt.failure_analysis import check_manifest, check_metric, failure_of
 from airflow_provider_dtrain.engine.attempt.gang_follower import GangFollower
 from airflow_provider_dtrain.engine.attempt.job import Job, job_of
 from airflow_provider_dtrain.engine.attempt.launch import launch
@@ -426,7 +426,7 @@ class AttemptRunner:
         if collector is not None and isinstance(error, HostError):
             others = {host: lost for host, lost in collector.lost.items() if host != error.host}
             return await self.restarts.attempt_failed(view, error, also=others)
-        error = error or await check_metric(self.rt, view, job)
+        error = error or await check_manifest(self.rt, view, job) or await check_metric(self.rt, view, job)
         return await finish(self.rt, view, "errored" if error else "completed", error)
 
     def _first_step(self) -> None:

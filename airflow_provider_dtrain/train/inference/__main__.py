@@ -47,12 +47,14 @@ def _infer(options: argparse.Namespace) -> None:
     # Each rank computes on its own, so small messages between the hosts are all that is needed.
     # A metric that is no number is a result, and no reason to discard the others.
     with init(config=config, device=options.device, backend="gloo", fail_on_nan=False) as ctx:
+        from airflow_provider_dtrain.train.inference.early_exit import without_early_success
         from airflow_provider_dtrain.train.inference.program import infer
 
         section = ctx.config.get("inference")
         if not section:
             raise SetupError("The configuration has no section 'inference'. Off-cluster, pass --config FILE.")
-        infer(ctx, section)
+        with without_early_success():
+            infer(ctx, section)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.output_folder import explained
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.outputs.result_copy import copied
 from airflow_provider_dtrain.train.inference.outputs.rows import to_rows
 from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter
 from airflow_provider_dtrain.train.inference.shards import Shard
@@ -224,12 +225,14 @@ class Pipeline:
                 if work.error is not None:
                     break
                 self._begin(work.metrics, batch.rows)
-                result = self._process(self._move(batch.data), index)
+                result = copied(self._process(self._move(batch.data), index))
                 work.rows += batch.rows
                 self._submit(work, output.write, result, batch)
                 self._beat(batch.rows)
         except Exception as error:
             work.error = work.error or error
+        except SystemExit as error:
+            work.error = work.error or RuntimeError(f"The processor called sys.exit({error.code!r}).")
         finally:
             work.reader.close()
         self._submit(work, self._finish, work, output, always=True)
