@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.engine.attempt import runner as attempt
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
@@ -168,12 +169,7 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         return []
 
     async def nothing(*_: Any, **__: Any) -> Any:
-        profiling = SimpleNamespace(enabled=False)
-        return SimpleNamespace(
-            config=SimpleNamespace(
-                preemption_timeout=1.0, hang_timeout=1.0, max_runtime=None, profiling=profiling, inference=None
-            )
-        )
+        return SimpleNamespace(config=ExperimentConfig())
 
     async def after(job: Any, gang: Any, collector: Any) -> None:
         world.steps.append("after")
@@ -187,6 +183,7 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(attempt.teardown, "release", release)
     monkeypatch.setattr(attempt, "CheckpointCopier", lambda *_: part)
     monkeypatch.setattr(attempt, "OutputKeeper", lambda *_: idle)
+    monkeypatch.setattr(attempt, "TensorboardKeeper", lambda *_, **__: idle)
     monkeypatch.setattr(attempt, "GangFollower", FakeGang)
     monkeypatch.setattr(attempt, "job_of", nothing)
     monkeypatch.setattr(world.runner, "_after", after)
