@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -132,3 +134,34 @@ def test_actions_reach_the_store(client, search):
     assert [one.trial for one in client.queue()] == [1, 2]
     assert [one.name for one in client.hosts()] == ["a"]
     assert len(client.slots()) == 4
+
+
+def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):
+    store.hosts.add(host("a", slots=4))
+    search = Search(store, dag="dtrain_experiment", run="r")
+    search.plan(max_trials=2)
+    for number, loss in ((0, 0.5), (1, 0.25)):
+        ticket = search.start(number, slots=1)
+        search.validate(ticket, loss=loss)
+        search.commit(ticket, {"kind": "checkpoint", "step": 1, "path": "checkpoints/step-1", "removed": []})
+        search.end(ticket)
+    copy_files(store, "e", tmp_path / "copies")
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: "r")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").touch()
+    (tmp_path / "search.yaml").write_text(
+        "entrypoint: python train.py\nresources: {pool: gpus, slots_per_trial: 1}\n"
+        "hyperparameters: {lr: {type: double, minval: 0, maxval: 1, count: 2}}\nsearcher: {name: grid, metric: loss}\n"
+    )
+    cells = json.loads((Path(__file__).parents[2] / "docs" / "client-notebook.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {}
+    with HttpApi(Files(store, tmp_path / "copies")) as found:
+        monkeypatch.setenv("DTRAIN_SERVER", found.url)
+        monkeypatch.setenv("DTRAIN_TOKEN", "given")
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                exec("".join(cell["source"]), names)
+    assert list(names["trials"]["best_metric"]) == [0.5, 0.25]
+    assert list(names["curve"]["loss"]) == [0.25]
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["weights.pt"]

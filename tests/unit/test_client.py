@@ -16,6 +16,7 @@ import pytest
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import AwayError, Session
@@ -295,3 +296,37 @@ def test_a_table_fits_its_width_and_folds_texts():
         "       ト",
     ]
     assert list(table_lines(["a", "b"], [["xy", ""]], has_rule=False)) == ["a   b", "xy"]
+
+
+def test_a_follower_waits_for_a_login_and_continues_and_says_so_once(serve):
+    told: list[str] = []
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            logins.save(Login(server=server.url, user="ann", token="new"))
+
+    expired = answers(401, {"detail": "expired"})
+    server = serve(expired, expired, expired, answers(502, "?"), expired, answers(200, {"ok": True}))
+    logins.save(Login(server=server.url, user="ann", token="old"))
+    of = Session(address(server.url), sleep=lambda _: None)
+    assert Patience(of, told.append, sleep=sleep).of(lambda: of.get("/me")) == {"ok": True}
+    assert server.tokens[-1] == "Bearer new"
+    assert [words.partition(" ")[0] for words in told] == ["The", server.url]
+
+
+def test_a_follower_with_a_token_of_its_environment_ends_when_it_expires(serve):
+    of = session(serve(answers(401, {"detail": "expired"})))
+    with pytest.raises(LoginError):
+        Patience(of, pytest.fail).of(lambda: of.get("/me"))
+
+
+def test_headers_that_were_cut_are_no_answer(serve):
+    def cuts_headers(handler: Handler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Le")
+        handler.close_connection = True
+
+    server = serve(cuts_headers, answers(200, {"ok": True}))
+    assert session(server).get("/me") == {"ok": True}
+    assert len(server.seen) == 2
