@@ -260,7 +260,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     "invalid_hp": {"reason": _maybe(_text(1 << 16))},
     "shards": {
         "total": _shard, "missing": _shard, "rows": _maybe(_count), "rows_done": _count, "location": _text(4096),
-        "batch_size": _maybe(_count), "resumed": _flag,
+        "batch_size": _maybe(_count), "resumed": _flag, "finished": _maybe(_text(4096)),
     },
     "shard_started": {"shard": _shard, "label": _text(LABEL_LIMIT), "tries": _count},
     "shard_done": {

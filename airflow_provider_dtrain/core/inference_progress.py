@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 from airflow_provider_dtrain.core.lifecycle.shard_blame import DONE, FAILED, SKIPPED, STARTED
 from airflow_provider_dtrain.core.lifecycle.timeline import duration
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+
+#: Longest time left that is added to a date, seconds: a year.
+MOST_LEFT_S = 366 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,8 @@ class ShardCounts:
     last_end_s: float | None = None
     #: The output folder has its manifest.
     is_published: bool = False
+    #: Shards that were finished when the attempt began, such as ``0-17,20``; None: not reported.
+    finished: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +91,17 @@ def inference_progress(counts: ShardCounts, *, now_s: float, is_live: bool) -> I
         share=_share(counts, done, rows_done),
         rows_per_s=rows_per_s,
         eta_s=eta_s,
+    )
+
+
+def as_trial_progress(progress: InferenceProgress, now: datetime) -> TrialProgress:
+    """Return the progress as that of any running trial, in shards."""
+    return TrialProgress(
+        done=progress.done,
+        total=progress.total,
+        unit="shards",
+        share=progress.share,
+        expected_end=None if progress.eta_s is None else now + timedelta(seconds=min(progress.eta_s, MOST_LEFT_S)),
     )
 
 
@@ -155,16 +173,18 @@ def shard_states(
     *,
     blamed: Collection[int] = (),
     is_published: bool = False,
+    finished: str | None = None,
 ) -> str:
     """Return one letter of :class:`ShardState` for each shard.
 
-    Ranks take the missing shards in order. A shard before the last one that was taken, without a report, was finished
-    by an earlier run.
+    Ranks take the missing shards in order. Without a list of finished shards, a shard before the last one that was
+    taken, without a report, counts as finished by an earlier run.
 
     :param missing: shards that were missing when the latest attempt began
     :param reports: in order, of all attempts
     :param blamed: shards to which failures of attempts are attributed
     :param is_published: the output folder has its manifest
+    :param finished: shards that were finished when the latest attempt began, as ranges
     """
     states: list[str | None] = [None] * total
     last = -1
@@ -176,10 +196,27 @@ def shard_states(
         else:
             states[report.shard] = _STATES[report.kind]
         last = max(last, report.shard) if report.is_current else last
-    finished = total if is_published or not missing else last
+    if is_published or not missing:
+        before: Collection[int] = range(total)
+    else:
+        before = range(max(0, last)) if finished is None else in_ranges(finished, total)
     return "".join(
-        state or (ShardState.DONE if index < finished else ShardState.WAITING) for index, state in enumerate(states)
+        state or (ShardState.DONE if index in before else ShardState.WAITING) for index, state in enumerate(states)
     )
+
+
+def in_ranges(text: str, total: int) -> frozenset[int]:
+    """Return the numbers below ``total`` that a text such as ``0-17,20`` names. A part that is no range names none."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if _is_number(first) and _is_number(last or first):
+            found.update(range(int(first), min(int(last or first) + 1, total)))
+    return frozenset(found)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def _of_started(report: ShardReport, blamed: Collection[int]) -> ShardState:

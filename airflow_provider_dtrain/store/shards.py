@@ -49,11 +49,7 @@ class Shards:
     @reads
     def counts(self, conn: Connection, trial_ids: Sequence[int]) -> dict[int, ShardCounts]:
         """Return the counts of each trial that has shards, by two statements."""
-        begun = _begun(conn, trial_ids)
-        totals: dict[int, list[Any]] = {}
-        for row in conn.execute(_TOTALS, {"attempts": [row.attempt_id for row in begun.values()]}) if begun else ():
-            totals.setdefault(row.attempt_id, []).append(row)
-        return {trial_id: _counts(row.body, totals.get(row.attempt_id, ())) for trial_id, row in begun.items()}
+        return shard_counts(conn, trial_ids)
 
     @reads
     def reports(self, conn: Connection, trial_id: int, *, is_live: bool) -> list[ShardReport]:
@@ -102,6 +98,15 @@ _TOTALS = (
 )
 
 
+def shard_counts(conn: Connection, trial_ids: Sequence[int]) -> dict[int, ShardCounts]:
+    """Return the counts of each trial that has shards, by two statements."""
+    begun = _begun(conn, trial_ids)
+    totals: dict[int, list[Any]] = {}
+    for row in conn.execute(_TOTALS, {"attempts": [row.attempt_id for row in begun.values()]}) if begun else ():
+        totals.setdefault(row.attempt_id, []).append(row)
+    return {trial_id: _counts(row.body, totals.get(row.attempt_id, ())) for trial_id, row in begun.items()}
+
+
 def _begun(conn: Connection, trial_ids: Sequence[int]) -> dict[int, Any]:
     """Return for each trial the latest event with the number of its shards."""
     query = (
@@ -115,7 +120,11 @@ def _begun(conn: Connection, trial_ids: Sequence[int]) -> dict[int, Any]:
 
 def _counts(begun: Mapping[str, Any], totals: Iterable[Any]) -> ShardCounts:
     counts = ShardCounts(
-        total=begun["total"], missing=begun["missing"], rows=begun.get("rows"), rows_done=begun["rows_done"]
+        total=begun["total"],
+        missing=begun["missing"],
+        rows=begun.get("rows"),
+        rows_done=begun["rows_done"],
+        finished=begun.get("finished"),
     )
     for row in totals:
         match row.kind:

@@ -9,8 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.inference_progress import as_trial_progress, inference_progress
 from airflow_provider_dtrain.core.search.trial_progress import Plan, Report, Reports, TrialProgress, progress_of
 from airflow_provider_dtrain.store.database.tables import attempts, configs, metrics, trials
+from airflow_provider_dtrain.store.shards import shard_counts
 
 #: Most running trials of one answer whose progress is computed.
 TRIALS_MOST = 500
@@ -30,11 +32,25 @@ def running_progress(conn: Connection, where: sa.ColumnElement[bool], now: datet
     :param where: condition on trials
     """
     rows = conn.execute(_RUNNING.where(where).order_by(trials.c.id.desc()).limit(TRIALS_MOST)).all()
+    shards = _of_shards(conn, [row.id for row in rows if row.inference], now)
     names = ("first_training", "last_training", "first_validation", "last_validation")
     reports = _reports(conn, {getattr(row, name) for row in rows for name in names} - {None})
     return {
-        row.id: RunningTrial(experiment_id=row.experiment_id, progress=progress_of(_plan(row), _of(row, reports), now))
+        row.id: RunningTrial(
+            experiment_id=row.experiment_id,
+            progress=shards.get(row.id) or progress_of(_plan(row), _of(row, reports), now),
+        )
         for row in rows
+    }
+
+
+def _of_shards(conn: Connection, trial_ids: list[int], now: datetime) -> dict[int, TrialProgress]:
+    """Return the progress of batch inferences that have counted their shards."""
+    found = shard_counts(conn, trial_ids) if trial_ids else {}
+    at = now.timestamp()
+    return {
+        trial_id: as_trial_progress(inference_progress(counts, now_s=at, is_live=True), now)
+        for trial_id, counts in found.items()
     }
 
 
@@ -53,6 +69,7 @@ _RUNNING = (
         trials.c.hparams["global_batch_size"].label("global_batch"),
         configs.c.document["searcher"].label("searcher"),
         configs.c.document["records_per_epoch"].label("records_per_epoch"),
+        configs.c.document["inference"].label("inference"),
         _end("training", latest=False),
         _end("training", latest=True),
         _end("validation", latest=False),

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_dtrain.core.inference_progress import ShardCounts, shard_states
+from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from testbed.stores import host
 
 #: Queries of numbers inside JSON differ between the databases.
@@ -81,6 +82,23 @@ def test_only_the_latest_attempt_that_counted_its_shards_has_counts(store, infer
     assert [(one.shard, one.is_current) for one in reports] == [(0, False), (1, False), (2, True)]
     assert shard_states(4, 2, reports) == "dddw"
     assert not any(one.is_current for one in store.shards.reports(ticket.trial_id, is_live=False))
+
+
+def test_a_list_of_trials_has_the_progress_of_a_running_inference(store, start, clock) -> None:
+    store.hosts.add(host("a"))
+    config = store.configs.put({"inference": {"outputs": {"path": "/o"}}}, origins={})
+    key = TrialKey(dag_id="d", run_id="r", task_id="infer")
+    ticket = store.trials.submit(
+        TrialSubmission(key=key, experiment_name="e", config_id=config.config_id, pool="gpus", slots=1)
+    )
+    at = clock.now.timestamp()
+    reports = [began(1, 4, 3, finished="2"), started(2, 0, at - 20), done(3, 0, at - 10), done(4, 1, at)]
+    store.events.commit(ticket.attempt_id, start(ticket), "a", "rank0.events", 0, 100, reports)
+    (entry,) = store.trial_table.some([ticket.trial_id])
+    progress = entry.progress
+    assert (progress.done, progress.total, progress.unit, progress.share) == (3, 4, "shards", 0.75)
+    assert progress.expected_end == clock.now + timedelta(seconds=10)
+    assert store.shards.counts([ticket.trial_id])[ticket.trial_id].finished == "2"
 
 
 def test_numbers_that_a_host_chose_overflow_nothing(store, infer) -> None:

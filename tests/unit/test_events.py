@@ -95,7 +95,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "timings": {"batches": 5, "names": {"train_batch": {"count": 1}}},
     "shards": {
         "total": 9, "missing": 4, "rows": None, "rows_done": 50, "location": "s3://b/o", "batch_size": 64,
-        "resumed": True,
+        "resumed": True, "finished": "0-3,7",
     },
     "shard_started": {"shard": 3, "label": "part-3.parquet rows 0-9", "tries": 1},
     "shard_done": {"shard": 3, "rows": 10, "bytes": 99, "part": "p", "sha256": "a" * 64, "seconds": 0.5},
@@ -118,7 +118,7 @@ ALSO_RIGHT = {"metric": (-1, 1.5, 2**63), "epoch": (-1, 1.5, 2**63), "exit_code"
               "value": WRONG, "json": ("0", "x" * (1 << 17)), "device": ("0",), "backend": ("0",), "torch": ("0",),
               "reason": ("0",), "cause": ("0",), "path": ("0",), "sha256": ("0",), "log_tail": ("0",),
               "metrics": (), "removed": (), "error": ("0",), "location": ("0",), "label": ("0",), "part": ("0",),
-              "resumed": (True,), "is_final": (True,), "seconds": (-1, 1.5, 2**63), "skipped": ([1], [[]])}  # fmt: skip
+              "finished": ("0",), "resumed": (True,), "is_final": (True,), "seconds": (-1, 1.5, 2**63), "skipped": ([1], [[]])}  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "kinds"), [(RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR)])

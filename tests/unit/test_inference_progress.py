@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from airflow_provider_dtrain.core.inference_progress import (
     InferenceProgress,
     ShardCounts,
     ShardReport,
+    as_trial_progress,
+    in_ranges,
     inference_progress,
     inference_words,
     shard_states,
 )
+from airflow_provider_dtrain.train.inference.publication import ranges
 
 #: 100 shards of 10 rows, 40 of them done before; 30 more in 60 seconds.
 COUNTS = ShardCounts(
@@ -115,6 +119,10 @@ def states(total: int, missing: int, *reports: tuple[int, str, bool], **more: An
         (states(4, 4, (0, "done", False), (1, "started", False), blamed={1}), "dfww"),
         # Ranks take missing shards in order: an earlier run had finished shards 0 and 2.
         (states(6, 4, (1, "started", True), (3, "started", True)), "drdrww"),
+        # Rank 0 names them, so that shards that an earlier run has set aside are not taken for finished ones.
+        (states(6, 4, (3, "started", True), finished="0,5"), "dwwrwd"),
+        (states(6, 4, finished="0,2-3"), "dwddww"),
+        (states(6, 6, (5, "done", True), finished=""), "wwwwwd"),
         (states(6, 0), "dddddd"),
         (states(3, 1, (2, "skipped", True), is_published=True), "dds"),
         (states(0, 0), ""),
@@ -124,3 +132,28 @@ def states(total: int, missing: int, *reports: tuple[int, str, bool], **more: An
 )
 def test_each_shard_has_the_state_of_its_latest_report(found: str, expected: str) -> None:
     assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [([], ""), ([4], "4"), ([0, 1, 2, 20, 17, 18], "0-2,17-18,20"), ([3, 1], "1,3")]
+)
+def test_finished_shards_travel_as_ranges(numbers: list[int], text: str) -> None:
+    assert ranges(numbers) == text
+    assert in_ranges(text, 100) == set(numbers)
+
+
+def test_a_list_of_ranges_is_bounded_on_both_sides() -> None:
+    assert ranges(range(0, 10_000, 2)) is None
+    assert ranges(range(100_000)) == "0-99999"
+    assert in_ranges("0-999999999,-3,4-,a,²,5-6-7,1e3, 2,12345678901", 4) == {0, 1, 2, 3}
+    assert in_ranges("9-3,1", 4) == {1}
+
+
+def test_the_progress_of_a_list_has_shards_and_an_expected_end() -> None:
+    now = datetime(2026, 11, 23, tzinfo=UTC)
+    found = as_trial_progress(progress(), now)
+    assert (found.done, found.total, found.unit, found.share) == (70, 100, "shards", 0.7)
+    assert found.expected_end == now + timedelta(seconds=60)
+    slow = replace(COUNTS, total=10**9, missing=10**9, rows=None, rows_done=0, done=1, last_end_s=1e9)
+    assert as_trial_progress(progress(slow), now).expected_end == now + timedelta(days=366)
+    assert as_trial_progress(progress(replace(COUNTS, is_published=True)), now).expected_end is None

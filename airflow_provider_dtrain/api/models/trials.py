@@ -22,7 +22,7 @@ class Progress(Model):
     done: int
     #: None: its configuration names no length that is comparable with reports.
     total: int | None
-    #: ``batches``, ``records`` or ``epochs``.
+    #: ``batches``, ``records`` or ``epochs``; ``shards`` of a batch inference.
     unit: str
     #: From 0 to 1; None without a total.
     share: float | None

@@ -65,7 +65,14 @@ def _states(call: Call, entry: TrialEntry, counts: ShardCounts, *, is_live: bool
     trial_id = entry.view.trial_id
     blamed = shard_failures(one.failure for one in call.store.attempts.of_trial(trial_id))
     reports = call.store.shards.reports(trial_id, is_live=is_live)
-    return shard_states(counts.total, counts.missing, reports, blamed=blamed, is_published=counts.is_published)
+    return shard_states(
+        counts.total,
+        counts.missing,
+        reports,
+        blamed=blamed,
+        is_published=counts.is_published,
+        finished=counts.finished,
+    )
 
 
 def _numbers(states: str, progress: InferenceProgress) -> dict[str, int]:

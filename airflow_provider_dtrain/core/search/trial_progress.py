@@ -42,7 +42,7 @@ class TrialProgress:
     done: int
     #: None: the configuration names no length that is comparable with reports.
     total: int | None
-    #: ``batches``, ``records`` or ``epochs``.
+    #: ``batches``, ``records`` or ``epochs``; ``shards`` of a batch inference.
     unit: str
     #: From 0 to 1; None without a total.
     share: float | None

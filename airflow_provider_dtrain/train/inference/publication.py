@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.inference import metrics
@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 #: Interval of the lines about progress in the log, seconds.
 SAY_EVERY_S = 10.0
+#: Most characters of the list of finished shards in an event.
+RANGES_CHARACTERS = 4096
 WAITING = ("exchange", "the shards of other ranks")
 
 
@@ -97,12 +99,25 @@ def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, bat
             "location": folder.location,
             "batch_size": batch_size,
             "resumed": bool(begun.entries),
+            "finished": ranges(entry.shard for entry in begun.entries),
         },
         sync=True,
     )
     progress = Progress(queue, len(missing), _rows(missing))
     progress.start()
     return progress
+
+
+def ranges(numbers: Iterable[int]) -> str | None:
+    """Return numbers in short form, such as ``0-17,20``, or None if that is longer than an event's text may be."""
+    parts: list[list[int]] = []
+    for number in sorted(numbers):
+        if parts and parts[-1][1] == number - 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return text if len(text) <= RANGES_CHARACTERS else None
 
 
 def _rows(shards: Sequence[Shard]) -> int | None:
