@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,7 @@ pytest.importorskip("torch")
 
 import pyarrow.parquet as pq  # noqa: E402
 from airflow.sdk import DAG, Asset  # noqa: E402
-from airflow.sdk.exceptions import AirflowFailException  # noqa: E402
+from airflow.sdk.exceptions import AirflowFailException, TaskDeferred  # noqa: E402
 from airflow.sdk.execution_time.context import OutletEventAccessors  # noqa: E402
 
 from airflow_provider_dtrain.decorators.dtrain_batch import dtrain_batch_task  # noqa: E402
@@ -79,6 +81,35 @@ def test_an_operator_returns_the_manifest_and_announces_the_folder(place: Path) 
     # Other outputs are not mixed with them.
     with pytest.raises(AirflowFailException, match="overwrite"):
         infer(place, "other", outputs={**outputs, "columns": []})
+
+
+def test_a_deferred_operator_announces_the_folder_when_its_trigger_has_fired(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.EARLIEST_EVENT_S", 0.0)
+    monkeypatch.setenv("AIRFLOW__DTRAIN__DEFER_AFTER", "1")
+
+    def operator() -> BatchInferenceOperator:
+        return BatchInferenceOperator(
+            task_id="infer", config={"model_dir": "code"}, processor="processors:Model", slots=1, deferrable=True,
+            inputs={"path": str(place / "in"), "shard_rows": 50}, outputs=str(place / "out"),
+        )  # fmt: skip
+
+    with pytest.raises(TaskDeferred) as deferred:
+        operator().execute(context(place, "infer"))
+
+    async def fired() -> Any:
+        return [event.payload async for event in deferred.value.trigger.run()]
+
+    [event] = asyncio.run(fired())
+    found = context(place, "infer")
+    # Another worker process ends the task.
+    result = operator().execute_complete(found, json.loads(json.dumps(event)))
+    assert result is not None
+    assert (result["state"], result["manifest"]["rows"]) == ("completed", ROWS)
+    (asset,) = found["outlet_events"]
+    assert asset == Asset(f"file://{place / 'out'}")
+    assert found["outlet_events"][asset].extra["sha256"] == result["manifest"]["sha256"]
 
 
 def scale(batch, factor, *, ds=None):

@@ -118,7 +118,8 @@ ALSO_RIGHT = {"metric": (-1, 1.5, 2**63), "epoch": (-1, 1.5, 2**63), "exit_code"
               "value": WRONG, "json": ("0", "x" * (1 << 17)), "device": ("0",), "backend": ("0",), "torch": ("0",),
               "reason": ("0",), "cause": ("0",), "path": ("0",), "sha256": ("0",), "log_tail": ("0",),
               "metrics": (), "removed": (), "error": ("0",), "location": ("0",), "label": ("0",), "part": ("0",),
-              "finished": ("0",), "resumed": (True,), "is_final": (True,), "seconds": (-1, 1.5, 2**63), "skipped": ([1], [[]])}  # fmt: skip
+              "finished": ("0",),
+              "resumed": (True,), "is_final": (True,), "seconds": (-1, 1.5, 2**63), "skipped": ([1], [[]])}  # fmt: skip
 
 
 @pytest.mark.parametrize(("source", "kinds"), [(RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR)])
