@@ -62,6 +62,12 @@ def _storage_options() -> dict[str, Any]:
             str(100 * 1024**3),
             "Maximum size in bytes of an output folder on this machine into which inference.collect fetches results.",
         ),
+        "allow_exec": _option(
+            "boolean",
+            "False",
+            "Let 'airflow dtrain trials exec' run commands in the environment of running ranks. The store records\n"
+            "each use with user and command.",
+        ),
         "output_sync_period": _option(
             "integer",
             "300",

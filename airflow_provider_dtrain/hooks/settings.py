@@ -61,6 +61,8 @@ class Settings:
     attempt_metric_names_limit: int
     #: Interpreter of host ``local``.
     local_python: str
+    #: Whether users may run commands in the environment of ranks.
+    allow_exec: bool = False
 
 
 def airflow_home() -> Path:
@@ -106,6 +108,7 @@ def settings() -> Settings:
         attempt_metric_rows_limit=conf.getint(SECTION, "attempt_metric_rows_limit", fallback=200_000),
         attempt_metric_names_limit=conf.getint(SECTION, "attempt_metric_names_limit", fallback=1000),
         local_python=sys.executable,
+        allow_exec=conf.getboolean(SECTION, "allow_exec", fallback=False),
     )
 
 

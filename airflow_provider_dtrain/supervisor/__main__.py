@@ -31,6 +31,7 @@ from .names import DIGEST, KINDS, Json
 from .outputs import Outputs
 from .plan import check_plan, check_secrets
 from .probe import probe
+from .rank_exec import run_request
 from .refusal import Refused, buried, refusal_of
 from .status import status
 
@@ -151,6 +152,11 @@ def role_match(layout: Layout, args: argparse.Namespace) -> Json:
     return {"ok": True, **match_logs(checked_run(layout, args.run), fields.texts("patterns", least=1, limit=64))}
 
 
+def role_exec(layout: Layout, args: argparse.Namespace) -> Json:
+    """Run a command in the environment of a rank. The request is a line of standard input, whose end ends it."""
+    return run_request(checked_run(layout, args.run))
+
+
 def role_probe(layout: Layout, args: argparse.Namespace) -> Json:
     """Show the facts of this host."""
     return {"ok": True, **probe(layout.ensure())}
@@ -187,6 +193,7 @@ def parser() -> argparse.ArgumentParser:
     role("status", role_status).add_argument("run", nargs="?")
     role("collect", role_collect).add_argument("--older-than-s", type=float, default=7 * 86400)
     role("match", role_match, "run")
+    role("exec", role_exec, "run")
     role("probe", role_probe)
     return top
 

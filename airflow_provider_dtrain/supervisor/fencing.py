@@ -19,6 +19,7 @@ from .locks import lock_holders, take_lock
 from .names import Json
 from .plan import plan_slots
 from .processes import Proc, describe, find_process, open_pidfd, send_signal
+from .rank_exec import exec_processes
 from .refusal import Refused
 from .status import busy_slots
 
@@ -151,6 +152,7 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
             return fence_supervisor(folder, proc, elapsed_s)
         plan = folder.plan() or {}
         left = [describe(proc) for found in remains(folder) for proc in found]
+        left += [describe(proc) for proc in end_commands(folder, elapsed_s)]
         busy = [] if left else busy_slots(folder, plan, token)
         own, foreign, unlisted = ([], [], []) if left or busy else device_strangers(folder, plan)
         if left or busy or own or unlisted:
@@ -165,6 +167,14 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
     finally:
         if lock is not None:
             os.close(lock)
+
+
+def end_commands(folder: RunFolder, elapsed_s: float) -> list[Proc]:
+    """Return the processes of commands beside the run's ranks. They end with the ranks, or are killed."""
+    found = exec_processes(folder)
+    for proc in found if elapsed_s > OBEY_S else ():
+        send_signal(proc, signal.SIGKILL)
+    return found
 
 
 def fence_supervisor(folder: RunFolder, proc: Proc | None, elapsed_s: float) -> Json:

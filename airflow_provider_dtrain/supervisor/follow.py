@@ -62,10 +62,11 @@ from .plan import check_plan, check_secrets
 from .probe import preflight, probe
 from .processes import boot_id, boottime, find_process, open_pidfd, pid_namespace, read_proc
 from .progress import Watcher
+from .rank_exec import exec_request
 from .refusal import Refused, refusal_of
 from .segments import read_measurements
 from .sockets import addresses_to_listen_on, connect_all, open_listeners
-from .stacks import stacks
+from .stacks import stacks_request
 from .status import status
 from .streams import Subscription, read_log
 
@@ -584,11 +585,10 @@ class Follow:
         return lambda: run_match(folder, patterns)
 
     def _stacks(self, fields: Fields) -> Callable[[], Json]:
-        folder = self._folder(fields)
-        numbers = fields.items("ranks", limit=4096) if "ranks" in fields.values else None
-        if not all(type(number) is int for number in numbers or ()):
-            raise fields.bad("ranks", "must be whole numbers")
-        return lambda: stacks(folder, numbers)
+        return stacks_request(self._folder(fields), fields)
+
+    def _exec(self, fields: Fields) -> Callable[[], Json]:
+        return exec_request(self._folder(fields), fields, lambda: self.open and not self.output.broken)
 
     # Heartbeats, recovery and streams.
 
@@ -692,5 +692,5 @@ class Follow:
         "probe": _probe, "status": _status,
         "preflight": _preflight, "net_connect": _net_connect, "fence": _fence, "collect": _collect,
         "remove_checkpoints": _remove_checkpoints,
-        "match": _match, "stacks": _stacks,
+        "match": _match, "stacks": _stacks, "exec": _exec,
     }  # fmt: skip

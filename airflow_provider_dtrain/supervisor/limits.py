@@ -75,3 +75,6 @@ SAMPLER_PATIENCE_S = 2.0
 #: Time that ranks have to write their stacks, most bytes of one rank and of an answer. JSON may write a byte as six, so
 #: the answer is far below MAX_LINE.
 STACK_WAIT_S, STACK_BYTES, STACKS_BYTES = 5.0, 60_000, 1 << 20
+#: Most bytes of a command's output in an answer, for the same reason. Longest time of a command that a user runs beside
+#: a rank.
+EXEC_BYTES, EXEC_MOST_S = 1 << 20, 3600.0

@@ -208,8 +208,11 @@ def write_label(fd: int, label: Json) -> None:
     os.ftruncate(fd, len(data))
 
 
-def lock_holders(path: str) -> list[Proc]:
-    """Return the processes that hold the lock of a file, according to /proc/<pid>/fdinfo."""
+def lock_holders(path: str, *, shared: bool = False) -> list[Proc]:
+    """Return the processes that hold the lock of a file, according to /proc/<pid>/fdinfo.
+
+    :param shared: those that hold a shared lock
+    """
     try:
         wanted = os.stat(path)
     except OSError:
@@ -218,13 +221,13 @@ def lock_holders(path: str) -> list[Proc]:
     for proc in all_procs().values():
         with contextlib.suppress(OSError):
             for fd in os.listdir(f"/proc/{proc.pid}/fd"):
-                if holds_lock(proc.pid, fd, wanted):
+                if holds_lock(proc.pid, fd, wanted, shared=shared):
                     found.append(proc)
                     break
     return found
 
 
-def holds_lock(pid: int, fd: str, wanted: os.stat_result) -> bool:
+def holds_lock(pid: int, fd: str, wanted: os.stat_result, *, shared: bool = False) -> bool:
     """Return whether a descriptor of a process holds the lock of a file. An open file alone does not."""
     try:
         found = os.stat(f"/proc/{pid}/fd/{fd}")
@@ -233,6 +236,6 @@ def holds_lock(pid: int, fd: str, wanted: os.stat_result) -> bool:
     if (found.st_dev, found.st_ino) != (wanted.st_dev, wanted.st_ino):
         return False
     return any(
-        line.startswith("lock:") and "FLOCK" in line and "WRITE" in line
+        line.startswith("lock:") and "FLOCK" in line and ("READ" if shared else "WRITE") in line
         for line in (read_text(f"/proc/{pid}/fdinfo/{fd}") or "").splitlines()
     )

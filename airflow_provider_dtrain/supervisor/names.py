@@ -34,6 +34,7 @@ ROLES = (
     "receive",
     "fetch",
     "outputs",
+    "exec",
     "put",
     "start",
     "stop",

@@ -9,8 +9,9 @@ import re
 import signal
 import stat
 import time
+from collections.abc import Callable
 
-from .fields import number
+from .fields import Fields, number
 from .files import read_text
 from .layout import RunFolder
 from .limits import STACK_BYTES, STACK_WAIT_S, STACKS_BYTES
@@ -29,6 +30,20 @@ _WORDS = {
     "T": "it is stopped by a signal (state T): continue it with kill -CONT",
     "t": "a debugger has stopped it (state t)",
 }
+
+
+def stacks_request(folder: RunFolder, fields: Fields) -> Callable[[], Json]:
+    """Check a request, and return the work of a thread."""
+    numbers = fields.items("ranks", limit=4096) if "ranks" in fields.values else None
+    if not all(type(one) is int for one in numbers or ()):
+        raise fields.bad("ranks", "must be whole numbers")
+    return lambda: stacks(folder, numbers)
+
+
+def running_rank(folder: RunFolder, rank: int) -> Proc | None:
+    """Return the process of a rank that runs here, None without one."""
+    records = folder.state().get("ranks") or ()
+    return next((_running(one) for one in records if number(one.get("rank")) == rank), None)
 
 
 def stacks(folder: RunFolder, numbers: list[int] | None) -> Json:

@@ -119,6 +119,8 @@ def trial(group: str) -> Group:
     follow = Arg(("-f", "--follow"), help="Follow the log until the trial ends", action="store_true")
     rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
     one_rank = Arg(("--rank",), help="Only this rank (default: all)", type=a.count, metavar="N")
+    limit_s = Arg(("--timeout",), help="Seconds, at most 3600 (default 60)", type=a.count, default=60, metavar="S")
+    words = Arg(("argv",), help="Command and its arguments, after --", nargs="+", metavar="COMMAND")
     every = Arg(("--all",), help="Print all ranks, each line with its rank", action="store_true")
     tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
     start = Arg(
@@ -162,6 +164,16 @@ def trial(group: str) -> Group:
             action("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
             action("trials", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind),
             action("trials_stack", "stack", "Print the Python stacks of running ranks", a.TRIAL, one_rank),
+            action(
+                "trials_exec",
+                "exec",
+                "Run a command in the environment of a rank, if [dtrain] allow_exec is set",
+                a.TRIAL,
+                rank,
+                limit_s,
+                words,
+                function="exec_in_rank",
+            ),
             action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),

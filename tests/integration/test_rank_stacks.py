@@ -1,15 +1,21 @@
-"""``trials stack`` on a running trial, with real ranks and a real supervisor."""
+"""``trials stack`` and ``trials exec`` on a running trial, with real ranks and a real supervisor."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import shlex
+import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.cli import trials_stack
+from airflow_provider_dtrain.cli import trials_exec, trials_stack
+from airflow_provider_dtrain.store.database.tables import audit
+from airflow_provider_dtrain.terminal.output import user
 from tests.support.engines import Engine, config
 
 
@@ -17,10 +23,10 @@ def asked(trial_id: int, **more: object) -> Namespace:
     return Namespace(**{"trial_id": trial_id, "rank": None, "output": "table", "verbose": False, **more})
 
 
-async def code_of(args: Namespace) -> int:
-    """Run the command, and return its exit code."""
+async def code_of(args: Namespace, command: Callable[[Namespace], None] = trials_stack.stack) -> int:
+    """Run a command, and return its exit code."""
     try:
-        await asyncio.to_thread(trials_stack.stack, args)
+        await asyncio.to_thread(command, args)
     except SystemExit as error:
         return int(error.code or 0)
     return 0
@@ -53,8 +59,43 @@ async def test_the_stacks_of_running_ranks_are_shown_and_the_ranks_run_on(
     assert "in the_place_to_find" in row["text"]
     assert await code_of(asked(ticket.trial_id, rank=2)) == 1
     assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
+    await _run_commands(engine, ticket.trial_id, capsys)
     (tmp_path / "go-on").touch()
     outcome = await carrying
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
     assert await code_of(asked(ticket.trial_id)) == 3
+
+
+async def _run_commands(engine: Engine, trial_id: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check ``trials exec`` on the running trial."""
+
+    def command(*argv: str, **more: object) -> Namespace:
+        return asked(trial_id, **{"rank": 1, "timeout": 60, "argv": list(argv), **more})
+
+    code = "import os, sys; print(os.environ['RANK']); sys.exit(5)"
+    exec_in_rank = trials_exec.exec_in_rank
+    assert await code_of(command("true"), exec_in_rank) == 1
+    assert "set [dtrain] allow_exec = True" in capsys.readouterr().err
+    assert audited(engine) == []
+    engine.hook.settings = dataclasses.replace(engine.hook.settings, allow_exec=True)
+    assert await code_of(command(sys.executable, "-c", code), exec_in_rank) == 5
+    assert capsys.readouterr().out == "1\n"
+    assert audited(engine) == [(user(), f"trial {trial_id} rank 1", shlex.join([sys.executable, "-c", code]))]
+    assert await code_of(command("sh", "-c", "kill -9 $$"), exec_in_rank) == 128 + 9
+    assert await code_of(command("sleep", "600", timeout=1), exec_in_rank) == 124
+    assert "killed after 1 s" in capsys.readouterr().err
+    assert await code_of(command("sh", "-c", "yes | head -c 2000000"), exec_in_rank) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out) == 1 << 20
+    assert "The output was cut" in shown.err
+    assert await code_of(command("true", rank=2), exec_in_rank) == 1
+    assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
+    assert await code_of(command("true", timeout=3601), exec_in_rank) == 1
+
+
+def audited(engine: Engine) -> list[tuple[str, str, str]]:
+    """Return user, subject and command of each recorded command."""
+    with engine.hook.store.db.engine.connect() as connection:
+        rows = connection.execute(audit.select().where(audit.c.action == "exec").order_by(audit.c.id)).all()
+    return [(row.by, row.subject, row.details) for row in rows]

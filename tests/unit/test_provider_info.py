@@ -96,7 +96,7 @@ def test_every_module_with_an_operator_a_trigger_or_a_hook_is_named() -> None:
 def test_airflow_reads_the_default_of_every_option_with_its_type(name: str) -> None:
     from airflow.sdk.configuration import conf
 
-    getters = {"string": conf.get, "integer": conf.getint, "float": conf.getfloat}
+    getters = {"string": conf.get, "integer": conf.getint, "float": conf.getfloat, "boolean": conf.getboolean}
     option = OPTIONS[name]
     assert str(getters[option["type"]]("dtrain", name)) == option["default"]
 

@@ -126,6 +126,10 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= 65_536
 
 
+def _output(value: Any) -> bool:
+    return isinstance(value, str) and len(value) <= 1 << 20
+
+
 def _flag(value: Any) -> bool:
     return isinstance(value, bool)
 
@@ -186,5 +190,9 @@ _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
     },
     "collect": {"sizes": _maybe(_object(is_count)), "archives": _maybe(_object(is_count))},
     "stacks": {"ranks": _list(_fields(rank=_rank, pid=is_count, state=_text, text=_text, problem=_text))},
+    "exec": {
+        "exit_code": _nullable(_exit_code), "timed_out": _flag, "output": _output, "size_bytes": is_count,
+        "killed": is_count,
+    },
     "remove_checkpoints": {"removed": _maybe(_list(_text)), "kept": _maybe(_object(_text))},
 }  # fmt: skip

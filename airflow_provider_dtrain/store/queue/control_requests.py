@@ -88,6 +88,18 @@ class ControlRequests:
         return request_end(conn, self.db.now(), trials.c.id == trial_id, "stop", by)
 
     @writes
+    def note_exec(self, conn: Connection, trial_id: int, rank: int, by: str, command: str) -> None:
+        """Record that a user runs a command in the environment of a rank, before it runs.
+
+        :param by: the user
+        :param command: its words, quoted; cut to 4000 characters
+        :raises NotFoundError: there is no such trial
+        """
+        if conn.scalar(sa.select(trials.c.id).where(trials.c.id == trial_id)) is None:
+            raise _no_trial(trial_id)
+        self.db.audit(conn, by, "exec", f"trial {trial_id} rank {rank}", command[:4000])
+
+    @writes
     def pause(self, conn: Connection, trial_id: int, by: str) -> None:
         """Pause a trial: it saves a checkpoint and releases its slots until it is activated.
 
