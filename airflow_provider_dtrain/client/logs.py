@@ -16,7 +16,8 @@ from airflow_provider_dtrain.terminal.log_text import escaped
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
 from airflow_provider_dtrain.terminal.records import LogPiece
 
-POLL_S = 1.0
+#: Pauses between two requests: after new output, and at most without any.
+POLL_S, IDLE_POLL_S = 1.0, 5.0
 
 
 def logs(args: Namespace) -> int:
@@ -72,10 +73,13 @@ class LogReader:
 
     def follow(self) -> int:
         """Print new output until the trial, or the requested attempt, ends."""
+        pause_s = POLL_S
         while True:
+            before = dict(self.offsets)
             piece = self.patience.of(self._round)
             if not piece.is_over:
-                self.sleep(POLL_S)
+                pause_s = POLL_S if self.offsets != before else min(pause_s * 1.5, IDLE_POLL_S)
+                self.sleep(pause_s)
                 continue
             self._flush()
             if self.args.attempt is not None or piece.latest == piece.attempt:

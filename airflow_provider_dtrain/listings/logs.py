@@ -9,20 +9,19 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.terminal.records import LogPiece
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.store.records.trials import AttemptView, LogTail
+    from airflow_provider_dtrain.store.records.trials import AttemptView, LogTail, TrialView
     from airflow_provider_dtrain.store.store import Store
 
 
-def log_piece(store: Store, trial_id: int, *, attempt: int | None, rank: int, offset: int) -> LogPiece:
-    """Return the bytes of a rank's log behind an offset that the store has.
+def log_piece(store: Store, trial: TrialView, *, attempt: int | None, rank: int, offset: int) -> LogPiece:
+    """Return the bytes of a rank's log behind an offset that the store has. Many followers ask each second.
 
     :param attempt: its number; None = the latest
     :param offset: offset of the reader; bytes between it and the piece's start are on the host only
     :raises NotFoundError: there is no such attempt or rank
     """
-    trial = store.trials.get(trial_id)
     # The state is read before the log: an attempt that is over then has its whole log in the store.
-    view = _attempt(store, trial_id, attempt)
+    view = _attempt(store, trial, attempt)
     tails = store.events.log_tails(view.attempt_id, beyond=offset)
     found = next((one for one in tails if one.rank == rank), None)
     if found is None and tails:
@@ -41,12 +40,13 @@ def log_piece(store: Store, trial_id: int, *, attempt: int | None, rank: int, of
     )
 
 
-def _attempt(store: Store, trial_id: int, number: int | None) -> AttemptView:
-    views = store.attempts.of_trial(trial_id)
-    for view in views:
-        if view.number == (views[-1].number if number is None else number):
+def _attempt(store: Store, trial: TrialView, number: int | None) -> AttemptView:
+    if number in (None, trial.attempts):
+        return store.attempts.get(trial.attempt_id)
+    for view in store.attempts.of_trial(trial.trial_id):
+        if view.number == number:
             return view
-    raise NotFoundError(f"Trial {trial_id} has no attempt {number}; it has {len(views)}.")
+    raise NotFoundError(f"Trial {trial.trial_id} has no attempt {number}; it has {trial.attempts}.")
 
 
 def _behind(tail: LogTail | None, offset: int) -> tuple[int | None, bytes]:

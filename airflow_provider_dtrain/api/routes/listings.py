@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import ID_MOST, trial_entry
+from airflow_provider_dtrain.api.found import ID_MOST
 from airflow_provider_dtrain.api.models.listings import (
     CheckpointList,
     ExperimentList,
@@ -107,8 +107,10 @@ def log(
     offset: Annotated[int, Query(ge=0, le=2**53, description="first byte that the client does not have")] = 0,
 ) -> OneLogPiece:
     """Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB."""
-    call.access.require_logs(trial_entry(call, trial_id).view.key.dag_id)
-    return OneLogPiece(row=log_piece(call.store, trial_id, attempt=attempt, rank=rank, offset=offset))
+    trial = call.store.trials.get(trial_id)
+    call.access.require_read(trial.key.dag_id, f"There is no trial {trial_id}. See: airflow dtrain trials list")
+    call.access.require_logs(trial.key.dag_id)
+    return OneLogPiece(row=log_piece(call.store, trial, attempt=attempt, rank=rank, offset=offset))
 
 
 @router.get("/timeline", **guarded(Rule.READ))

@@ -1,0 +1,119 @@
+"""Followers of one live trial on a real API server: latency of their requests, and CPU time of the server per follower.
+
+``python -m bench.bench_followers [--followers 50] [--seconds 20]``. A trial writes 2 KB of log each second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.store.store import Store
+from testbed.api_server import ApiServer
+from testbed.seed.airflow_side import migrate_metadata
+from testbed.stores import host, new_sqlite
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--followers", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        url = new_sqlite(folder / "store" / "dtrain.db")
+        store = Store.open(url)
+        attempt_id, watch = _trial(store)
+        server = ApiServer(folder / "home", url)
+        migrate_metadata(server.environment)
+        try:
+            server.start()
+            _measure(server, store, attempt_id, watch, options)
+        finally:
+            server.stop()
+            store.close()
+
+
+def _trial(store: Store) -> tuple[int, int]:
+    """Return attempt and watch of a trial that runs."""
+    from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+
+    store.hosts.add(host("a", slots=2))
+    config = store.configs.put({"entrypoint": "python train.py"}, origins={}).config_id
+    key = TrialKey(dag_id="d", run_id="r", task_id="train")
+    ticket = store.trials.submit(TrialSubmission(key=key, experiment_name="e", config_id=config, pool="gpus", slots=1))
+    watch = store.attempts.watch(ticket.attempt_id, watcher="bench")
+    store.queue.schedule("gpus")
+    store.queue.take_up(ticket.attempt_id, watch)
+    store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {"a": {"ranks": [{"rank": 0}]}}})
+    store.attempts.set_running(ticket.attempt_id, watch)
+    return ticket.attempt_id, watch
+
+
+def _measure(server: ApiServer, store: Store, attempt_id: int, watch: int, options: argparse.Namespace) -> None:
+    token = server.token("admin")
+    over = threading.Event()
+    took: list[float] = []
+    threads = [
+        threading.Thread(target=_follow, args=(server.base, token, number / options.followers, over, took))
+        for number in range(options.followers)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    took.clear()
+    before, own, began = _cpu_s(server.pid), time.process_time(), time.monotonic()
+    content = b""
+    while time.monotonic() - began < options.seconds:
+        content += os.urandom(1000).hex().encode()
+        store.events.commit_log(attempt_id, watch, "a", 0, None, content[-65536:], tail_end=len(content))
+        time.sleep(1)
+    passed = time.monotonic() - began
+    spent = _cpu_s(server.pid) - before
+    own = time.process_time() - own
+    over.set()
+    for thread in threads:
+        thread.join()
+    ordered = sorted(took)
+    print(f"followers {options.followers}, requests {len(ordered)} in {passed:.1f} s, load {os.getloadavg()[0]:.1f}")
+    median, late = statistics.median(ordered), ordered[len(ordered) * 95 // 100]
+    print(f"latency: median {median * 1000:.0f} ms, p95 {late * 1000:.0f} ms")
+    print(f"CPU of the server: {spent / passed:.2f} cores, {spent / len(ordered) * 1000:.1f} ms per request")
+    print(f"CPU of all followers, in this process: {own / passed:.2f} cores")
+
+
+def _follow(base: str, token: str, delay_s: float, over: threading.Event, took: list[float]) -> None:
+    source = ServerSource(Session(address(base), token))
+    offset = 0
+    over.wait(delay_s)
+    while not over.wait(1.0):
+        began = time.monotonic()
+        piece = source.log(1, rank=0, attempt=None, offset=offset)
+        took.append(time.monotonic() - began)
+        if piece.start is not None:
+            offset = piece.start + len(piece.content) * 3 // 4
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and its children."""
+    total = 0.0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == pid:
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+if __name__ == "__main__":
+    main()
