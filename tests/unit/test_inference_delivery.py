@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.torch
 
 import pyarrow.parquet as pq  # noqa: E402
 
-from airflow_provider_dtrain.train.errors import FolderInUseError, OutputFolderError  # noqa: E402
+from airflow_provider_dtrain.train.errors import FolderInUseError, OutputError, OutputFolderError  # noqa: E402
 from airflow_provider_dtrain.train.inference import output_folder  # noqa: E402
 from airflow_provider_dtrain.train.inference.early_exit import EXIT_EARLY, without_early_success  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch  # noqa: E402
@@ -23,7 +25,7 @@ from airflow_provider_dtrain.train.inference.ledger import DONE, PARTS, Ledger  
 from airflow_provider_dtrain.train.inference.output_folder import LocalFolder  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work  # noqa: E402
-from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop  # noqa: E402
+from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop, _is_of_shard  # noqa: E402
 from airflow_provider_dtrain.train.inference.shards import Shard  # noqa: E402
 
 SHARD = Shard(0, "a.parquet", 0, 4, 4, 0)
@@ -62,11 +64,11 @@ def calls(monkeypatch):
     return found
 
 
-def compute(ledger, process=lambda batch, index: {"label": batch}):
+def compute(ledger, process=lambda batch, index: {"label": batch}, **options):
     """Compute the shard, and return the work and the entries."""
     entries = []
     pipeline = Pipeline(
-        Rows(), lambda: PartOutput(ledger, OutputOptions.parse({})), process, begin=lambda *_: None,
+        Rows(), lambda: PartOutput(ledger, OutputOptions.parse(options)), process, begin=lambda *_: None,
         move=lambda batch: batch, beat=lambda _: None, record=lambda work, entry: entries.append((work, entry)),
         pins=False,
     )  # fmt: skip
@@ -254,3 +256,18 @@ def test_only_the_own_process_cannot_end_early_with_success():
         sys.exit()
     with pytest.raises(SystemExit), without_early_success():
         sys.exit(3)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "safetensors"])
+def test_a_disk_that_is_full_in_the_middle_of_a_part_is_no_fault_of_the_shard(ledger, monkeypatch, kind):
+    monkeypatch.setattr(ledger.folder, "scratch", lambda: contextlib.nullcontext(Path("/dev/full")))
+    wide = {"label": torch.zeros(2, 100_000)}
+
+    pipeline, entries = compute(ledger, lambda batch, index: wide, format=kind)
+
+    assert entries == []
+    (work,) = pipeline.failures()
+    assert isinstance(work.error, OutputError)
+    assert "No space left on device" in str(work.error)
+    assert not _is_of_shard(work.error)

@@ -140,10 +140,10 @@ class PartOutput:
         """Deliver the part to the output folder and return its entry, which is not recorded yet."""
         if self._writer is None or self._open is None:
             return Entry(work.shard.index, self._ledger.run, None, 0, 0, "", {}, work.metrics.parts(), work.rows)
-        with self._open:
+        # Leaving the block closes the file, which a full disk refuses: no fault of the shard, which would be set aside.
+        with explained(self._ledger.folder.location), self._open:
             info = self._writer.close()
-            with explained(self._ledger.folder.location):
-                self._file.close()
+            self._file.close()
             size, digest = digest_of(self._path)
             self._ledger.folder.deliver(self._path, self._ledger.delivery_name(work.shard.index))
         return Entry(
