@@ -1,8 +1,11 @@
-import { cleanup } from "@testing-library/react";
+import { cleanup, configure } from "@testing-library/react";
 import { afterEach } from "vitest";
 
 import { dismiss } from "../actions/ask";
 import { forget } from "../api/cache";
+
+// A machine that runs other tests at the same time takes longer than the usual second.
+configure({ asyncUtilTimeout: 20_000 });
 
 afterEach(() => {
   cleanup();

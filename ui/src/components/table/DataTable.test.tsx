@@ -85,8 +85,8 @@ describe("a table", () => {
 
 describe("the visible range", () => {
   it("covers the window with a margin, within the rows", () => {
-    expect(visibleRange(0, 400, 10_000)).toEqual({ first: 0, last: 22 });
-    expect(visibleRange(rowAt(4_130), 400, 10_000)).toEqual({ first: 92, last: 122 });
+    expect(visibleRange(0, 400, 10_000)).toEqual({ first: 0, last: 18 });
+    expect(visibleRange(rowAt(4_130), 400, 10_000)).toEqual({ first: 96, last: 118 });
     expect(visibleRange(rowAt(400_000), 400, 50)).toEqual({ first: 49, last: 49 });
     expect(visibleRange(0, 400, 0)).toEqual({ first: 0, last: -1 });
   });

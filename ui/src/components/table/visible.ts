@@ -4,7 +4,7 @@
 export const ROW_PX = 40;
 
 /** Rows beyond each edge that exist before they are visible. */
-const BEYOND = 8;
+const BEYOND = 4;
 
 /** The range moves by so many rows at a time, so that not every frame of a scroll renders. */
 const STEP = 4;
