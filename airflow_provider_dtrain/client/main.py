@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain import __version__
 from airflow_provider_dtrain.client.definition import CA, FUNCTIONS, SERVER, commands, own_words
 from airflow_provider_dtrain.terminal.arguments import Command, Group
-from airflow_provider_dtrain.terminal.output import prepare_streams, run, use_words
+from airflow_provider_dtrain.terminal.output import prepare_streams, run, using_words
 
 _DESCRIPTION = "Distributed PyTorch training on an Airflow server. To begin: dtrain login --server URL"
 
@@ -22,8 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     prepare_streams()
     args = parser().parse_args(argv)
-    use_words(own_words())
-    return run(FUNCTIONS[args.target], args)
+    with using_words(own_words()):
+        return run(FUNCTIONS[args.target], args)
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import getpass
 import io
@@ -10,7 +11,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -97,9 +98,14 @@ class _Program:
 _PROGRAM = _Program()
 
 
-def use_words(words: Callable[[str], str]) -> None:
-    """Set the function that changes messages and hints before they are printed."""
-    _PROGRAM.words = words
+@contextlib.contextmanager
+def using_words(words: Callable[[str], str]) -> Iterator[None]:
+    """Change messages and hints by a function before they are printed."""
+    before, _PROGRAM.words = _PROGRAM.words, words
+    try:
+        yield
+    finally:
+        _PROGRAM.words = before
 
 
 def plain(text: object) -> str:
