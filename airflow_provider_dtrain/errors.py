@@ -201,7 +201,8 @@ class ShardFailedError(UserError):
         self.host: str | None = getattr(error, "host", None)
         self.shard: dict[str, Any] = {"index": shard, "label": label, "finished": finished}
         head, newline, rest = str(error).partition("\n")
-        super().__init__(f"{head} It was processing shard {shard} ({label}).{newline}{rest}")
+        stop = "" if head.endswith((".", "!", "?")) else "."
+        super().__init__(f"{head}{stop} It was processing shard {shard} ({label}).{newline}{rest}")
 
 
 class BadShardError(UserError):

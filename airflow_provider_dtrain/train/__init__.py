@@ -54,6 +54,7 @@ from airflow_provider_dtrain.train.errors import (
     TrainError,
     TrialClassError,
     UnusableFolderError,
+    WeightsError,
 )
 from airflow_provider_dtrain.train.initialization import init
 from airflow_provider_dtrain.train.prepared import parameters_sha256, unwrap
@@ -87,6 +88,7 @@ __all__ = [
     "TrainError",
     "TrialClassError",
     "UnusableFolderError",
+    "WeightsError",
     "init",
     "parameters_sha256",
     "unwrap",

@@ -14,7 +14,8 @@
     │   └── MissingMetricError   validation does not report a metric that the searcher needs
     ├── LimitError               a value exceeds a limit of the control side (also a ValueError)
     ├── CheckpointError          a checkpoint cannot be written, or does not fit the prepared objects
-    │   └── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
+    │   ├── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
+    │   └── WeightsError         the weights of a batch inference do not fit its model, or there are none
     ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
     ├── ResultError              the result of a decorated function cannot become an XCom
     ├── InputError               an input of a batch inference is empty, cannot be read, or changed
@@ -107,6 +108,10 @@ class CheckpointError(TrainError):
 
 class DamagedCheckpointError(CheckpointError):
     """Raised when a checkpoint is incomplete or its checksum differs."""
+
+
+class WeightsError(CheckpointError):
+    """Raised when the weights of a batch inference do not fit its model, or when it has none."""
 
 
 class OptimizerError(TrainError, ValueError):

@@ -155,6 +155,15 @@ def test_a_poisoned_shard_is_tried_three_times_and_fails_the_run_with_its_rows(p
     assert os.listdir(place / "out") == ["_dtrain"]
 
 
+def test_a_processor_that_fails_in_every_shard_ends_the_run_after_two_of_them_and_shows_its_line(place):
+    (rank,) = infer(place, processor="processors:Typo")
+
+    assert rank.exit_code == 66
+    failed = [event["shard"] for event in rank.events if event["kind"] == "shard_failed"]
+    assert (set(failed), failed.count(0)) == ({0, 1}, 3)
+    assert rank.said(r'File ".*processors\.py", line \d+, in process_batch')
+
+
 def test_a_poisoned_shard_is_set_aside_and_named_in_the_manifest(place, alone):
     ranks = well(infer(place, 2, processor="processors:Poisoned", on_bad_shard="skip"))
 

@@ -51,6 +51,10 @@ class Poisoned(Model):
             raise ValueError("row 450 is poison")
         return super().process_batch(batch, batch_idx)
 
+class Typo(Model):
+    def process_batch(self, batch, batch_idx):
+        return {"label": batch["lable"]}
+
 class Stops(Model):
     """Asks its own run to stop, as its supervisor does, in the shard that holds row 150."""
     def process_batch(self, batch, batch_idx):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.inference import fingerprint
+from airflow_provider_dtrain.train.inference.read_files import ReadFiles
 
 SETTINGS: dict[str, Any] = {
     "processor": "m:P",
@@ -60,3 +63,37 @@ def test_what_changes_a_row_changes_one_part_of_the_facts(part, change):
 )
 def test_what_changes_no_row_does_not_change_the_facts(change):
     assert facts(**change) == facts()
+
+
+def test_a_file_of_the_code_folder_that_the_processor_reads_belongs_to_the_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("weights.pt", "other.pt", "written.txt", "below/labels.json", "late.txt", "module.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    read = ReadFiles(tmp_path)
+    with read.recording():
+        Path("weights.pt").read_bytes()
+        os.close(os.open(tmp_path / "below" / "labels.json", os.O_RDONLY))
+        Path("written.txt").write_text("2")
+        Path("module.py").read_text()
+        Path(__file__).read_text()
+        open(os.devnull).close()
+    Path("late.txt").read_text()
+
+    before = code(read)
+    assert set(before) == {"weights.pt", "below/labels.json"}
+    (tmp_path / "weights.pt").write_text("2")
+    assert {name for name, digest in code(read).items() if before[name] != digest} == {"weights.pt"}
+
+
+def test_model_files_that_are_opened_outside_python_belong_to_the_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.safetensors").write_bytes(b"1")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "other.safetensors").write_bytes(b"1")
+
+    assert set(code(ReadFiles(tmp_path))) == {"net.safetensors"}
+
+
+def code(read: ReadFiles) -> dict[str, str]:
+    return fingerprint.facts(Environment(hparams={}, seed=0, config={}), SETTINGS, {}, None, read.paths())["code"]

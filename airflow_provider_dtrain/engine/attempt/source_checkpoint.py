@@ -112,6 +112,11 @@ def _resolved(
         raise _Refused(f"there is no checkpoint at {where}: it has no {METADATA}")
     if shared is not None and where.startswith(shared.rstrip("/") + "/"):
         return SourceCheckpoint(where=where, is_sent=False)
+    if Path(where).exists():
+        raise _Refused(
+            f"{where} is no checkpoint, which is a folder of dtrain with the file {METADATA}. Code that reads other "
+            "files loads them itself, for example with torch.load"
+        )
     raise _Refused(f"there is no checkpoint at {where}: it is not on this machine and no trial is known to have it")
 
 

@@ -147,7 +147,7 @@ class Ledger:
         if not isinstance(found, list):
             raise OutputFolderError(
                 f"The ledger of {self.folder.location} is damaged: {PLAN} is missing or not readable. Remove the "
-                "folder, or set overwrite: true."
+                "folder, or set inference.outputs.overwrite: true."
             )
         return [Shard.from_dict(item) for item in found]
 
@@ -374,7 +374,8 @@ class Ledger:
         if not names:
             return
         lines = "".join(f"\n  {name}: {_words(name, before.get(name), facts[name])}" for name in names)
-        advice = "Clear the task's output folder" if overwrite else "Use another folder, or set overwrite: true"
+        another = "Use another folder, or set inference.outputs.overwrite: true"
+        advice = "Clear the task's output folder" if overwrite else another
         raise OtherRunError(
             f"The output folder {self.folder.location} holds results that depend on other {', '.join(names)}. {advice}."
             f"{lines}"

@@ -134,7 +134,7 @@ class LocalFolder:
         """Yield the path of a new file in the folder's own file system."""
         with explained(self.location):
             temporary = self._root / TEMPORARY
-            temporary.mkdir(parents=True, exist_ok=True)
+            _make(temporary)
             descriptor, name = tempfile.mkstemp(dir=str(temporary), prefix=self._prefix)
             os.close(descriptor)
             # mkstemp lets only this account read it, whatever the umask.
@@ -150,7 +150,7 @@ class LocalFolder:
         target = self._root / name
         with explained(self.location):
             _sync(file)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            _make(target.parent)
             os.replace(file, target)
             sync_folder(target.parent)
 
@@ -299,6 +299,17 @@ def explained(location: str, errors: type[Exception] = OSError) -> Iterator[None
     except errors as error:
         kind = UnusableFolderError if isinstance(error, (PermissionError, NotADirectoryError)) else OutputFolderError
         raise kind(f"The output folder {location} cannot be used: {error}.") from error
+
+
+def _make(folder: Path) -> None:
+    """Create a folder.
+
+    :raises PermissionError: it cannot exist there, for example below ``/proc``
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileNotFoundError as error:
+        raise PermissionError(f"{error.filename} cannot be created there") from error
 
 
 def _sync(file: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,8 +56,13 @@ def _named(name: str, module: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or not (module + ".").startswith(error.name + "."):
+        if error.name is None:
             raise
+        if not (module + ".").startswith(error.name + "."):
+            raise SetupError(
+                f"inference.processor is {name}, which imports module {error.name!r}, and that is neither in "
+                f"{os.getcwd()} nor installed in {sys.executable}."
+            ) from error
         raise SetupError(
             f"inference.processor is {name}, but module {error.name!r} is neither in {os.getcwd()} nor installed."
         ) from error

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.train.checkpoint.storage import is_url
 from airflow_provider_dtrain.train.context import Context
-from airflow_provider_dtrain.train.errors import OtherRunError, UnusableFolderError
+from airflow_provider_dtrain.train.errors import OtherRunError, SetupError, UnusableFolderError
 from airflow_provider_dtrain.train.inference import batch_size, fingerprint, processor_loader, publication
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.collected import CollectedFolder, CollectedLedger
@@ -21,6 +24,7 @@ from airflow_provider_dtrain.train.inference.output_folder import OWN, OutputFol
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
+from airflow_provider_dtrain.train.inference.read_files import ReadFiles
 from airflow_provider_dtrain.train.inference.run import Begun, Run
 from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop
 from airflow_provider_dtrain.train.inference.weights import Weights
@@ -43,10 +47,13 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     :raises BadShardError: a shard failed too often
     """
     run = Run.of(ctx, settings)
-    weights = Weights(ctx._env.source_checkpoint, ctx.distributed, run.storage)
+    weights = Weights(_source(ctx, settings), ctx.distributed, run.storage)
     context = InferenceContext(ctx, weights, compiles=bool(settings.get("compile")))
     inputs = settings.get("inputs")
-    found = processor_loader.load(str(settings.get("processor")), context, needs_data=not (inputs or {}).get("path"))
+    read = ReadFiles(os.getcwd())
+    with read.recording():
+        name, needs_data = str(settings.get("processor")), not (inputs or {}).get("path")
+        found = processor_loader.load(name, context, needs_data=needs_data)
     used = weights.identity()
     weights.release()
     options = OutputOptions.parse(run.outputs)
@@ -63,7 +70,7 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     with _owned(run, folder, ledger) as owner:
         if run.collected_in is None:
             _check_common(run, folder)
-        begun: Begun = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used))
+        begun: Begun = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used, read))
         with found.running():
             size = ctx.distributed.on_chief(lambda: _batch_size(run, ledger, source, begun, found, context))
             options.expect(begun.schema or {})
@@ -76,6 +83,22 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         if progress is not None:
             progress.end()
         return manifest
+
+
+def _source(ctx: Context, settings: Mapping[str, Any]) -> Path | str | None:
+    """Return the folder or URL of the checkpoint that ``inference.weights`` names.
+
+    :raises SetupError: it needs the control side, and this process runs off-cluster
+    """
+    known, named = ctx._env.source_checkpoint, settings.get("weights")
+    if known is not None or named is None or os.environ.get("DTRAIN_RUN"):
+        return known
+    if not isinstance(named, str) or named.startswith("trial:"):
+        raise SetupError(
+            f"inference.weights is {named}, and only a run of airflow dtrain infer or of a DAG finds that checkpoint. "
+            "Off-cluster, give the folder or URL of a checkpoint."
+        )
+    return named if is_url(named) else Path(named)
 
 
 def _ledger(run: Run) -> Ledger:
@@ -139,11 +162,11 @@ def _sees(folder: OutputFolder, name: str) -> bool:
     return folder.read(name) is not None
 
 
-def _begin(run: Run, ledger: Ledger, source: Input, weights: Any) -> Begun:
+def _begin(run: Run, ledger: Ledger, source: Input, weights: Any, read: ReadFiles) -> Begun:
     """Plan, and open the ledger. Rank 0 alone calls it."""
     ledger.sweep()
     plan = source.plan()
-    facts = fingerprint.facts(run.ctx._env, run.settings, plan.identity, weights)
+    facts = fingerprint.facts(run.ctx._env, run.settings, plan.identity, weights, read.paths())
     known = ledger.open(facts, plan.shards, overwrite=bool(run.outputs.get("overwrite")))
     shards = tuple(ledger.planned())
     entries = ledger.entries()
@@ -163,7 +186,7 @@ def _batch_size(run: Run, ledger: Ledger, source: Input, begun: Begun, found: Pr
         if wanted not in {None, begun.batch_size}:
             raise OtherRunError(
                 f"The output folder {ledger.folder.location} holds results of batches of {begun.batch_size} rows, and "
-                f"inference.batch_size is {wanted}. Use another folder, or set overwrite: true."
+                f"inference.batch_size is {wanted}. Use another folder, or set inference.outputs.overwrite: true."
             )
         return begun.batch_size
     size = wanted or _grown(run, source, begun, found, context)

@@ -68,6 +68,7 @@ class ShardLoop:
         #: An earlier attempt died in a shard that is not known for certain, so one shard at a time is on its way.
         self._is_careful = bool(self._tries)
         self._again: list[Shard] = []
+        self._has_succeeded = False
         self._uncounted = 0
         self._count_at = 0.0
         #: The run was asked to stop, so shards may be missing.
@@ -111,7 +112,11 @@ class ShardLoop:
             else:
                 ahead = self._open_ahead()
                 self._pipeline.compute(work)
-                self._settle()
+                if self._has_succeeded:
+                    self._settle()
+                else:
+                    # Until a shard has succeeded, the code may be wrong: its failure counts before the next shard.
+                    self._drain()
         self.stopped = True
         if ahead is not None:
             ahead.reader.close()
@@ -121,7 +126,7 @@ class ShardLoop:
 
     def _open_next(self) -> Work | None:
         """Begin to read the next shard, or return None when no shard is left."""
-        while (shard := self._claim() or self._next_again()) is not None:
+        while (shard := self._next()) is not None:
             if self._tries.get(shard.index, 0) >= MOST_TRIES:
                 self._give_up(shard, f"it failed {self._tries[shard.index]} times in earlier attempts", None)
                 continue
@@ -131,8 +136,16 @@ class ShardLoop:
             return self._pipeline.read(shard, self._batch_size)
         return None
 
+    def _next(self) -> Shard | None:
+        """Return the next shard. Failed ones come last, unless none has succeeded: then the code may be wrong."""
+        if not self._has_succeeded and self._again:
+            return self._again.pop(0)
+        return self._claim() or self._next_again()
+
     def _open_ahead(self) -> Work | None:
         """Begin to read a shard while another one is computed."""
+        if self._again and not self._has_succeeded:
+            return None
         shard = self._claim()
         if shard is None:
             return None
@@ -193,6 +206,7 @@ class ShardLoop:
         self._check_schema(entry)
         self._ledger.add(entry)
         self._queue.post(entry)
+        self._has_succeeded = True
         facts = {"rows": entry.rows, "bytes": entry.size, "part": entry.part, "sha256": entry.sha256}
         seconds = round(time.monotonic() - work.started_at, 3)
         self._event("shard_done", {"shard": entry.shard, **facts, "seconds": seconds})
@@ -230,7 +244,10 @@ class ShardLoop:
             is_final = tries >= MOST_TRIES
             facts = {"shard": shard.index, "label": shard.label, "error": words, "tries": tries, "is_final": is_final}
             self._event("shard_failed", facts)
-            log.warning("Shard %d (%s) failed, try %d of %d: %s", shard.index, shard.label, tries, MOST_TRIES, words)
+            log.warning(
+                "Shard %d (%s) failed, try %d of %d: %s", shard.index, shard.label, tries, MOST_TRIES, words,
+                exc_info=error if tries == 1 else None,
+            )  # fmt: skip
             if is_final:
                 self._give_up(shard, words, error)
             else:

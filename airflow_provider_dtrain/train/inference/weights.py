@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint import disk, storage
 from airflow_provider_dtrain.train.checkpoint.weights import load_weights, put
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, WeightsError
 
 
 class Weights:
@@ -44,18 +44,21 @@ class Weights:
         """Load the weights into a model. Called by all ranks.
 
         :param where: another checkpoint, which each rank reads itself
-        :raises CheckpointError: there are no weights, or they do not fit
+        :raises WeightsError: there are no weights, or they do not fit
         """
         if where is not None:
             load_weights(plain_model(model), where, index=index, storage_config=self._config)
             return
         if self._source is None:
-            raise CheckpointError(
+            raise WeightsError(
                 "ctx.load_weights() has no checkpoint to load: set inference.weights, or pass a path or URL."
             )
         self._fetch()
         assert self._content is not None
-        put(plain_model(model), self._content, index, str(self._source))
+        try:
+            put(plain_model(model), self._content, index, str(self._source))
+        except CheckpointError as error:
+            raise WeightsError(str(error)) from error
 
     def release(self) -> None:
         """Free the memory of the weights."""
