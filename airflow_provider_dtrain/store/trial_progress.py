@@ -16,6 +16,8 @@ from airflow_provider_dtrain.store.shards import shard_counts
 
 #: Most running trials of one answer whose progress is computed.
 TRIALS_MOST = 500
+#: Running trials whose mean stands for all of an experiment: the latest ones.
+EXPERIMENT_SAMPLE = 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +26,22 @@ class RunningTrial:
 
     experiment_id: int
     progress: TrialProgress
+
+
+def progress_of_experiments(
+    conn: Connection, where: sa.ColumnElement[bool], now: datetime
+) -> dict[int, list[TrialProgress]]:
+    """Return the progress of at most 50 running trials of each experiment.
+
+    :param where: condition on trials
+    """
+    place = sa.func.row_number().over(partition_by=trials.c.experiment_id, order_by=trials.c.id.desc())
+    ranked = sa.select(trials.c.id, place.label("place")).where(trials.c.state == "running", where).subquery()
+    sample = sa.select(ranked.c.id).where(ranked.c.place <= EXPERIMENT_SAMPLE)
+    found: dict[int, list[TrialProgress]] = {}
+    for one in running_progress(conn, trials.c.id.in_(sample), now).values():
+        found.setdefault(one.experiment_id, []).append(one.progress)
+    return found
 
 
 def running_progress(conn: Connection, where: sa.ColumnElement[bool], now: datetime) -> dict[int, RunningTrial]:

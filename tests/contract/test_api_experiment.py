@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 
 from airflow_provider_dtrain.search.importance import importance
+from airflow_provider_dtrain.store import trial_progress
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from testbed.standalone import wait_until
 from testbed.stores import host
@@ -89,6 +90,21 @@ def test_a_running_trial_has_a_progress_and_so_has_its_experiment(api, search):
     search.end(ticket, "completed")
     assert api.get(of)["progress"] is None
     assert api.get(path(search))["progress"] == 1
+
+
+def test_the_latest_running_trials_of_each_experiment_stand_for_its_progress(api, search, monkeypatch):
+    monkeypatch.setattr(trial_progress, "EXPERIMENT_SAMPLE", 1)
+    document = {**DOCUMENT, "searcher": {"name": "random", "max_length": {"batches": 100}, "max_trials": 2}}
+    search.config = search.store.configs.put(document, origins={}).config_id
+    for name, steps in (("first", (10, 50)), ("second", (90, 30))):
+        one = Search(search.store, name=name, run=name)
+        one.config = search.config
+        one.plan(max_trials=2)
+        for number, step in enumerate(steps):
+            ticket = one.start(number, slots=1)
+            one.commit(ticket, {"kind": "report", "step": step, "metrics": {"loss": 1.0}, "at": 100.0})
+    rows = api.get("/experiments", sort="progress", order="desc")["rows"]
+    assert [(row["name"], row["progress"]) for row in rows if row["progress"]] == [("first", 0.5), ("second", 0.3)]
 
 
 def _is_sorted_by_the_progress_that_it_shows(api, search):

@@ -27,7 +27,7 @@ from airflow_provider_dtrain.store.records.pages import (
     PageVersion,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentView
-from airflow_provider_dtrain.store.trial_progress import running_progress
+from airflow_provider_dtrain.store.trial_progress import progress_of_experiments
 
 #: Latest ended trials from which the durations of the next ones are estimated.
 SAMPLE = 50
@@ -127,12 +127,8 @@ class ExperimentTable:
 
     def _running(self, conn: Connection, ids: Sequence[int]) -> dict[int, list[TrialProgress]]:
         """Return the progress of running trials per experiment."""
-        found: dict[int, list[TrialProgress]] = {}
-        if ids:
-            current = sa.and_(trials.c.experiment_id.in_(ids), trials.c.cleared_at.is_(None))
-            for one in running_progress(conn, current, self.db.now()).values():
-                found.setdefault(one.experiment_id, []).append(one.progress)
-        return found
+        current = sa.and_(trials.c.experiment_id.in_(ids), trials.c.cleared_at.is_(None))
+        return progress_of_experiments(conn, current, self.db.now()) if ids else {}
 
     def _expected_end(self, conn: Connection, view: ExperimentView) -> Any:
         """Return the expected end of a running experiment. The cost does not depend on the number of its trials."""

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, metrics, searches, tags, trials
 from airflow_provider_dtrain.store.experiment_views import WITH_SEARCH
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
-from airflow_provider_dtrain.store.trial_progress import running_progress
+from airflow_provider_dtrain.store.trial_progress import progress_of_experiments
 
 #: Digits of a progress whose change is shown.
 PROGRESS_DIGITS = 3
@@ -80,10 +80,8 @@ class ExperimentsVersion:
         newest = tuple(conn.execute(_NEWEST).one())
         known, progress = self._progress
         if newest != known:
-            shares: dict[int, list[float]] = {}
-            for one in running_progress(conn, trials.c.cleared_at.is_(None), now).values():
-                shares.setdefault(one.experiment_id, []).append(one.progress.share or 0.0)
-            means = ((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
-            progress = sorted(means)
+            found = progress_of_experiments(conn, trials.c.cleared_at.is_(None), now)
+            shares = {key: [one.share or 0.0 for one in of] for key, of in found.items()}
+            progress = sorted((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
             self._progress = (newest, progress)
         return progress
