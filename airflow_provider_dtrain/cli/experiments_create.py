@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.inference_progress import inference_words
+from airflow_provider_dtrain.core.inference_progress import inference_words, result_words
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 from airflow_provider_dtrain.listings.trials import progress_of
 from airflow_provider_dtrain.terminal.output import (
@@ -193,7 +193,7 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
     if view is None:
         note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
     elif state == "success":
-        note(f"Experiment {view.experiment_id} succeeded.")
+        note(f"Experiment {view.experiment_id} succeeded{_computed(store, view)}.")
         hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
     else:
         note(f"Experiment {view.experiment_id} failed. {_cause(store, view)}")
@@ -239,6 +239,13 @@ def _run_state(dag_id: str, run_id: str) -> str:
     with create_session() as session:
         query = sa.select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
         return str(session.scalar(query) or "failed")
+
+
+def _computed(store: Store, view: ExperimentView) -> str:
+    """Return what a batch inference has computed in words, empty for any other experiment."""
+    trials = store.trials.list(experiment_id=view.experiment_id, limit=1) if view.max_trials <= 1 else []
+    found = store.shards.counts([trial.trial_id for trial in trials])
+    return "".join(f": {result_words(counts)}" for counts in found.values())
 
 
 def _progress(store: Store, view: ExperimentView, *, is_rough: bool = False) -> str:

@@ -136,6 +136,14 @@ def inference_words(progress: InferenceProgress) -> str:
     return ", ".join(words)
 
 
+def result_words(counts: ShardCounts) -> str:
+    """Return what an ended batch inference has computed, e.g. ``3 of 80 shards computed, ...``."""
+    if not counts.missing:
+        return f"nothing computed, because the output folder had all {counts.total:,} shards"
+    rows = counts.rows_done + counts.done_rows
+    return f"{counts.done:,} of {counts.total:,} shards computed, {rows:,} rows in the output folder"
+
+
 class ShardState(StrEnum):
     """State of a shard. The value is its letter in an answer for many shards."""
 

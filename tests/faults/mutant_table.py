@@ -297,8 +297,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a part has its name before it is on disk",
         path=f"{INFERENCE}/output_folder.py",
-        old="            _sync(file)\n            target.parent",
-        new="            target.parent",
+        old="            _sync(file)\n            _make(target.parent)",
+        new="            _make(target.parent)",
         test="tests/unit/test_inference_delivery.py::test_a_file_is_durable_before_it_has_its_name[deliver]",
     ),
     Mutant(

@@ -52,7 +52,6 @@ async def carried(engine: Engine, ticket: Ticket) -> dict[str, Any]:
     return outcome.result
 
 
-@pytest.mark.each_change
 async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbroken_run(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:  # fmt: skip

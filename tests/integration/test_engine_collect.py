@@ -166,6 +166,7 @@ async def test_a_part_that_arrives_damaged_is_computed_again_and_costs_no_restar
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_host_that_loses_its_disk_after_its_ranks_have_succeeded_computes_only_what_had_not_arrived(
     engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

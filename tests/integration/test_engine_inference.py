@@ -87,6 +87,7 @@ async def test_ranks_use_the_weights_of_a_trained_trial(engine: Engine, place: P
     assert held(engine) == []
 
 
+@pytest.mark.nightly
 async def test_a_rank_that_dies_in_a_shard_costs_no_restart_and_no_row(
     engine: Engine, place: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_second_run_computes_nothing_again(place, alone):
     ranks = well(infer(place, 1, run="t2.1.9"))
 
     assert events(ranks, "shard_started") == []
+    assert ranks[0].said(r"All 20 shards are done in .*: nothing is left to compute")
     (shards,) = events(ranks, "shards")
     assert (shards["total"], shards["missing"], shards["rows"], shards["rows_done"]) == (20, 0, ROWS, ROWS)
     assert len(events(ranks, "manifest")) == len(events(ranks, "validation")) == 1

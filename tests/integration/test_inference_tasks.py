@@ -62,6 +62,7 @@ def infer(place: Path, task_id: str = "infer", **arguments: Any) -> tuple[Any, A
     return operator.execute(found), found["outlet_events"]
 
 
+@pytest.mark.nightly
 def test_an_operator_returns_the_manifest_and_announces_the_folder(place: Path) -> None:
     outputs = {"path": str(place / "out"), "columns": ["id"], "row_id": "row"}
     result, events = infer(place, outputs=outputs)

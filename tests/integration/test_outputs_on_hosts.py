@@ -17,6 +17,7 @@ pytest_plugins = ["testbed.netns.plugin"]
 pytestmark = [pytest.mark.netns, pytest.mark.slow, pytest.mark.usefixtures("quick_looks")]
 
 
+@pytest.mark.nightly
 async def test_a_script_finds_its_snapshot_on_another_host_after_its_own_has_crashed(
     engine: Engine, hosts: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.inference_progress import (
     in_ranges,
     inference_progress,
     inference_words,
+    result_words,
     shard_states,
 )
 from airflow_provider_dtrain.train.inference.publication import ranges
@@ -157,3 +158,10 @@ def test_the_progress_of_a_list_has_shards_and_an_expected_end() -> None:
     slow = replace(COUNTS, total=10**9, missing=10**9, rows=None, rows_done=0, done=1, last_end_s=1e9)
     assert as_trial_progress(progress(slow), now).expected_end == now + timedelta(days=366)
     assert as_trial_progress(progress(replace(COUNTS, is_published=True)), now).expected_end is None
+
+
+def test_the_result_names_what_was_computed_and_what_was_there() -> None:
+    resumed = ShardCounts(total=80, missing=3, rows=20_000, rows_done=19_250, done=3, done_rows=750)
+    assert result_words(resumed) == "3 of 80 shards computed, 20,000 rows in the output folder"
+    finished = ShardCounts(total=80, missing=0, rows=20_000, rows_done=20_000, is_published=True)
+    assert result_words(finished) == "nothing computed, because the output folder had all 80 shards"

@@ -49,7 +49,7 @@ def _noted(history: History) -> Iterator[TimelineEntry]:
             kind=TimelineKind.FIRST_STEP,
             attempt=number,
             host=note.host,
-            text=f"Rank 0 finished its first training step on {note.host}{took}.",
+            text=f"Rank 0 finished its first batch on {note.host}{took}.",
             detail={"after_s": after_s},
         )
     for note in history.notes_of(TimelineKind.HOST_EXCLUDED):

@@ -79,13 +79,15 @@ def duration(seconds: float) -> str:
 
 
 def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, batch_size: int) -> Progress | None:
-    """Report what is to be done, and return the running progress on rank 0."""
+    """Report what is to be done, and return the running progress on rank 0, None if nothing is missing."""
     if not run.is_chief:
         return None
     missing = [begun.shards[index] for index in begun.missing]
     total = _rows(begun.shards)
     done = sum(entry.rows_read for entry in begun.entries)
-    if begun.entries or begun.skipped:
+    if not missing:
+        log.info("All %d shards are done in %s: nothing is left to compute", len(begun.shards), folder.location)
+    elif begun.entries or begun.skipped:
         log.info(
             "%d of %d shards are done in %s; computing the rest", len(begun.entries), len(begun.shards), folder.location
         )
@@ -103,6 +105,8 @@ def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, bat
         },
         sync=True,
     )
+    if not missing:
+        return None
     progress = Progress(queue, len(missing), _rows(missing))
     progress.start()
     return progress
