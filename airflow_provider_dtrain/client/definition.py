@@ -18,9 +18,10 @@ from airflow_provider_dtrain.terminal.output import Function
 
 #: Arguments of every command.
 SERVER = Arg(
-    ("--server",), help="URL of Airflow's API server (default: DTRAIN_SERVER, else that of the last login)",
+    ("--server",),
+    help="URL of Airflow's API server (default: DTRAIN_SERVER, else that of the last login)",
     metavar="URL",
-)  # fmt: skip
+)
 CA = Arg(("--ca",), help="File of certificates to trust instead of the system's (default: DTRAIN_CA)", metavar="FILE")
 _USERNAME = Arg(("--username",), help="Name of the user (default: asked)", metavar="NAME")
 _STDIN = Arg(("--password-stdin",), help="Read the password from standard input", action="store_true")

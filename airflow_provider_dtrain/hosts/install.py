@@ -15,8 +15,8 @@ _MARK = "DTRAIN-INSTALL "
 # The interpreter may be of any version, including Python 2. Hosts often share home directories, so two hosts may
 # install at the same time, hence the random name and the rename. A folder whose files are complete stays, because
 # supervisors may run from it. Its bytecode is removed, in case that was damaged. A damaged folder is repaired file by
-# file: while two renames swap it, another installer and a supervisor that starts would find no folder. Only a folder
-# that cannot be repaired, for example with a folder in the place of a file, is swapped.
+# file: while two renames swap it, another installer and a supervisor that starts would find no folder. If a file cannot
+# be replaced, for example because a folder has its name, the whole folder is swapped.
 _BOOTSTRAP = """
 import sys
 def say(words):

@@ -97,7 +97,7 @@ async def test_outputs_are_listed_and_downloaded_from_the_copy_or_from_the_host(
 
 async def test_of_a_program_of_the_training_library_only_tensorboard_files_are_kept(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
     ticket = engine.submit(script("3 -1 never joins", restarts=0, tensorboard=True))
     await completed(engine, ticket)

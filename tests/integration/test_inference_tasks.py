@@ -92,9 +92,14 @@ def test_a_deferred_operator_announces_the_folder_when_its_trigger_has_fired(
 
     def operator() -> BatchInferenceOperator:
         return BatchInferenceOperator(
-            task_id="infer", config={"model_dir": "code"}, processor="processors:Model", slots=1, deferrable=True,
-            inputs={"path": str(place / "in"), "shard_rows": 50}, outputs=str(place / "out"),
-        )  # fmt: skip
+            task_id="infer",
+            config={"model_dir": "code"},
+            processor="processors:Model",
+            slots=1,
+            deferrable=True,
+            inputs={"path": str(place / "in"), "shard_rows": 50},
+            outputs=str(place / "out"),
+        )
 
     with pytest.raises(TaskDeferred) as deferred:
         operator().execute(context(place, "infer"))

@@ -35,7 +35,7 @@ async def code_of(args: Namespace, command: Callable[[Namespace], None] = trials
 @pytest.mark.parametrize("how", ["", pytest.param("trains", marks=[pytest.mark.nightly, pytest.mark.torch])])
 async def test_the_stacks_of_running_ranks_are_shown_and_the_ranks_run_on(
     engine: Engine, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
     document = {**config("", slots=2), "entrypoint": f"python stacked.py {how}"}
     ticket = engine.submit(document)

@@ -120,8 +120,12 @@ def test_dtrain_runs_where_neither_airflow_nor_another_library_is_installed(serv
     server = serve(answers(200, {"rows": []}))
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_AIRFLOW, server.url],
-        capture_output=True, text=True, cwd=ROOT, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        check=False,
+    )
     assert done.stderr == ""
     assert done.stdout.endswith("[]\n0\n")
 

@@ -33,8 +33,9 @@ def environment(argv: list[str], work: str = "/run/t1/work") -> dict[str, str]:
     folder = SimpleNamespace(
         file=lambda name: work if name == "work" else f"/run/t1/{name}",
         layout=SimpleNamespace(library=lambda digest: f"/lib/{digest}"),
-        name="t1", path="/run/t1",
-    )  # fmt: skip
+        name="t1",
+        path="/run/t1",
+    )
     plan = {"ranks": [1], "env": {"PYTHONPATH": "/mine"}, "library": "abc", "argv": argv}
     rank = {"rank": 0, "env": {}, "device": None}
     return rank_environment(plan, rank, folder, {"master_addr": "a", "master_port": 1}, {})  # type: ignore[arg-type]

@@ -127,8 +127,9 @@ def test_rank_0_is_the_cause_also_if_its_supervisor_had_ended_it_after_its_error
     found = cause(GangEnd(exits=[left(1, at=1.0, message=WAITED), left(2, at=2.0, message=WAITED), refused]))
     assert isinstance(found, errors.RankFailedError)
     assert (found.rank, str(found).splitlines()[0]) == (
-        0, "Rank 0 on host 'h0' failed first (signal 15): InputError: the input is empty"
-    )  # fmt: skip
+        0,
+        "Rank 0 on host 'h0' failed first (signal 15): InputError: the input is empty",
+    )
 
 
 def test_a_rank_that_waited_names_the_error_of_rank_0_if_that_one_left_no_record() -> None:

@@ -68,10 +68,15 @@ def compute(ledger, process=lambda batch, index: {"label": batch}, **options):
     """Compute the shard, and return the work and the entries."""
     entries = []
     pipeline = Pipeline(
-        Rows(), lambda: PartOutput(ledger, OutputOptions.parse(options)), process, begin=lambda *_: None,
-        move=lambda batch: batch, beat=lambda _: None, record=lambda work, entry: entries.append((work, entry)),
+        Rows(),
+        lambda: PartOutput(ledger, OutputOptions.parse(options)),
+        process,
+        begin=lambda *_: None,
+        move=lambda batch: batch,
+        beat=lambda _: None,
+        record=lambda work, entry: entries.append((work, entry)),
         pins=False,
-    )  # fmt: skip
+    )
     work = pipeline.read(SHARD, 2)
     pipeline.compute(work)
     pipeline.close()
@@ -210,10 +215,15 @@ def compute_slowly(ledger, process):
 
     entries = []
     pipeline = Pipeline(
-        Rows(), lambda: Late(ledger, OutputOptions.parse({})), process, begin=lambda *_: None,
-        move=lambda batch: batch, beat=lambda _: None, record=lambda work, entry: entries.append((work, entry)),
+        Rows(),
+        lambda: Late(ledger, OutputOptions.parse({})),
+        process,
+        begin=lambda *_: None,
+        move=lambda batch: batch,
+        beat=lambda _: None,
+        record=lambda work, entry: entries.append((work, entry)),
         pins=False,
-    )  # fmt: skip
+    )
     pipeline.compute(pipeline.read(SHARD, 2))
     computed.set()
     pipeline.close()

@@ -245,9 +245,14 @@ class ShardLoop:
             facts = {"shard": shard.index, "label": shard.label, "error": words, "tries": tries, "is_final": is_final}
             self._event("shard_failed", facts)
             log.warning(
-                "Shard %d (%s) failed, try %d of %d: %s", shard.index, shard.label, tries, MOST_TRIES, words,
+                "Shard %d (%s) failed, try %d of %d: %s",
+                shard.index,
+                shard.label,
+                tries,
+                MOST_TRIES,
+                words,
                 exc_info=error if tries == 1 else None,
-            )  # fmt: skip
+            )
             if is_final:
                 self._give_up(shard, words, error)
             else:
