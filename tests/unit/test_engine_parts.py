@@ -50,6 +50,7 @@ def test_a_failure_cannot_name_a_class_outside_the_tree() -> None:
         ("airflow_provider_dtrain.train.errors.SchemaError: other types", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.FolderInUseError: by run t2.1.4", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.UnusableFolderError: denied", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.WeightsError: another model", errors.TrainingRefusedError),
         (
             "airflow_provider_dtrain.train.errors.LeaderFailedError: Rank 0 failed in a call that only rank 0 runs: "
             "InputError: the input is empty",
