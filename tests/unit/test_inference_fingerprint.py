@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def test_a_file_of_the_code_folder_that_the_processor_reads_belongs_to_the_code(
     read = ReadFiles(tmp_path)
     with read.recording():
         Path("weights.pt").read_bytes()
-        os.close(os.open(tmp_path / "below" / "labels.json", os.O_RDONLY))
+        os.close(os.open(os.fsencode(tmp_path / "below" / "labels.json"), os.O_RDONLY))
+        sys.audit("open", "of another library")
         Path("written.txt").write_text("2")
         Path("module.py").read_text()
         Path(__file__).read_text()

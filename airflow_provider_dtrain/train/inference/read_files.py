@@ -46,14 +46,15 @@ class ReadFiles:
         return sorted(map(Path, {*chosen, *self._opened_elsewhere()}))
 
     def _on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_on or event != "open":
+        # Any code may raise an event of this name.
+        if not self._is_on or event != "open" or len(arguments) != 3:
             return
         path, _, flags = arguments
         if isinstance(flags, int) and flags & _WRITES:
             return
-        if isinstance(path, (str, os.PathLike)):
-            named = os.fspath(path)
-            if isinstance(named, str) and _is_data(named):
+        if isinstance(path, (str, bytes, os.PathLike)):
+            named = os.fsdecode(path)
+            if _is_data(named):
                 self._found.add(os.path.abspath(named))
 
     def _opened_elsewhere(self) -> Iterable[str]:
