@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,8 @@ from fastapi.responses import JSONResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.datastructures import State
 from starlette.middleware import Middleware
+
+from airflow_provider_dtrain.api.garbage import Garbage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,10 +43,7 @@ def application() -> FastAPI:
     except ImportError as error:
         log.error("The pages of the dtrain provider are closed: this version of Airflow lacks %s", error)
         return closed_app(str(error))
-    # The code of Airflow's server is half a million objects that live as long as the process. A full garbage collection
-    # examined them all, and took half a second of the request that it fell into.
-    gc.collect()
-    gc.freeze()
+    Garbage().start()
     return app
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from airflow_provider_dtrain.core.search.dimensions import Dimension
-from airflow_provider_dtrain.search.importance import ImportanceResult, importance
+from airflow_provider_dtrain.core.search.importance import ImportanceResult, importance
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from airflow_provider_dtrain.search.importance import importance
+from airflow_provider_dtrain.core.search.importance import importance
 from airflow_provider_dtrain.store import trial_progress
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from testbed.standalone import wait_until

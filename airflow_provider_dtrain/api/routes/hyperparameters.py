@@ -18,7 +18,7 @@ from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.dimensions import Dimension, dimensions
-from airflow_provider_dtrain.search.importance import MOST, ImportanceResult
+from airflow_provider_dtrain.core.search.importance import MOST, ImportanceResult
 from airflow_provider_dtrain.store.records.pages import TrialColumns
 from airflow_provider_dtrain.store.store import Store
 

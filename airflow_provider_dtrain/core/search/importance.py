@@ -1,29 +1,21 @@
-"""Importance of hyperparameters: their shares in reaching a good metric, by Optuna's PED-ANOVA.
-
-Source: Watanabe et al., "PED-ANOVA: Efficiently Quantifying Hyperparameter Importance in Arbitrary Subspaces",
-IJCAI 2023. Of Optuna's evaluators it is the one that needs no scikit-learn.
-"""
+"""Importance of hyperparameters: their shares in reaching a good metric, by PED-ANOVA."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from airflow_provider_dtrain.core.search.dimensions import Dimension, value_at
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
+from airflow_provider_dtrain.core.search.ped_anova import CELLS_MOST, best_trials, cell_of, divergence
 
 #: Fewest trials with a metric. With fewer, the estimate is noise.
 FEWEST: Final = 10
 #: Most trials that are evaluated, the latest ones.
 MOST: Final = 1000
-METHOD: Final = "Optuna's PED-ANOVA: share of each hyperparameter in reaching the best tenth of the trials"
+METHOD: Final = "PED-ANOVA: share of each hyperparameter in reaching the best tenth of the trials"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +41,6 @@ def importance(
     varying = [one for one in dimensions if one.kind != "const"]
     if not varying:
         return _none("All hyperparameters are constant.")
-    if importlib.util.find_spec("optuna") is None:
-        return _none(
-            "Optuna is not installed on the API server. Install it there with: "
-            "pip install 'airflow-provider-dtrain[optuna]'"
-        )
     judged = [(hparams, metric) for hparams, metric in trials if metric is not None and math.isfinite(metric)]
     usable = [
         (values, metric) for hparams, metric in judged[-MOST:] if (values := _values(varying, hparams)) is not None
@@ -63,8 +50,6 @@ def importance(
     if len({metric for _, metric in usable}) == 1:
         return _none("All trials have the same metric.")
     found = _evaluated(varying, usable, smaller_is_better=smaller_is_better)
-    if not found:
-        return _none("The trials do not differ enough.")
     words = f"{METHOD}, from {len(usable)} trials"
     return ImportanceResult(shares=dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))), note=words)
 
@@ -76,26 +61,27 @@ def _none(note: str) -> ImportanceResult:
 def _evaluated(
     varying: Sequence[Dimension], usable: Sequence[tuple[Mapping[str, Any], float]], *, smaller_is_better: bool
 ) -> dict[str, float]:
-    import optuna
-    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+    """Return the share of each hyperparameter. They are equal if no hyperparameter matters."""
+    best = best_trials([metric if smaller_is_better else -metric for _, metric in usable])
+    found = {one.name: _importance(one, [values[one.name] for values, _ in usable], best) for one in varying}
+    total = sum(found.values())
+    return {name: value / total if total else 1.0 / len(found) for name, value in found.items()}
 
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            study = optuna.create_study(direction="minimize" if smaller_is_better else "maximize")
-            distributions = {one.name: _distribution(one) for one in varying}
-            study.add_trials(
-                [
-                    optuna.trial.create_trial(params=dict(values), distributions=distributions, value=metric)
-                    for values, metric in usable
-                ]
-            )
-            found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
-    finally:
-        optuna.logging.set_verbosity(before)
-    return {name: float(share) for name, share in found.items() if math.isfinite(share)}
+
+def _importance(of: Dimension, values: Sequence[Any], best: Sequence[bool]) -> float:
+    if of.kind == "categorical":
+        choices = _choices(of)
+        places = {choice: place for place, choice in enumerate(choices)}
+        return divergence([places[value] for value in values], best, len(choices), ordered=False)
+    low, high = of.minimum or 0.0, of.maximum or 0.0
+    if of.kind == "int":
+        low, high = int(low), int(high)
+    number = min(int(high) - int(low) + 1, CELLS_MOST) if of.kind == "int" else CELLS_MOST
+    if of.is_log and low > 0:
+        low, high, values = math.log(low), math.log(high), [math.log(value) for value in values]
+    if high / 2 <= low / 2:
+        return 0.0
+    return divergence([cell_of(value, low, high, number) for value in values], best, number, ordered=True)
 
 
 def _values(varying: Sequence[Dimension], hparams: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -121,14 +107,3 @@ def _is_inside(of: Dimension, value: float) -> bool:
 
 def _choices(of: Dimension) -> list[str]:
     return list(dict.fromkeys(json.dumps(value, sort_keys=True, default=str) for value in of.values or ()))
-
-
-def _distribution(of: Dimension) -> BaseDistribution:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if of.kind == "categorical":
-        return CategoricalDistribution(_choices(of))
-    low, high = of.minimum or 0.0, of.maximum or 0.0
-    if of.kind == "int":
-        return IntDistribution(int(low), int(high))
-    return FloatDistribution(low, high, log=of.is_log and low > 0)
