@@ -215,7 +215,8 @@ def why_no_checkpoint(path: str) -> str | None:
             return "it is not a folder"
         with open(os.path.join(path, "metadata.json"), "rb") as file:
             metadata = json.loads(file.read(MAX_LINE))
-        known = {"metadata.json", *metadata["files"]}
+        # Files of a program may be in subfolders.
+        known = {"metadata.json", *(name.partition("/")[0] for name in metadata["files"])}
         if not isinstance(metadata["step"], int) or not isinstance(metadata["format"], int):
             return "its metadata.json was not written by the training library"
         strangers = sorted(set(os.listdir(path)) - known)

@@ -40,6 +40,7 @@ from airflow_provider_dtrain.train.errors import (
     InvalidHP,
     LeaderFailedError,
     LimitError,
+    LostRankError,
     MetricError,
     MissingMetricError,
     NonFiniteLossError,
@@ -74,6 +75,7 @@ __all__ = [
     "InvalidHP",
     "LeaderFailedError",
     "LimitError",
+    "LostRankError",
     "MetricError",
     "MissingMetricError",
     "NonFiniteLossError",
@@ -97,6 +99,7 @@ __all__ = [
 #: Name -> submodule, imported on first use because it imports torch. If both are equal, the name is the submodule.
 _LATER = {
     **dict.fromkeys(("BatchProcessor", "InferenceContext"), "inference.processor"),
+    "SavedFiles": "checkpoint.files",
     "load_weights": "checkpoint.weights",
     "optim": "optim",
     "pytorch": "pytorch",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train import sharded_tensors
+from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints, SavedFiles
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context_exit import Ending
 from airflow_provider_dtrain.train.data import batch_size
@@ -20,7 +23,7 @@ from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.gradients.lr_schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
-from airflow_provider_dtrain.train.prepared import Prepared
+from airflow_provider_dtrain.train.prepared import Prepared, is_average
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.process.heartbeat import HERE
@@ -30,6 +33,7 @@ from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
 from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
@@ -82,7 +86,7 @@ class Context(Ending):
         #: The trial's hyperparameters and its seed, the same on all ranks.
         self.hparams = hparams
         self.seed = seed
-        #: torch.device of this rank.
+        #: torch.device of this rank; None without PyTorch.
         self.device = device
         #: The effective experiment configuration; empty off-cluster.
         self.config: Mapping[str, Any] = env.config
@@ -96,6 +100,8 @@ class Context(Ending):
         self._streams_apart = self._stepped = False
         self._schedules = Schedules()
         self._datasets = DatasetComparison(distributed)
+        self._files = FileCheckpoints(env, distributed, saver)
+        self._pace: Pace | None = None
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
@@ -141,15 +147,18 @@ class Context(Ending):
         return self._env.rank == 0
 
     @property
-    def should_stop(self) -> bool:
+    def should_stop(self) -> StopAnswer:
         """True once the trial must stop or pause, or has trained long enough.
 
         A loop of the script's own then saves a checkpoint and ends. Reading it never communicates, so a single rank may
         read it. The value is the same on all ranks: they agree on it every ``scheduling_unit`` calls of :meth:`step`,
-        and in each :meth:`sync`, :meth:`report_validation` with ``average``, :meth:`save_checkpoint` and epoch of
-        :meth:`epochs`.
+        and in each :meth:`sync`, :meth:`report_validation` with ``average``, :meth:`save_checkpoint`,
+        :meth:`checkpoint` and epoch of :meth:`epochs`.
+
+        A loop without :meth:`step`, of any framework, calls it in each step instead: ``if ctx.should_stop(step)``. The
+        ranks then agree about once a second. All ranks must call it.
         """
-        return self._has_reached or self._sees_stop()
+        return StopAnswer(self._has_reached or self._sees_stop(), self._ask_to_stop)
 
     @property
     def stop_requested(self) -> bool:
@@ -159,7 +168,9 @@ class Context(Ending):
 
     # -- training --------------------------------------------------------------------------------------------------
 
-    def prepare(self, *objects: Any, scheduler_step: str = "batch", find_unused_parameters: bool = False) -> Any:
+    def prepare(
+        self, *objects: Any, scheduler_step: str = "batch", find_unused_parameters: bool = False, wrap: bool = True
+    ) -> Any:
         """Return the objects ready for training: a tuple in the given order, or the only object itself.
 
         Models go to the device and, with more than one rank, into DistributedDataParallel. Optimizers, schedulers
@@ -170,6 +181,8 @@ class Context(Ending):
             ``epoch`` (in :meth:`epochs`, before each epoch except the first), ``manual`` (by the script).
             ReduceLROnPlateau is always manual, because it needs a metric
         :param find_unused_parameters: for models that do not use every parameter in every step
+        :param wrap: False: models are neither moved nor put into DistributedDataParallel, because they are parallel
+            already or because no optimizer trains them. An ``AveragedModel`` is never put into it
         :raises SetupError: an object's type or ``scheduler_step`` is not supported, or an object's parameters are
             sharded over the ranks, which checkpoints cannot hold
         """
@@ -179,7 +192,9 @@ class Context(Ending):
             if self._saver.policy["keep"] != "none":
                 sharded_tensors.refuse_item(item)
             kind = self._prepared.add(item)
-            if kind == "model":
+            if kind == "model" and wrap and is_average(item):
+                item.to(self.device)
+            elif kind == "model" and wrap:
                 item = self._gradients.wrap_model(item, find_unused_parameters=find_unused_parameters)
                 self._prepared.models[-1] = item
                 self._timings.watch_model(item)
@@ -192,6 +207,18 @@ class Context(Ending):
             self._streams_apart = True
             seeding.seed_everything(seeding.derive(self.seed, "rank", self.distributed.get_rank()))
         return ready[0] if len(ready) == 1 else tuple(ready)
+
+    def register(self, **objects: Any) -> None:
+        """Add objects to checkpoints by name. They are neither moved nor wrapped.
+
+        For averages of weights, counters and samplers. The order of the names does not matter. Called before
+        :meth:`restore_checkpoint`.
+
+        :param objects: name -> object with ``state_dict`` and ``load_state_dict``
+        :raises SetupError: an object has no state, or its name is taken
+        """
+        for name, item in objects.items():
+            self._prepared.register(name, item)
 
     def to_device(self, batch: Any) -> Any:
         """Return the batch on this rank's device, including tensors inside lists, tuples and dicts."""
@@ -442,12 +469,7 @@ class Context(Ending):
         """
         self._last_step = step
         self._meet()
-        metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
-        facts = {
-            "epoch": self._progress.epoch,
-            "metrics": metrics,
-            "global_batch_size": self.hparams.get("global_batch_size"),
-        }
+        facts = self._facts_of(step)
         with self._timings.of("checkpoint"):
             path = self._saver.save(
                 step, {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}, facts
@@ -474,6 +496,39 @@ class Context(Ending):
             batch_size.suggest_weak_scaling(metadata, self.distributed.get_size(), batch)
         return self._last_step
 
+    def checkpoint(
+        self, step: int, *, metadata: Mapping[str, Any] | None = None
+    ) -> contextlib.AbstractContextManager[Path]:
+        """Return a context manager that yields a folder. The files that the block writes to it become a checkpoint.
+
+        For programs that save their state themselves, with any framework. Called by all ranks: the files of all ranks
+        together are the checkpoint, at any depth. Two ranks may write the same name only with the same content. Rank 0
+        computes checksums and gives the checkpoint its name in the background. A program that is killed leaves no part
+        of it. When the block raises on a rank, there is no checkpoint, and the other ranks raise CheckpointError.
+
+        :param metadata: JSON values that :meth:`latest_checkpoint` returns, the same on all ranks
+        :raises CheckpointError: the files or the metadata cannot be saved, or the previous save failed
+        """
+        self._last_step = step
+        self._meet()
+        return self._files.write(step, metadata or {}, self._facts_of(step))
+
+    def latest_checkpoint(self) -> SavedFiles | None:
+        """Return the newest intact checkpoint of :meth:`checkpoint`: folder, step, metadata. None without one.
+
+        Without one, a trial gets ``searcher.source_checkpoint`` if the configuration names it, with ``is_source`` set.
+        Called by all ranks, before the training loop. Each rank gets a folder with the files of all ranks that wrote
+        it, on its own host.
+
+        :raises CheckpointError: the newest checkpoint was written by :meth:`save_checkpoint`
+        """
+        found = self._files.latest()
+        if found is not None and not found.is_source:
+            self._last_step = found.step
+            # The program may have had nothing left to train.
+            self._batches = max(self._batches, 1)
+        return found
+
     def restore(self) -> int:
         """Former name of :meth:`restore_checkpoint`."""
         warn_renamed("ctx.restore", "ctx.restore_checkpoint")
@@ -483,6 +538,29 @@ class Context(Ending):
 
     def __enter__(self) -> Context:
         return self
+
+    def _facts_of(self, step: int) -> dict[str, Any]:
+        """Return the metadata of a checkpoint."""
+        metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
+        return {
+            "epoch": self._progress.epoch,
+            "metrics": metrics,
+            "global_batch_size": self.hparams.get("global_batch_size"),
+        }
+
+    def _ask_to_stop(self, step: int) -> bool:
+        """Agree with the other ranks about once a second. Return whether the trial must stop."""
+        self._last_step = step
+        HERE.moves += 1
+        if self._pace is None:
+            self._pace = Pace(self._unit)
+            self._reporter.meets = True
+            if not self._stepped:
+                self._writer.write("first_step", {})
+        if self._pace.is_due():
+            self._meet()
+            self._pace.begin(-self.distributed.largest(-self._pace.proposal()))
+        return bool(self.should_stop)
 
     def _sees_stop(self) -> bool:
         """Return whether the trial must stop or pause. If so, the end of the program is not the end of training."""

@@ -121,6 +121,10 @@ class Distributed:
             dist.gather_object(value, values, dst=0, group=self._group)
         return values
 
+    def gather_bytes(self, content: bytes) -> list[bytes] | None:
+        """Return every rank's bytes, in order of rank, on rank 0, and None on the other ranks."""
+        return self.gather(content)
+
     def broadcast(self, value: Any = None) -> Any:
         """Return rank 0's value on every rank."""
         if self._group is None:

@@ -28,6 +28,7 @@
     │       ├── FolderInUseError   another run writes to it, or has taken it over
     │       └── OtherRunError    it holds results of other inputs, code, weights or settings
     ├── BadShardError            a shard of a batch inference failed too often
+    ├── LostRankError            a rank has left while other ranks wait for its message
     └── LeaderFailedError        rank 0 or local rank 0 failed while other ranks waited for it
 """
 
@@ -160,6 +161,10 @@ class OtherRunError(OutputFolderError):
 
 class BadShardError(TrainError):
     """Raised when a shard of a batch inference failed too often."""
+
+
+class LostRankError(TrainError):
+    """Raised when a rank has left, or does not answer, while other ranks wait for its message."""
 
 
 class LeaderFailedError(TrainError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import importlib.util
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.train import plain_ranks
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
@@ -32,6 +34,8 @@ from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECI
 from airflow_provider_dtrain.train.search.rungs import Rungs
 
 DEFAULT_TIMEOUT_S = 1800.0
+#: Backend of ranks that do not use PyTorch.
+SOCKETS = "sockets"
 
 _live: list[Context] = []
 
@@ -56,7 +60,8 @@ def init(
     :param seed: off-cluster only, because a trial has its own. Default: ``reproducibility.experiment_seed`` of
         ``config``, else 0
     :param device: e.g. ``cpu``; default: the rank's GPU when one is visible
-    :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU
+    :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU. ``sockets``: PyTorch is not imported, and
+        ``ctx.device`` is None; the default where PyTorch is not installed
     :param timeout_s: time limit of an exchange between the ranks, seconds
     :param checkpoint_dir: off-cluster only: folder or URL such as ``s3://bucket/prefix`` that checkpoints are written
         to and ``restore`` reads. Default: a new folder below ``checkpoints/``, so that a second start begins anew
@@ -78,11 +83,13 @@ def init(
     failure.install(env.error_path, env.rank)
     # Before the ranks join, where a rank that waits for the others is worth a look.
     stacks.install(env.events_path)
-    chosen = choose_device(env, device)
-    backend = backend or ("nccl" if chosen.type == "cuda" else "gloo")
-    distributed = join(env, backend=backend, timeout_s=timeout_s)
+    chosen, backend = _device_and_backend(env, device, backend)
+    if backend == SOCKETS:
+        distributed = plain_ranks.join(env, timeout_s=timeout_s)
+    else:
+        distributed = join(env, backend=backend, timeout_s=timeout_s)
     trial_seed = env.seed if env.seed is not None else seed or 0
-    if (env.config.get("reproducibility") or {}).get("deterministic"):
+    if backend != SOCKETS and (env.config.get("reproducibility") or {}).get("deterministic"):
         seeding.make_deterministic()
     seeding.seed_everything(trial_seed)
     context = _build(
@@ -96,13 +103,30 @@ def init(
         timeout_s,
     )
     HERE.begin(env.run_dir, env.rank, lambda: context._batches)
-    context._writer.write("init", {"device": str(chosen), "backend": backend, "torch": _torch_version()})
+    facts = {"device": str(chosen or "cpu"), "backend": backend}
+    context._writer.write("init", facts if backend == SOCKETS else {**facts, "torch": _torch_version()})
     _live.append(context)
     if env.on_cluster or env.world_size > 1:
         fast_exit.install()
     # Registered after torch was imported, so it runs before torch's own exit handlers.
     atexit.register(context.leave)
     return context
+
+
+def _device_and_backend(env: Environment, device: str | None, backend: str | None) -> tuple[Any, str]:
+    """Return the torch device, None without PyTorch, and the name of the backend.
+
+    :raises SetupError: PyTorch is asked for and not installed
+    """
+    if backend == SOCKETS or importlib.util.find_spec("torch") is None:
+        if backend not in {None, SOCKETS} or device not in {None, "cpu"}:
+            raise SetupError(
+                f"dtrain.init(device={device!r}, backend={backend!r}) needs PyTorch, which {sys.executable} does not "
+                "have. Install torch where the ranks run, or leave both out for another framework."
+            )
+        return None, SOCKETS
+    chosen = choose_device(env, device)
+    return chosen, backend or ("nccl" if chosen.type == "cuda" else "gloo")
 
 
 def _build(

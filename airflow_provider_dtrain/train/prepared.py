@@ -22,6 +22,8 @@ class Prepared:
         self.schedulers: list[Any] = []
         #: Anything else with ``state_dict`` and ``load_state_dict``.
         self.others: list[Any] = []
+        #: Position in ``others`` -> name that the program registered the object by.
+        self.names: dict[int, str] = {}
         self._on_save: Callable[[dict[str, Any]], None] | None = None
         self._on_load: Callable[[dict[str, Any]], None] | None = None
 
@@ -33,9 +35,32 @@ class Prepared:
     def __len__(self) -> int:
         return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.others)
 
+    def register(self, name: str, item: Any) -> None:
+        """Add one object under a name. It is neither moved nor wrapped.
+
+        :raises SetupError: the name is taken, or the object has no state
+        """
+        if name in self.names.values():
+            raise SetupError(f"ctx.register was given two objects of the name {name!r}. Use another name.")
+        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
+            raise SetupError(
+                f"ctx.register takes objects with state_dict and load_state_dict, got {type(item).__name__} "
+                f"for {name!r}."
+            )
+        self.names[len(self.others)] = name
+        self.others.append(item)
+
     def add(self, item: Any) -> str:
-        """Add one object. Return its kind: model, optimizer, scheduler or other."""
-        import torch
+        """Add one object. Return its kind: model, optimizer, scheduler or other.
+
+        :raises SetupError: its type is not supported, or PyTorch is not installed
+        """
+        try:
+            import torch
+        except ImportError as error:
+            raise SetupError(
+                "ctx.prepare needs PyTorch, which is not installed. Save files of other frameworks with ctx.checkpoint."
+            ) from error
 
         schedulers = (torch.optim.lr_scheduler.LRScheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
         if isinstance(item, torch.nn.Module):
@@ -68,6 +93,8 @@ class Prepared:
             kind: [unwrap(item).state_dict() for item in items] if items is not self.others else others
             for kind, items in self._groups().items()
         }
+        if self.names:
+            state["names"] = dict(self.names)
         if self._on_save is not None:
             self._on_save(state)
         return state
@@ -93,8 +120,9 @@ class Prepared:
         if self._on_load is not None:
             state = dict(state)
             self._on_load(state)
+        others = self._in_my_order(state.get("others", []), state.get("names") or {})
         for kind, items in self._groups().items():
-            saved = state.get(kind, [])
+            saved = others if kind == "others" else state.get(kind, [])
             if len(saved) != len(items):
                 raise CheckpointError(
                     f"The checkpoint holds {len(saved)} {kind}, but ctx.prepare was given {len(items)}. Prepare the "
@@ -102,6 +130,24 @@ class Prepared:
                 )
             for index, (item, values) in enumerate(zip(items, saved)):
                 self._load_one(kind, index, unwrap(item), values)
+
+    def _in_my_order(self, saved: list[Any], names: Mapping[int, str]) -> list[Any]:
+        """Return the saved states of ``others`` in the order of this program: named ones may have changed places.
+
+        :raises CheckpointError: the names differ
+        """
+        mine, theirs = set(self.names.values()), set(names.values())
+        if mine != theirs:
+            differing = ", ".join(sorted(mine ^ theirs))
+            raise CheckpointError(
+                f"The checkpoint and ctx.register differ in {differing}: registered here are "
+                f"{', '.join(sorted(mine)) or 'none'}, saved are {', '.join(sorted(theirs)) or 'none'}. Register the "
+                "same names before ctx.restore_checkpoint()."
+            )
+        by_name = {name: saved[index] for index, name in names.items()}
+        unnamed = iter([state for index, state in enumerate(saved) if index not in names])
+        ordered = [by_name[self.names[i]] if i in self.names else next(unnamed, None) for i in range(len(self.others))]
+        return ordered if len(saved) == len(self.others) else saved
 
     def _load_one(self, kind: str, index: int, item: Any, values: Any) -> None:
         try:
@@ -123,6 +169,13 @@ class Prepared:
 def unwrap(model: Any) -> Any:
     """Return the user's module inside DistributedDataParallel, or the object itself."""
     return model.module if type(model).__name__ == "DistributedDataParallel" else model
+
+
+def is_average(model: Any) -> bool:
+    """Return whether a module holds averaged weights, which no optimizer trains."""
+    from torch.optim.swa_utils import AveragedModel
+
+    return isinstance(model, AveragedModel)
 
 
 def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_parameters: bool) -> Any:

@@ -249,3 +249,41 @@ def test_torchrun_runs_the_same_script(tmp_path):
     # Both ranks share torchrun's output, where lines can mix, so each rank writes its own file.
     assert {path.name: path.read_text() for path in tmp_path.glob("*.txt")} == {"0.txt": "of 2: 3", "1.txt": "of 2: 3"}
     assert "effective global batch size is 6" in done.stderr
+
+
+def test_averages_and_registered_objects_are_not_put_into_ddp_and_resume_by_name(tmp_path):
+    script_path = script(
+        tmp_path,
+        """
+        class Count:
+            def __init__(self): self.n = 0
+            def state_dict(self): return {"n": self.n}
+            def load_state_dict(self, state): self.n = state["n"]
+
+        with dtrain.init() as ctx:
+            model = torch.nn.Linear(4, 1)
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            average = torch.optim.swa_utils.AveragedModel(model)
+            model, optimizer, average = ctx.prepare(model, optimizer, average)
+            teacher = ctx.prepare(torch.nn.Linear(4, 1), wrap=False)
+            one, two, other = Count(), Count(), torch.optim.swa_utils.AveragedModel(dtrain.unwrap(model))
+            ctx.register(one=one, two=two, other=other)
+            print(type(model).__name__, type(average).__name__, type(teacher).__name__)
+            step = ctx.restore_checkpoint()
+            print("counts", one.n, two.n, int(other.n_averaged))
+            ctx.backward(model(torch.ones(2, 4)).sum()); ctx.step(optimizer)
+            average.update_parameters(dtrain.unwrap(model)); other.update_parameters(dtrain.unwrap(model))
+            one.n, two.n = 1, 2
+            ctx.save_checkpoint(step + 1)
+        """,
+    )
+    for rank in run_ranks(script_path, tmp_path / "run", 2):
+        assert rank.exit_code == 0, rank.output
+        assert "DistributedDataParallel AveragedModel Linear\ncounts 0 0 0" in rank.output
+    text = script_path.read_text()
+    script_path.write_text(text.replace("one=one, two=two, other=other", "other=other, two=two, one=one"))
+    for rank in run_ranks(script_path, tmp_path / "run", 2):
+        assert "counts 1 2 1" in rank.output, rank.output
+    script_path.write_text(text.replace("two=two", "three=two"))
+    for rank in run_ranks(script_path, tmp_path / "run", 2):
+        assert "differ in three, two" in rank.output

@@ -16,6 +16,7 @@ def code(tmp_path: Path) -> bytes:
         "plain.py": "import os, json",
         "direct.py": "if True:\n    import torch.nn as nn",
         "library.py": "import airflow_provider_dtrain.train as dtrain",
+        "trial.py": "from airflow_provider_dtrain.train import PyTorchTrial",
         "through.py": "from models import net",
         "models/__init__.py": "",
         "models/net.py": "def make():\n    from torch import nn",
@@ -34,7 +35,8 @@ def code(tmp_path: Path) -> bytes:
     [
         (["python", "plain.py"], ()),
         (["python", "direct.py", "--lr", "1"], ("torch",)),
-        (["python", "./library.py"], ("torch",)),
+        (["python", "./library.py"], ()),
+        (["python", "trial.py"], ("torch",)),
         (["python", "through.py"], ("torch",)),
         (["python", "-m", "models.net"], ("torch",)),
         (["python", "broken.py"], ()),

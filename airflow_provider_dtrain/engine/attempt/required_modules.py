@@ -12,8 +12,12 @@ from pathlib import PurePosixPath
 
 from airflow_provider_dtrain.core.config.types import is_trial_class
 
-#: Top-level modules, each with the module whose absence is reported before the launch.
-LOOKED_FOR = {"torch": "torch", "airflow_provider_dtrain": "torch"}
+_LIBRARY = "airflow_provider_dtrain.train"
+#: Modules and names of the training library that import torch. The rest of it works without.
+_WITH_TORCH = frozenset(
+    {"DataLoader", "LRScheduler", "PyTorchCallback", "PyTorchTrial", "evaluate_trial", "harness", "inference"}
+    | {"load_weights", "optim", "pytorch", "run_trial", "trial", "BatchProcessor", "InferenceContext"}
+)
 #: Module that runs the file named after it, without PyTorch if that file needs none.
 RUNS_FUNCTIONS = "airflow_provider_dtrain.train.function"
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
@@ -30,10 +34,10 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     sources = _sources(payload)
     waiting = [name for name in _entry_files(command) if name in sources]
     seen = set(waiting)
-    needed = {LOOKED_FOR[name] for name in _run_modules(command) if name in LOOKED_FOR}
+    needed = set(filter(None, map(_needed, _run_modules(command))))
     while waiting:
         for module in _imports(sources[waiting.pop()]):
-            if (found := LOOKED_FOR.get(module.partition(".")[0])) is not None:
+            if (found := _needed(module)) is not None:
                 needed.add(found)
             for name in _files_of(module):
                 if name in sources and name not in seen:
@@ -43,13 +47,21 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
 
 
 def _run_modules(command: Sequence[str]) -> Iterator[str]:
-    """Yield the top-level name of each module that is run with ``-m``.
+    """Yield the name of each module that is run with ``-m``.
 
     :data:`RUNS_FUNCTIONS` is left out: it needs only what its function needs.
     """
     for word, following in pairwise(command):
         if word == "-m" and following != RUNS_FUNCTIONS:
-            yield following.partition(".")[0]
+            yield following
+
+
+def _needed(module: str) -> str | None:
+    """Return the module whose absence is reported before the launch of a program that imports this one."""
+    if module.partition(".")[0] == "torch":
+        return "torch"
+    inner = module.removeprefix(f"{_LIBRARY}.")
+    return "torch" if inner != module and inner.partition(".")[0] in _WITH_TORCH else None
 
 
 def _entry_files(command: Sequence[str]) -> Iterator[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -74,6 +76,32 @@ class RemoteStorage:
             raise CheckpointError(words) from error
         return disk.parse(text, Path(where.rpartition("/")[2]), where)
 
+    def stage(self, step: int) -> Path:
+        """Return a new folder on this host for files that :meth:`write_tree` uploads."""
+        return Path(tempfile.mkdtemp(prefix=f"dtrain-step-{step}-"))
+
+    def write_tree(self, where: str, step: int, folder: Path, facts: Mapping[str, Any]) -> Checkpoint:
+        """Upload a subfolder of :meth:`stage`. Return the checkpoint once it is complete in the bucket.
+
+        :raises CheckpointError: the storage rejects it
+        """
+        try:
+            files = {}
+            for path in sorted(folder.rglob("*")):
+                if path.is_file():
+                    name = path.relative_to(folder).as_posix()
+                    files[name] = disk.describe(path)
+                    self.fs.put_file(str(path), f"{where}/{name}")
+            text = disk.metadata_text(step, facts, files)
+            self.fs.pipe_file(f"{where}/{disk.METADATA}", text)
+        except Exception as error:
+            self.remove(where)
+            words = f"The checkpoint of step {step} cannot be written to {where}: {_words(error)}"
+            raise CheckpointError(words) from error
+        finally:
+            shutil.rmtree(folder.parent, ignore_errors=True)
+        return disk.parse(text, Path(where.rpartition("/")[2]), where)
+
     def prune(self, policy: Mapping[str, Any]) -> list[str]:
         """Delete the checkpoints that the policy does not keep. Return the deleted URLs."""
         readable = []
@@ -101,6 +129,7 @@ class RemoteStorage:
         target = folder / url.rpartition("/")[2]
         target.mkdir(parents=True, exist_ok=True)
         for name, expected in described.metadata["files"].items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             found = self._download(f"{url}/{name}", target / name)
             if found != expected:
                 raise DamagedCheckpointError(f"{url}: {name} differs from what was written")

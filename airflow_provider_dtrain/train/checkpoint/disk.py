@@ -3,7 +3,8 @@
 A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, ``metadata.json``, and in some cases
 ``pending.pt`` and ``others.pt``. It is written under a name that starts with a dot, fsynced and renamed.
 ``metadata.json`` holds the size and sha256 of each file, and a checksum of itself. Files are loaded with
-``weights_only=True``: no pickle of a checkpoint is ever run.
+``weights_only=True``: no pickle of a checkpoint is ever run. A checkpoint of the kind ``files`` has the files that a
+program wrote itself, at any depth.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ RNG = "rng.pt"
 PENDING = "pending.pt"
 #: States of prepared objects that differ between the ranks, for each rank. The file exists only if there are any.
 OTHERS = "others.pt"
+#: ``kind`` in the metadata of a checkpoint whose files a program wrote itself.
+FILES = "files"
 #: Suffixes of folders that are not checkpoints.
 TEMPORARY = ".tmp"
 DELETED = ".deleted"
@@ -56,6 +59,16 @@ class Checkpoint:
     def where(self) -> str:
         """URL or path, for users and the control side."""
         return self.url or str(self.path)
+
+    @property
+    def files(self) -> Mapping[str, Any]:
+        """Size and sha256 of each file."""
+        return self.metadata["files"]  # type: ignore[no-any-return]
+
+    @property
+    def is_of_files(self) -> bool:
+        """True if a program wrote the files itself, so that only the program can read them."""
+        return self.metadata.get("kind") == FILES
 
     @property
     def metrics(self) -> Mapping[str, Any]:
@@ -144,11 +157,40 @@ def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
         raise DamagedCheckpointError(f"{path.name}: {METADATA} cannot be read ({str(error)[:200]})") from error
     if checksum != _checksum(metadata):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} does not match its own checksum")
-    if any("/" in name or "\0" in name or name in {"", ".", ".."} for name in files):
+    if not all(is_plain_name(name) for name in files):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} names files outside of the checkpoint")
     if metadata.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {metadata.get('format')}; this version reads format {FORMAT}.")
     return Checkpoint(path, step, hashlib.sha256(text).hexdigest(), size + len(text), metadata, url)
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a file of a checkpoint may have this path below its folder."""
+    parts = name.split("/")
+    return name != METADATA and "\0" not in name and not any(part in {"", ".", ".."} for part in parts)
+
+
+def write_tree(folder: Path, step: int, facts: Mapping[str, Any], final: Path) -> Checkpoint:
+    """Make a folder of finished files a checkpoint. Return it once it is complete and on disk.
+
+    :param folder: on the same file system as ``final``
+    :raises CheckpointError: the disk rejects it; nothing is at ``final``
+    """
+    try:
+        files = {}
+        for base, _, names in os.walk(folder):
+            for name in names:
+                path = Path(base, name)
+                files[path.relative_to(folder).as_posix()] = describe(path, sync=True)
+        text = metadata_text(step, facts, dict(sorted(files.items())))
+        _write_synced(folder / METADATA, text)
+        for base, _, _ in os.walk(folder, topdown=False):
+            sync_folder(Path(base))
+        folder.rename(final)
+        sync_folder(final.parent)
+    except OSError as error:
+        raise CheckpointError(f"The checkpoint of step {step} cannot be written to {final}: {error}") from error
+    return parse(text, final)
 
 
 def _size_of(name: object, file: Mapping[str, Any]) -> int:
@@ -159,6 +201,18 @@ def _size_of(name: object, file: Mapping[str, Any]) -> int:
     if file.keys() != {"size_bytes", "sha256"} or type(file["size_bytes"]) is not int or file["size_bytes"] < 0:
         raise TypeError(f"files.{name} must have size_bytes and sha256")
     return int(file["size_bytes"])
+
+
+def refuse_files(checkpoint: Checkpoint) -> None:
+    """Raise when the library cannot read the weights of a checkpoint, because a program wrote its files itself.
+
+    :raises CheckpointError: names the checkpoint
+    """
+    if checkpoint.is_of_files:
+        raise CheckpointError(
+            f"The checkpoint {checkpoint.where} was written by ctx.checkpoint. Only the program that wrote its files "
+            "can read them: ctx.latest_checkpoint()."
+        )
 
 
 def verify(checkpoint: Checkpoint) -> None:
@@ -351,11 +405,16 @@ def refuse_unsafe_file(file: Any) -> None:
         )
 
 
-def describe(path: Path) -> dict[str, Any]:
-    """Return size and sha256 of a file in the form of the metadata."""
+def describe(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    """Return size and sha256 of a file in the form of the metadata.
+
+    :param sync: write the file to the disk first
+    """
     digest = hashlib.sha256()
     size = 0
     with open(path, "rb") as file:
+        if sync:
+            os.fsync(file.fileno())
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)

@@ -6,8 +6,9 @@ import contextlib
 import datetime
 import logging
 import shutil
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,32 @@ class Saver:
         taken = self._snapshots.take(contents)
         where = self._storage.reserve(step)
         known = {**self._facts(), **facts}
-        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, where, step, taken, known))
+        write = partial(self._storage.write, where, step, taken, known)
+        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write))
         return where
+
+    def stage(self, step: int) -> Path | None:
+        """Return a new folder for files on rank 0, None if checkpoints are switched off. Waits for the previous save.
+
+        :raises CheckpointError: there are prepared objects, or the previous save failed
+        """
+        if len(self._prepared):
+            raise CheckpointError(
+                "ctx.checkpoint saves the files of a program that saves its objects itself, but ctx.prepare or "
+                "ctx.register was given objects. Save these with ctx.save_checkpoint(step)."
+            )
+        self.finish()
+        if self._storage is None:
+            return None
+        self._sweep(self._storage)
+        return self._storage.stage(step)
+
+    def publish(self, step: int, folder: Path, facts: Mapping[str, Any]) -> None:
+        """Make a subfolder of :meth:`stage` a checkpoint, in the background. Called by rank 0."""
+        assert self._storage is not None
+        where = self._storage.reserve(step)
+        write = partial(self._storage.write_tree, where, step, folder, {**self._facts(), **facts})
+        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write))
 
     def finish(self) -> None:
         """Wait until every checkpoint is on disk.
@@ -127,14 +152,15 @@ class Saver:
         except Exception as error:
             log.error("%s", error)
 
-    def _write(
-        self, target: storage.Storage, where: Any, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]
-    ) -> None:
-        """Write the checkpoint, prune, and write the event. Runs in the background."""
+    def _sweep(self, target: storage.Storage) -> None:
         if not self._swept:
             target.sweep()
             self._swept = True
-        written = target.write(where, step, contents, facts)
+
+    def _write(self, target: storage.Storage, step: int, write: Callable[[], disk.Checkpoint]) -> None:
+        """Write the checkpoint, prune, and write the event. Runs in the background."""
+        self._sweep(target)
+        written = write()
         self.latest = written
         removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
         self._writer.write(
@@ -165,6 +191,11 @@ class Saver:
             if metadata is None:
                 self._warm_start(scratch)
                 return {}, {}
+            if metadata.get("kind") == disk.FILES:
+                raise CheckpointError(
+                    f"The checkpoint of step {metadata['step']} was written by ctx.checkpoint. Read its files in "
+                    "ctx.latest_checkpoint(), or start without it."
+                )
             state = self._everywhere(found, disk.STATE)
             rng = self._everywhere(found, disk.RNG)
             pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
@@ -201,6 +232,35 @@ class Saver:
             found = []
         return disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
 
+    def find_files(self, scratch: Path) -> tuple[disk.Checkpoint | None, bool]:
+        """Return the newest intact checkpoint, and whether it is the source checkpoint. Called by rank 0.
+
+        :param scratch: folder for copies
+        :raises CheckpointError: it was not written by ``ctx.checkpoint``, or the source checkpoint is damaged
+        """
+        self.finish()
+        found = self._find(scratch)
+        source = self._env.source_checkpoint
+        is_source = found is None and source is not None
+        if found is None and source is not None:
+            found = self._read_source(source, scratch)
+        if found is not None and not found.is_of_files:
+            raise CheckpointError(
+                f"The checkpoint {found.where} was written by ctx.save_checkpoint. Load it with "
+                "ctx.restore_checkpoint(), or start without it."
+            )
+        if found is not None and not is_source:
+            self.latest = found
+        return found, is_source
+
+    def _read_source(self, source: Path | str, scratch: Path) -> disk.Checkpoint:
+        try:
+            return storage.reader(source, self._storage_config)(scratch)
+        except disk.DamagedCheckpointError as error:
+            raise CheckpointError(
+                f"The source checkpoint {source} is damaged ({error}). Set searcher.source_checkpoint to another one."
+            ) from error
+
     def _warm_start(self, scratch: Path) -> None:
         """Load the weights of the source checkpoint, if the configuration names one."""
         source = self._env.source_checkpoint
@@ -208,14 +268,8 @@ class Saver:
             return
         found = None
         if self._distributed.get_rank() == 0:
-            read = storage.reader(source, self._storage_config)
-            try:
-                found = read(scratch)
-            except disk.DamagedCheckpointError as error:
-                raise CheckpointError(
-                    f"The source checkpoint {source} is damaged ({error}). Set searcher.source_checkpoint to another "
-                    "one."
-                ) from error
+            found = self._read_source(source, scratch)
+            disk.refuse_files(found)
         state = self._everywhere(found, disk.STATE)
         warm_start.load_weights(self._prepared.models, state.get("models", []), str(source))
         if found:
@@ -251,14 +305,13 @@ class Saver:
         seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
 
     def _facts(self) -> dict[str, Any]:
-        import torch
-
+        torch = sys.modules.get("torch")
         return {
             "run": self._env.run,
             "trial_id": self._env.trial_id,
             "attempt": self._env.attempt,
             "world_size": self._distributed.get_size(),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__) if torch is not None else None,
             "written_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
         }
 

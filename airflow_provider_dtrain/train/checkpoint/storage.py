@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,16 @@ class Storage(Protocol):
         :param where: return value of :meth:`reserve`
         :param contents: file name -> object that ``torch.save`` writes
         :raises CheckpointError: the storage rejects the write; no older checkpoint is lost
+        """
+
+    def stage(self, step: int) -> Path:
+        """Return a new folder for files that :meth:`write_tree` makes a checkpoint. :meth:`sweep` removes it."""
+
+    def write_tree(self, where: Any, step: int, folder: Path, facts: Mapping[str, Any]) -> Checkpoint:
+        """Make a subfolder of :meth:`stage` a checkpoint. Return it once it is complete and durable.
+
+        :param where: return value of :meth:`reserve`
+        :raises CheckpointError: the storage rejects it; no older checkpoint is lost
         """
 
     def prune(self, policy: Mapping[str, Any]) -> list[Any]:
@@ -61,6 +73,21 @@ class FolderStorage:
     def write(self, where: Path, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
         """Write a checkpoint. Return it once it is complete and on disk."""
         return disk.write(self.folder, step, contents, facts, final=where)
+
+    def stage(self, step: int) -> Path:
+        """Return a new folder for files that :meth:`write_tree` makes a checkpoint."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder / f".step-{step}.files.{os.getpid()}{disk.TEMPORARY}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def write_tree(self, where: Path, step: int, folder: Path, facts: Mapping[str, Any]) -> Checkpoint:
+        """Make a subfolder of :meth:`stage` a checkpoint. Return it once it is complete and on disk."""
+        try:
+            return disk.write_tree(folder, step, facts, where)
+        finally:
+            shutil.rmtree(folder.parent, ignore_errors=True)
 
     def prune(self, policy: Mapping[str, Any]) -> list[Path]:
         """Delete the checkpoints that the policy does not keep. Return the deleted folders."""

@@ -32,6 +32,7 @@ def load_weights(
     place = place_of(where)
     with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
         found = storage.reader(place, storage_config or {})(Path(scratch))
+        disk.refuse_files(found)
         content = (found.path / disk.STATE).read_bytes()
         metadata = dict(found.metadata)
     put(model, content, index, str(place))

@@ -25,7 +25,12 @@ def move(batch: Any, device: Any) -> Any:
 
 
 def mover(device: Any) -> Callable[[Any], Any]:
-    """Return :func:`move` for one device. On the CPU, a flat batch of CPU tensors stays unchanged."""
+    """Return :func:`move` for one device. On the CPU, a flat batch of CPU tensors stays unchanged.
+
+    :param device: None without PyTorch: batches stay as they are
+    """
+    if device is None:
+        return lambda batch: batch
     if device.type != "cpu":
         return lambda batch: move(batch, device)
     import torch

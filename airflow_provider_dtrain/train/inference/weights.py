@@ -71,6 +71,7 @@ class Weights:
         if self._distributed.get_rank() == 0:
             with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
                 found = storage.reader(self._source, self._config)(Path(scratch))
+                disk.refuse_files(found)
                 content = (found.path / disk.STATE).read_bytes()
                 self._identity = {"step": found.step, "sha256": found.sha256, "trial": found.metadata.get("trial_id")}
         self._identity = self._distributed.broadcast(self._identity)

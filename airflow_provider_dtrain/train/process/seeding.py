@@ -25,11 +25,10 @@ def derive(seed: int, *names: object) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, torch on every device, and numpy if it is installed."""
-    import torch
-
+    """Seed Python, torch on every device if this process uses torch, and numpy if it is installed."""
     random.seed(seed)
-    torch.manual_seed(seed)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(seed)
     numpy = _numpy()
     if numpy is not None:
         numpy.random.seed(seed % 2**32)

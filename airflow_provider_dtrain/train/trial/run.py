@@ -120,6 +120,7 @@ def load_models(models: list[Any], path: Path) -> None:
     """
     found = disk.read(path)
     disk.verify(found)
+    disk.refuse_files(found)
     saved = load_bytes((path / disk.STATE).read_bytes())["models"]
     if len(saved) != len(models):
         raise CheckpointError(f"{path} holds {len(saved)} models, but the trial wrapped {len(models)}.")

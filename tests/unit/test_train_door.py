@@ -1,0 +1,390 @@
+"""The core door: reports, stops and checkpoints of files for programs of any framework, without PyTorch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import airflow_provider_dtrain.train as dtrain
+from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints
+from airflow_provider_dtrain.train.checkpoint.saver import Saver
+from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
+from airflow_provider_dtrain.train.prepared import Prepared
+from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
+from tests.support.event_lines import lines_of
+from tests.support.rank_threads import ThreadRank, in_ranks
+from tests.support.ranks import ROOT, free_port
+
+
+@pytest.fixture(autouse=True)
+def _clean(monkeypatch):
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    monkeypatch.setattr(failure, "_state", {"installed": False, "failed": False})
+    monkeypatch.setattr("airflow_provider_dtrain.train.process.fast_exit._registered", [True])
+
+
+def start(folder: Path, body: str, size: int, **context: object) -> list[subprocess.Popen[str]]:
+    """Start ranks in interpreters without site-packages, so without PyTorch, numpy and fsspec."""
+    folder.mkdir(exist_ok=True)
+    (folder / "program.py").write_text(textwrap.dedent(body))
+    document = {"trial_id": 1, "attempt": 1, "hparams": {"lr": 0.1}, "seed": 3, "config": {}, **context}
+    (folder / "context.json").write_text(json.dumps(document))
+    port, ranks = str(free_port()), []
+    for rank in range(size):
+        environment = {
+            "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "DTRAIN_RUN": "t1.1.7",
+            "DTRAIN_RUN_DIR": str(folder), "DTRAIN_CONTEXT": str(folder / "context.json"),
+            "DTRAIN_EVENTS": str(folder / f"events{rank}"),
+        }  # fmt: skip
+        command = [sys.executable, "-S", "program.py"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        ranks.append(subprocess.Popen(command, cwd=folder, env=environment, **pipes))
+    return ranks
+
+
+def outputs(ranks: list[subprocess.Popen[str]]) -> list[str]:
+    found = [rank.communicate(timeout=100)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * len(ranks), found
+    return found
+
+
+TRAIN = """
+    import sys, airflow_provider_dtrain.train as dtrain
+    with dtrain.init() as ctx:
+        latest = ctx.latest_checkpoint()
+        step = latest.step if latest else 0
+        if latest:
+            parts = [(latest.path / "state" / f"part-{rank}").read_text() for rank in range(ctx.world_size)]
+            print("found", latest.step, latest.metadata["name"], *parts)
+        last = step + 4000
+        while step < last:
+            step += 1
+            ctx.report(step, {"loss": float(ctx.rank)})
+            if step == 5 and ctx.rank == 0:
+                open("stop_requested", "w").close()
+            if ctx.should_stop(step):
+                break
+        with ctx.checkpoint(step, metadata={"name": "forest"}) as folder:
+            (folder / "state").mkdir(exist_ok=True)
+            (folder / "state" / f"part-{ctx.rank}").write_text(str(step))
+            (folder / "same").write_text("alike")
+        print("left at", step, bool(ctx.should_stop), ctx.device, "torch" in sys.modules)
+"""
+
+
+def test_two_ranks_without_torch_stop_at_the_same_step_and_resume_from_the_files_of_both(tmp_path):
+    run = tmp_path / "run"
+    lines = outputs(start(run, TRAIN, 2))
+    assert "left at" in lines[0]
+    assert lines[0].split("left at")[1] == lines[1].split("left at")[1]
+    step = int(lines[0].split("left at")[1].split()[0])
+    assert 5 <= step < 4000
+    assert lines[0].split("left at")[1].split()[1:] == ["True", "None", "False"]
+    events = lines_of(run / "events0")
+    # The first report is written at once, because it is not known yet that the ranks will synchronize.
+    assert {line["metrics"]["loss"] for line in events if line["kind"] == "report" and line["step"] > 1} == {0.5}
+    saved = next(line for line in events if line["kind"] == "checkpoint")
+    (run / "stop_requested").unlink()
+    where = run / saved["path"]
+    assert sorted(json.loads((where / "metadata.json").read_text())["files"]) == [
+        "same",
+        "state/part-0",
+        "state/part-1",
+    ]
+    again = outputs(start(run, TRAIN, 2, latest_checkpoint=str(where)))
+    assert all(f"found {step} forest {step} {step}" in output for output in again), again
+
+
+def test_a_rank_that_dies_ends_the_exchange_of_the_others_with_its_name(tmp_path):
+    body = """
+        import os, airflow_provider_dtrain.train as dtrain
+        with dtrain.init() as ctx:
+            ctx.distributed.barrier()
+            if ctx.rank == 1:
+                os._exit(3)
+            try:
+                ctx.sync(1)
+            except dtrain.LostRankError as error:
+                print(error, flush=True)
+                os._exit(0)
+    """
+    ranks = start(tmp_path / "run", body, 2)
+    output = ranks[0].communicate(timeout=60)[0]
+    assert "rank 1 has left the gang" in output
+
+
+def test_a_stranger_cannot_join_the_ranks_and_does_not_disturb_them(tmp_path):
+    body = """
+        import os, socket, airflow_provider_dtrain.train as dtrain
+        from airflow_provider_dtrain.train.process import message_server
+        with dtrain.init() as ctx:
+            ctx.distributed.barrier()
+            if ctx.rank == 1:
+                address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+                for words in (b"GET / HTTP/1.0" + b"x" * 40, b"\\xff" * 64, {"run": "another", "rank": 0, "size": 2}):
+                    with socket.create_connection(address) as stranger:
+                        stranger.sendall(words) if isinstance(words, bytes) else message_server.send(stranger, words)
+                        try:
+                            print("answer", stranger.recv(10))
+                        except ConnectionResetError:
+                            print("answer b''")
+            print("together", ctx.distributed.allgather(ctx.rank))
+    """
+    lines = outputs(start(tmp_path / "run", body, 2))
+    assert lines[1].count("answer b''") == 3
+    assert all("together [0, 1]" in line for line in lines)
+
+
+def test_messages_without_torch_have_the_meaning_of_those_with_it(tmp_path):
+    body = """
+        import airflow_provider_dtrain.train as dtrain
+        with dtrain.init() as ctx:
+            ranks = ctx.distributed
+            with ranks.local_leader_first():
+                print("turn", ctx.rank, flush=True)
+            print(ranks.gather([ctx.rank]), ranks.broadcast("a" if ctx.is_chief else None), ranks.largest(ctx.rank))
+            print(ranks.on_chief(lambda: ctx.rank), ranks.broadcast_bytes(b"xy" if ctx.is_chief else None))
+            ranks.post(f"from{ctx.rank}", "hello")
+            print(ranks.posted(f"from{1 - ctx.rank}"), ranks.count("n", 0) >= 0, ranks.any(ctx.rank == 1))
+            first = ranks.first_value("who", str(ctx.rank))
+            print(len(set(ranks.allgather(first))))
+            try:
+                ranks.allgather(object())
+            except dtrain.SetupError as error:
+                print(error)
+    """
+    zero, one = outputs(start(tmp_path / "run", body, 2))
+    assert "[[0], [1]] a 1\n0 b'xy'\nhello True True\n1\nWithout PyTorch, ranks exchange JSON values" in zero
+    assert "None a 1\n0 b'xy'\nhello True True\n1\n" in one
+
+
+def test_a_program_that_is_killed_while_it_writes_leaves_no_checkpoint_and_the_next_start_sweeps(tmp_path):
+    body = """
+        import sys, time, airflow_provider_dtrain.train as dtrain
+        with dtrain.init() as ctx:
+            with ctx.checkpoint(1) as folder:
+                (folder / "half").write_text("x" * 1000)
+                print("written", flush=True)
+                time.sleep(60 if len(sys.argv) == 1 else 0)
+    """
+    rank = start(tmp_path / "run", body, 1)[0]
+    assert rank.stdout is not None
+    assert rank.stdout.readline() == "written\n"
+    rank.send_signal(signal.SIGKILL)
+    rank.wait(30)
+    left = list((tmp_path / "run" / "checkpoints").iterdir())
+    assert [path.name.startswith(".step-1.files.") for path in left] == [True]
+    outputs(start(tmp_path / "run", body.replace("60 if", "0 if"), 1))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def train(tmp_path, config=None):
+    return dtrain.init(checkpoint_dir=tmp_path / "saved", backend="sockets", config=config, hparams={"lr": 1.0})
+
+
+def save(ctx, step, text="state", **metadata):
+    with ctx.checkpoint(step, metadata=metadata) as folder:
+        (folder / "deep" / "er").mkdir(parents=True)
+        (folder / "deep" / "er" / "weights.bin").write_text(text)
+
+
+def test_the_newest_intact_files_are_found_and_a_damaged_checkpoint_is_passed_over(tmp_path, caplog):
+    with train(tmp_path) as ctx:
+        assert ctx.latest_checkpoint() is None
+        for step in (1, 2):
+            save(ctx, step, f"state {step}", nested={"step": step})
+        found = ctx.latest_checkpoint()
+        assert (found.step, found.metadata, found.world_size) == (2, {"nested": {"step": 2}}, 1)
+        assert Path(found, "deep/er/weights.bin").read_text() == "state 2"
+    assert len(list((tmp_path / "saved").iterdir())) == 1, "retention removes the older one"
+    with train(tmp_path, {"checkpoint_policy": "all"}) as ctx:
+        save(ctx, 3, "state 3")
+    (tmp_path / "saved" / "step-00000003" / "deep" / "er" / "weights.bin").write_text("other 3")
+    with train(tmp_path) as ctx:
+        assert ctx.latest_checkpoint().step == 2
+    assert "step-00000003 is damaged" in caplog.text
+
+
+def test_a_block_that_raises_leaves_nothing_behind(tmp_path):
+    with train(tmp_path) as ctx:
+        with pytest.raises(KeyError), ctx.checkpoint(1) as folder:
+            {}[(folder / "a").write_text("a")]
+        assert list((tmp_path / "saved").iterdir()) == []
+        save(ctx, 1)
+        assert ctx.latest_checkpoint().step == 1
+
+
+def link(folder):
+    (folder / "a").symlink_to("/etc/hostname")
+
+
+def reserved(folder):
+    (folder / "metadata.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"), [(link, "a is not a plain file"), (reserved, "cannot be the name of a file")]
+)
+def test_files_that_a_checkpoint_cannot_hold_are_refused_by_name(tmp_path, make, words):
+    with train(tmp_path) as ctx:
+        with pytest.raises(dtrain.CheckpointError, match=words), ctx.checkpoint(1) as folder:
+            make(folder)
+        assert list((tmp_path / "saved").iterdir()) == []
+
+
+@pytest.mark.parametrize("metadata", [{"a": float("nan")}, {"a": object()}, {"a": "x" * (1 << 20)}])
+def test_metadata_that_is_no_small_json_is_refused_before_the_block(tmp_path, metadata):
+    with train(tmp_path) as ctx:
+        refused = pytest.raises(dtrain.CheckpointError, match="metadata of ctx.checkpoint must")
+        with refused, ctx.checkpoint(1, metadata=metadata):
+            pytest.fail("the block runs")
+
+
+def test_files_and_prepared_objects_are_two_kinds_of_checkpoints(tmp_path):
+    class Counter:
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+    with train(tmp_path) as ctx:
+        save(ctx, 1)
+        with pytest.raises(dtrain.CheckpointError, match=r"written by ctx\.checkpoint.*ctx\.latest_checkpoint"):
+            ctx.restore_checkpoint()
+        with pytest.raises(dtrain.CheckpointError, match=r"written by ctx\.checkpoint"):
+            disk.refuse_files(disk.read(ctx.latest_checkpoint().path))
+        ctx.register(counter=Counter())
+        with pytest.raises(dtrain.CheckpointError, match=r"ctx\.save_checkpoint"), ctx.checkpoint(2):
+            pytest.fail("the block runs")
+
+
+def test_without_checkpoints_the_block_runs_and_nothing_is_saved(tmp_path):
+    with train(tmp_path, {"checkpoint_policy": "none"}) as ctx:
+        save(ctx, 1)
+        assert ctx.latest_checkpoint() is None
+
+
+class FarRank(ThreadRank):
+    """A rank on another host: paths that rank 0 sends lead to nothing on its disk."""
+
+    def broadcast(self, value=None):
+        found = super().broadcast(value)
+        if self.rank and isinstance(found, list) and found and str(found[0]).startswith("/"):
+            return [f"/on-another-host{found[0]}", *found[1:]]
+        if self.rank and isinstance(found, list) and found and isinstance(found[0], list):
+            return [[f"/on-another-host{found[0][0]}", *found[0][1:]], *found[1:]]
+        return found
+
+
+def checkpoints(ranks, folder):
+    env = Environment(rank=ranks.rank, world_size=ranks.size, group_rank=ranks.rank)
+    state = Prepared(), Progress(), Gradients(ranks, None, {})
+    saver = Saver(env, ranks, EventWriter(None), *state, where=folder, look=True, seed=0)
+    return FileCheckpoints(env, ranks, saver), saver
+
+
+def test_the_files_of_ranks_on_other_hosts_travel_to_the_checkpoint_and_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("airflow_provider_dtrain.train.checkpoint.files.SENT_BYTES", 7)
+    monkeypatch.setattr("airflow_provider_dtrain.train.checkpoint.files.PIECE_BYTES", 5)
+    monkeypatch.setattr("tests.support.rank_threads.ThreadRank", FarRank)
+
+    def body(ranks):
+        files, saver = checkpoints(ranks, tmp_path / "saved")
+        with files.write(4, {"a": 1}, {}) as folder:
+            (folder / f"part-{ranks.rank}").write_text(f"rank {ranks.rank} " * (3 + ranks.rank))
+            (folder / f"empty-{ranks.rank}").write_text("")
+        saver.settle()
+        found = files.latest()
+        names = sorted(path.name for path in found.path.iterdir())
+        return found.path, names, (found.path / "part-2").read_text(), files
+
+    results = in_ranks(3, body)
+    assert not any(isinstance(result, Exception) for result in results), results
+    expected = sorted(["metadata.json", *(f"{kind}-{rank}" for kind in ("part", "empty") for rank in range(3))])
+    assert all(result[1:3] == (expected, "rank 2 " * 5) for result in results)
+    assert len({result[0] for result in results}) == 3, "each host has its own copy"
+
+
+def test_two_ranks_that_write_one_name_differently_are_named(tmp_path):
+    def body(ranks):
+        files, _ = checkpoints(ranks, tmp_path / "saved")
+        with files.write(4, {}, {}) as folder:
+            (folder / "model").write_text(str(ranks.rank))
+
+    results = in_ranks(2, body)
+    assert all("rank 1 and a lower rank wrote model" in str(result) for result in results)
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_a_block_that_fails_on_one_rank_ends_the_checkpoint_of_all(tmp_path):
+    def body(ranks):
+        files, _ = checkpoints(ranks, tmp_path / "saved")
+        with files.write(4, {}, {}) as folder:
+            (folder / f"model{ranks.rank}").write_text("x")
+            if ranks.rank == 1:
+                raise ValueError("no memory")
+
+    results = in_ranks(2, body)
+    assert isinstance(results[1], ValueError)
+    assert "rank 1 failed in ctx.checkpoint: ValueError: no memory" in str(results[0])
+    assert list((tmp_path / "saved").iterdir()) == []
+
+
+def test_the_ranks_agree_often_at_first_and_then_once_a_second():
+    now = [0.0]
+    pace = Pace(100, lambda: now[0])
+    gaps = []
+    for _ in range(4):
+        while not pace.is_due():
+            now[0] += 0.1
+        now[0] += 0.1
+        gaps.append(pace.proposal())
+        pace.begin(pace.proposal())
+    assert all(9 <= gap <= 10 for gap in gaps)
+    slow = Pace(100, lambda: now[0])
+    assert slow.is_due()
+    now[0] += 60
+    assert slow.proposal() == 1
+    fast = Pace(100, lambda: now[0])
+    assert fast.is_due()
+    assert fast.proposal() == 100, "scheduling_unit is the longest"
+
+
+def test_the_answer_is_a_truth_value_that_can_be_called():
+    answer = StopAnswer(False, lambda step: step == 3)
+    assert not answer
+    assert answer == False  # noqa: E712 - the comparison is the subject
+    assert str(answer) == "False"
+    assert (answer(3), answer(4)) == (True, False)
+
+
+def test_torch_is_asked_for_by_name_where_it_is_missing(tmp_path):
+    body = """
+        import airflow_provider_dtrain.train as dtrain
+        try:
+            dtrain.init(device="cuda")
+        except dtrain.SetupError as error:
+            print(error)
+        with dtrain.init() as ctx:
+            try:
+                ctx.prepare(object())
+            except dtrain.SetupError as error:
+                print(error)
+    """
+    output = outputs(start(tmp_path / "run", body, 1))[0]
+    assert "dtrain.init(device='cuda', backend=None) needs PyTorch" in output
+    assert "ctx.prepare needs PyTorch" in output
