@@ -68,6 +68,8 @@ DECISIONS_LIMIT = 256
 MATCH_LINE, MATCH_SHOWN = 16 << 10, 500
 #: Upper bound of both segments of the file of system metrics. The older one is dropped when the newer one is full.
 SAMPLES_LIMIT = 64 << 20
+#: Time between two looks into the metrics file of a program without the training library, seconds.
+METRICS_CHECK_S = 1.0
 #: Most bytes of measurements in one answer, and the queued output above which none are sent: anything else goes first.
 TELEMETRY_BYTES, TELEMETRY_WATER = 1 << 20, 256 << 10
 #: Time that a killed sampler stuck in a driver may delay the end of a run.

@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Any
 
+from . import metrics_file
 from .cgroup import Cgroup
 from .files import overwrite, read_json, read_text, write_json
 from .host import memory_bytes
@@ -90,6 +91,7 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
             "DTRAIN_RUN": folder.name,
             "DTRAIN_RUN_DIR": folder.path,
             "DTRAIN_EVENTS": os.path.join(own, "events"),
+            "DTRAIN_METRICS": os.path.join(own, metrics_file.NAME),
             "DTRAIN_CONTEXT": folder.file("context.json"),
         }
     )

@@ -26,11 +26,13 @@ from .limits import (
     JOIN_S,
     LOG_CHECK_S,
     LOG_TAIL,
+    METRICS_CHECK_S,
     RESERVE,
     SAMPLER_PATIENCE_S,
 )
 from .locks import take_lock
 from .log_limit import cap_log
+from .metrics_file import MetricsFile
 from .names import Json
 from .outputs import note_baseline, take_carried
 from .processes import (
@@ -102,6 +104,9 @@ class Supervisor:
         self.requested = False
         self.strangers = list[Rank]()
         self.started_at = 0.0
+        #: On the host of rank 0.
+        self.metrics: MetricsFile | None = None
+        self.next_metrics_check = 0.0
 
     # Preparing.
 
@@ -301,6 +306,8 @@ class Supervisor:
             self.kill_pause_s = min(1.0, self.kill_pause_s * 2)
         if self.state in ("running", "stopping"):
             deadlines.append(self.next_log_check)
+            if self.metrics is not None:
+                deadlines.append(self.next_metrics_check)
         if self.unwritten or self.strangers:
             deadlines.append(now + 1.0)
         for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
@@ -355,6 +362,9 @@ class Supervisor:
                 break
         self.secrets = {}
         self.next_log_check = time.monotonic() + FLOOD_CHECK_S
+        chief = next((rank for rank in self.ranks if rank.number == 0), None)
+        if chief is not None:
+            self.metrics = MetricsFile(self.folder, chief.folder, self.plan["context"] or {})
         self.set_state("running")
         self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
         self._leave_cgroup()
@@ -450,6 +460,16 @@ class Supervisor:
             cut = [cap_log(rank, self.plan["log_limit_bytes"]) for rank in self.ranks]
             self.log_check_s = FLOOD_CHECK_S if any(cut) else min(LOG_CHECK_S, 2 * self.log_check_s)
             self.next_log_check = now + self.log_check_s
+        if self.metrics is not None and self.state in ("running", "stopping") and now >= self.next_metrics_check:
+            self.next_metrics_check = now + METRICS_CHECK_S
+            self._read_metrics(self.metrics)
+
+    def _read_metrics(self, metrics: MetricsFile) -> None:
+        """Read the metrics file. Send SIGTERM to the ranks once the searcher has stopped the trial."""
+        metrics.check()
+        if self.state == "running" and not self.requested and metrics.is_stopped():
+            self.requested = True
+            self._signal_sessions(signal.SIGTERM, [rank for rank in self.ranks if rank.running])
 
     def _is_orphan(self) -> bool:
         """Return whether the last renewal has expired. Called only if it may have, because this reads a file."""
@@ -504,6 +524,8 @@ class Supervisor:
 
     def _advance(self) -> None:
         if self.state in ("running", "stopping") and not any(rank.running for rank in self.ranks):
+            if self.metrics is not None:
+                self.metrics.check(final=True)
             failed = any(rank.exit_code for rank in self.ranks)
             self.reason = self.reason or ("stopped" if failed else "completed")
             self._begin_kill()

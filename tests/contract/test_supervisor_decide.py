@@ -131,3 +131,29 @@ def test_a_link_to_decisions_is_not_followed(one_host: Host, tmp_path: Any) -> N
     channel.call("decide", run=RUN, token=7, decisions={"0": "continue"})
     until(lambda: told(one_host) == {"0": "continue"})
     assert precious.read_text() == '{"0":"stop"}'
+
+
+PLAIN = (
+    "python", "-c",
+    "import json, os, time\n"
+    "for epoch in (1, 2):\n"
+    "    with open(os.environ['DTRAIN_METRICS'], 'a') as file:\n"
+    "        file.write(json.dumps({'step': epoch, 'validation': {'loss': 0.5}, 'epoch': epoch}) + '\\n')\n"
+    "time.sleep(1000)\n",
+)  # fmt: skip
+
+
+def test_a_program_without_the_library_asks_by_its_metrics_file_and_is_ended_by_the_answer(one_host: Host) -> None:
+    channel = one_host.channel()
+    searcher = {"metric": "loss", "max_length": {"epochs": 8}}
+    context = {"config": {"searcher": searcher}, "hparams": {}, "rungs": [2, 4]}
+    start(channel, make_plan(RUN, *PLAIN, context=context))
+
+    def asked() -> dict[str, Any] | None:
+        return next((one for one in channel.events(RUN, "rank0.events") if one["kind"] == "rung"), None)
+
+    question = channel.wait(asked)
+    assert (question["rung"], question["units"], question["metric"]) == (0, 2, 0.5)
+    channel.call("decide", run=RUN, token=7, decisions={"0": "stop"})
+    assert channel.wait_event(RUN, "exit")["sent_signal"]
+    assert channel.wait_event(RUN, "ended")["reason"] != "failed"

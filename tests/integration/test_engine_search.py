@@ -295,3 +295,16 @@ def test_the_last_decision_says_how_a_trial_ends(decisions: list[Any], end: str 
         for rung, decision in enumerate(decisions)
     ]  # fmt: skip
     assert decision_delivery.final(entries) == end
+
+
+async def test_a_program_without_the_library_takes_part_in_asha(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    document = {**search_config(), "entrypoint": "python plain_metrics.py 8"}
+    search = Search(engine, document)
+    (best, first), (_, second) = [await search.run(number, quality) for number, quality in ((0, 0.9), (1, 0.1))]
+    assert [rung for rung, _ in search.told(first)] == [0, 1, 2]
+    assert search.told(second) == [(0, "stop")]
+    assert engine.hook.store.trials.get(second.trial_id).state == "stopped"
+    assert "DTRAIN_METRICS: Line 1 is ignored: it must be JSON" in caplog.text
