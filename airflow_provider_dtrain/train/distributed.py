@@ -193,6 +193,19 @@ class Distributed:
         """Return the text that a rank posted under a key. Waits for it, at most the time limit of an exchange."""
         return bytes(self._store.get(f"post/{key}")).decode() if self._store is not None else self._posts[key]
 
+    def posted_or_none(self, key: str) -> str | None:
+        """Return the text that a rank posted under a key, or None. Waits for no other rank."""
+        if self._store is None:
+            return self._posts.get(key)
+        return self.posted(key) if self._store.check([f"post/{key}"]) else None
+
+    def forget(self, key: str) -> None:
+        """Remove the text that a rank posted under a key."""
+        if self._store is None:
+            self._posts.pop(key, None)
+        else:
+            self._store.delete_key(f"post/{key}")
+
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
         """Return rank 0's bytes on every rank. Nothing is unpickled."""
         size = self.broadcast(len(content) if content is not None else None)
@@ -208,6 +221,30 @@ class Distributed:
             with HERE.at(MESSAGE):
                 dist.broadcast(piece, src=0, group=self._group)
         return bytes(whole)
+
+    def send_from(self, numbers: Any, rank: int, group: Any = None) -> None:
+        """Send a tensor of bytes to a rank, which calls :meth:`receive_into` with one of the same size.
+
+        :param group: a group of :meth:`new_group`; default: that of the other messages
+        """
+        import torch.distributed as dist
+
+        # A message of another thread says nothing about what training waits for.
+        with HERE.at(MESSAGE) if group is None else contextlib.nullcontext():
+            dist.send(numbers, dst=rank, group=group or self._group)
+
+    def receive_into(self, numbers: Any, rank: int, group: Any = None) -> None:
+        """Fill a tensor with the bytes that a rank sends by :meth:`send_from`."""
+        import torch.distributed as dist
+
+        with HERE.at(MESSAGE) if group is None else contextlib.nullcontext():
+            dist.recv(numbers, src=rank, group=group or self._group)
+
+    def new_group(self) -> Any:
+        """Return another group of all ranks, for messages of another thread. Called by all ranks."""
+        import torch.distributed as dist
+
+        return dist.new_group(backend="gloo")
 
     def leave(self) -> None:
         """End the process group of a finished gang, because its threads must end before the interpreter does."""

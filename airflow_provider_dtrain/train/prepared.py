@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import BUILD, HERE
-from airflow_provider_dtrain.train.sharded_tensors import REMEDY, sharded_kind
+from airflow_provider_dtrain.train.sharded_tensors import REMEDY, old_kind, sharded_kind
 
 #: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
 DEFAULT_BUCKET_MIB = 25
@@ -89,27 +89,42 @@ class Prepared:
 
         :param others: return value of :meth:`other_states`
         """
-        state: dict[str, Any] = {
-            kind: [unwrap(item).state_dict() for item in items] if items is not self.others else others
-            for kind, items in self._groups().items()
-        }
-        if self.names:
-            state["names"] = dict(self.names)
+        state = self.sharded_state(others)
         if self._on_save is not None:
             self._on_save(state)
         return state
 
-    def refuse_sharded(self) -> None:
-        """Raise when a prepared model or optimizer has been sharded since it was prepared.
+    def sharded_state(self, others: list[Any]) -> dict[str, Any]:
+        """Return the same without the changes of a callback, for the ranks that save only their shards."""
+        names = {"names": dict(self.names)} if self.names else {}
+        return {
+            "models": [_with_plain_names(bare(model).state_dict()) for model in self.models],
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
+            "others": others,
+            **names,
+        }
+
+    def is_sharded(self) -> bool:
+        """Return whether a model, an optimizer or the state of another object has parts on several ranks."""
+        return any(sharded_kind(item) is not None for item in (*self.models, *self.optimizers))
+
+    @property
+    def has_load_callback(self) -> bool:
+        """True if a function that may change a state is called before it is loaded."""
+        return self._on_load is not None
+
+    def refuse_old_shards(self) -> None:
+        """Raise when a prepared model or optimizer has been sharded in a way that checkpoints do not hold.
 
         :raises CheckpointError: names the object
         """
         for item in (*self.models, *self.optimizers):
-            kind = sharded_kind(item)
+            kind = old_kind(item)
             if kind is not None:
                 raise CheckpointError(
-                    f"save_checkpoint takes whole tensors, got {type(unwrap(item)).__name__} with {kind} parameters. "
-                    f"{REMEDY}"
+                    f"save_checkpoint takes whole tensors or DTensors, got {type(unwrap(item)).__name__} with {kind} "
+                    f"parameters. {REMEDY}"
                 )
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -120,16 +135,36 @@ class Prepared:
         if self._on_load is not None:
             state = dict(state)
             self._on_load(state)
+        self.refuse_other_numbers(state)
         others = self._in_my_order(state.get("others", []), state.get("names") or {})
         for kind, items in self._groups().items():
             saved = others if kind == "others" else state.get(kind, [])
+            for index, (item, values) in enumerate(zip(items, saved)):
+                self._load_one(kind, index, bare(item) if kind == "models" else item, values)
+
+    def refuse_other_numbers(self, state: Mapping[str, Any]) -> None:
+        """Raise when a state is of another number of objects than were prepared, or of other names.
+
+        :raises CheckpointError: names the kind of the objects
+        """
+        self._in_my_order(state.get("others", []), state.get("names") or {})
+        for kind, items in self._groups().items():
+            saved = state.get(kind, [])
             if len(saved) != len(items):
                 raise CheckpointError(
                     f"The checkpoint holds {len(saved)} {kind}, but ctx.prepare was given {len(items)}. Prepare the "
                     "same objects in the same order before ctx.restore_checkpoint()."
                 )
-            for index, (item, values) in enumerate(zip(items, saved)):
-                self._load_one(kind, index, unwrap(item), values)
+
+    def others_as_saved(self, names: Mapping[int, str], count: int) -> list[Any]:
+        """Return the objects of ``others`` in the order of a checkpoint, None for one that is not here.
+
+        :param names: position in the checkpoint -> name of a registered object
+        :param count: number of states in the checkpoint
+        """
+        named = {name: self.others[index] for index, name in self.names.items()}
+        unnamed = iter([item for index, item in enumerate(self.others) if index not in self.names])
+        return [named.get(names[index]) if index in names else next(unnamed, None) for index in range(count)]
 
     def _in_my_order(self, saved: list[Any], names: Mapping[int, str]) -> list[Any]:
         """Return the saved states of ``others`` in the order of this program: named ones may have changed places.
@@ -166,9 +201,46 @@ class Prepared:
         }
 
 
+def is_distributed(model: Any) -> bool:
+    """Return whether a module is a DistributedDataParallel."""
+    return type(model).__name__ == "DistributedDataParallel"
+
+
 def unwrap(model: Any) -> Any:
     """Return the user's module inside DistributedDataParallel, or the object itself."""
-    return model.module if type(model).__name__ == "DistributedDataParallel" else model
+    return model.module if is_distributed(model) else model
+
+
+def bare(model: Any) -> Any:
+    """Return the module inside DistributedDataParallel and ``torch.compile``, whose names a checkpoint has."""
+    while True:
+        inner = unwrap_compiled(unwrap(model))
+        if inner is model:
+            return model
+        model = inner
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a parameter without the part that ``torch.compile`` of a module inside the model adds."""
+    return name.replace("_orig_mod.", "")
+
+
+def _with_plain_names(state: Any) -> Any:
+    if not any("_orig_mod." in name for name in state):
+        return state
+    plain = type(state)((plain_name(name), value) for name, value in state.items())
+    plain._metadata = {plain_name(name): entry for name, entry in getattr(state, "_metadata", {}).items()}
+    return plain
+
+
+def is_parallel(model: Any) -> bool:
+    """Return whether a model exchanges its gradients itself, so that it must not be wrapped."""
+    return is_distributed(unwrap_compiled(model)) or sharded_kind(model) is not None
+
+
+def unwrap_compiled(model: Any) -> Any:
+    """Return the module inside a compiled one, or the object itself."""
+    return getattr(model, "_orig_mod", model)
 
 
 def is_average(model: Any) -> bool:
@@ -181,11 +253,11 @@ def is_average(model: Any) -> bool:
 def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_parameters: bool) -> Any:
     """Return the model on its device, in DistributedDataParallel when there is more than one rank.
 
-    A model whose parameters are already sharded exchanges its gradients itself and is returned unchanged.
+    A model that is parallel already exchanges its gradients itself and is returned unchanged.
 
     :param bucket_mib: gradients are exchanged in buckets of this size, MiB
     """
-    if sharded_kind(model) is not None:
+    if is_parallel(model):
         return model
     model.to(device)
     if size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):

@@ -1,4 +1,4 @@
-"""Sharded tensors. Each rank holds a part of them, so rank 0 alone cannot save them."""
+"""Sharded tensors. Each rank holds a part of them."""
 
 from __future__ import annotations
 
@@ -7,26 +7,44 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 
-_NAMES = {"DTensor", "ShardedTensor"}
-_MODULES = {"FullyShardedDataParallel"}
+#: Kinds that checkpoints do not hold: the predecessors of ``fully_shard`` and ``DTensor``.
+_OLD_TENSORS = {"ShardedTensor"}
+_OLD_MODULES = {"FullyShardedDataParallel"}
+#: ``fully_shard`` and the checkpoints of DTensor are complete since this version of torch.
+TORCH_NEEDED = (2, 6)
 
 REMEDY = (
-    "Checkpoints of ctx hold rank 0's state only, so this would lose the other ranks' parts. Keep the object out of "
-    "ctx.prepare (ctx.backward and ctx.step work without it) and save it with torch.distributed.checkpoint, or set "
-    "checkpoint_policy: none."
+    "Shard the model with torch.distributed.fsdp.fully_shard or as DTensor, whose checkpoints ctx saves. Or keep the "
+    "object out of ctx.prepare (ctx.backward and ctx.step work without it), or set checkpoint_policy: none."
 )
+
+
+def is_dtensor(value: Any) -> bool:
+    """Return whether a value is a DTensor, which ``fully_shard`` and tensor parallelism use as parameters."""
+    return _is_of(value, {"DTensor"})
 
 
 def is_sharded(value: Any) -> bool:
     """Return whether a value is a tensor of which each rank holds a part."""
-    if getattr(value, "_is_flat_param", False):
-        return True
-    return any(kind.__name__ in _NAMES and kind.__module__.startswith("torch.") for kind in type(value).__mro__)
+    return is_dtensor(value) or _is_old(value)
 
 
-def find(state: Any, path: str = "") -> tuple[str, str] | None:
-    """Return the path and the type name of a sharded tensor in nested dicts, lists and tuples, or None."""
-    if is_sharded(state):
+def _is_old(value: Any) -> bool:
+    return bool(getattr(value, "_is_flat_param", False)) or _is_of(value, _OLD_TENSORS)
+
+
+def _is_of(value: Any, names: set[str]) -> bool:
+    return any(kind.__name__ in names and kind.__module__.startswith("torch.") for kind in type(value).__mro__)
+
+
+def local_part(tensor: Any) -> Any:
+    """Return the part of a tensor that this rank holds. It is the whole of a plain one."""
+    return tensor.detach().to_local() if is_dtensor(tensor) else tensor.detach()
+
+
+def find_old(state: Any, path: str = "") -> tuple[str, str] | None:
+    """Return the path and the type name of a tensor that checkpoints do not hold, in nested containers, or None."""
+    if _is_old(state):
         return path, type(state).__name__
     items: Iterable[tuple[Any, Any]] = ()
     if isinstance(state, Mapping):
@@ -34,39 +52,72 @@ def find(state: Any, path: str = "") -> tuple[str, str] | None:
     elif isinstance(state, (list, tuple)):
         items = enumerate(state)
     for key, value in items:
-        found = find(value, f"{path}.{key}" if path else str(key))
+        found = find_old(value, f"{path}.{key}" if path else str(key))
         if found is not None:
             return found
     return None
 
 
 def refuse_in_state(state: Any) -> None:
-    """Raise when a state to save holds a sharded tensor.
+    """Raise when a state to save holds a sharded tensor that is no DTensor.
 
     :raises CheckpointError: names the path of the tensor
     """
-    found = find(state)
+    found = find_old(state)
     if found is not None:
-        raise CheckpointError(f"The state to save must hold whole tensors, got a {found[1]} at {found[0]}. {REMEDY}")
+        raise CheckpointError(
+            f"The state to save must hold whole tensors or DTensors, got a {found[1]} at {found[0]}. {REMEDY}"
+        )
 
 
 def sharded_kind(item: Any) -> str | None:
     """Return the type name of a module or tensor that shards an object's parameters, or None if they are whole."""
+    return old_kind(item) or ("DTensor" if any(is_dtensor(tensor) for tensor in _tensors(item)) else None)
+
+
+def old_kind(item: Any) -> str | None:
+    """Return the type name of a module or tensor whose shards checkpoints do not hold, or None."""
     for module in item.modules() if hasattr(item, "modules") else ():
-        if any(kind.__name__ in _MODULES for kind in type(module).__mro__):
+        if any(kind.__name__ in _OLD_MODULES for kind in type(module).__mro__):
             return type(module).__name__
-    return next((type(tensor).__name__ for tensor in _tensors(item) if is_sharded(tensor)), None)
+    return next((type(tensor).__name__ for tensor in _tensors(item) if _is_old(tensor)), None)
 
 
 def refuse_item(item: Any) -> None:
-    """Raise when an object that ``ctx.prepare`` was given has sharded parameters.
+    """Raise when checkpoints cannot hold an object that ``ctx.prepare`` was given.
 
     :raises SetupError: names the object and the kind of its parameters
     """
-    kind = sharded_kind(item)
+    kind = old_kind(item)
     if kind is not None:
         raise SetupError(
-            f"ctx.prepare takes objects with whole tensors, got {type(item).__name__} with {kind} parameters. {REMEDY}"
+            f"ctx.prepare takes objects with whole tensors or DTensors, got {type(item).__name__} with {kind} "
+            f"parameters. {REMEDY}"
+        )
+    meta = next((tensor for tensor in _tensors(item) if tensor.is_meta), None)
+    if meta is not None:
+        raise SetupError(
+            f"ctx.prepare takes objects with memory, got {type(item).__name__} with parameters on the meta device. "
+            "Call model.to_empty(device=ctx.device) and initialize the parameters before ctx.prepare. "
+            "ctx.restore_checkpoint overwrites them."
+        )
+    if any(is_dtensor(tensor) for tensor in _tensors(item)):
+        refuse_old_torch()
+
+
+def refuse_old_torch() -> None:
+    """Raise when this version of torch is too old for checkpoints of sharded models.
+
+    :raises SetupError: names the version that is needed
+    """
+    import torch
+
+    digits = torch.__version__.split("+")[0].split(".")[:2]
+    if tuple(int(digit) for digit in digits) < TORCH_NEEDED:
+        needed = ".".join(map(str, TORCH_NEEDED))
+        raise SetupError(
+            f"Sharded models (fully_shard, DTensor) need torch {needed} or newer, found {torch.__version__}. Install a "
+            f"newer one: python -m pip install 'torch>={needed}'"
         )
 
 

@@ -93,7 +93,13 @@ def test_another_number_of_ranks_gets_rank_zeros_state_and_a_warning_that_names_
 
 
 def test_states_that_are_equal_on_all_ranks_are_saved_once(tmp_path):
-    assert save(tmp_path, 2, make=lambda rank: Files(7)) == {"state.pt", "rng.pt", "metadata.json"}
+    assert save(tmp_path, 2, make=lambda rank: Files(7)) == {
+        "state.pt",
+        "rng.pt",
+        "metadata.json",
+        "tensors.json",
+        "rank-00000.safetensors",
+    }
     assert restored(tmp_path, 3) == [(["shard7"], [7, 7, 7])] * 3
 
 

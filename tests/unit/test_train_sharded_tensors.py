@@ -1,4 +1,4 @@
-"""Sharded parameters and state: refused by name, since checkpoints hold rank 0's state only."""
+"""Sharded parameters and state: saved and restored by parts, or refused by their kind."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ import torch.distributed as dist  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train import sharded_tensors  # noqa: E402
+from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
+from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
 from airflow_provider_dtrain.train.prepared import unwrap, wrap  # noqa: E402
 
 
@@ -41,16 +44,73 @@ def adam(model):
     return torch.optim.Adam(model.parameters(), lr=0.1)
 
 
-def test_sharded_models_and_optimizers_are_refused_before_training(ctx):
+def test_a_sharded_model_is_prepared_as_it_is_saved_and_restored(ctx, tmp_path):
     model = sharded_model()
-    for item in (model, adam(model)):
-        with pytest.raises(
-            dtrain.SetupError, match=r"takes objects with whole tensors, got \w+ with DTensor"
-        ) as raised:
-            ctx.prepare(item)
-        assert "torch.distributed.checkpoint" in str(raised.value)
-        assert "checkpoint_policy: none" in str(raised.value)
-    assert not len(ctx._prepared)
+    optimizer = adam(model)
+    assert ctx.prepare(model, optimizer) == (model, optimizer)
+    for _ in range(2):
+        ctx.backward(model(torch.ones(4, 2)).sum())
+        ctx.step(optimizer)
+    ctx.save_checkpoint(2)
+    saved = [value.full_tensor().clone() for value in model.parameters()]
+    moment = optimizer.state[model[0].weight]["exp_avg"].full_tensor().clone()
+    ctx.backward(model(torch.ones(4, 2)).sum())
+    ctx.step(optimizer)
+    assert ctx.restore_checkpoint() == 2
+    assert all(torch.equal(a.full_tensor(), b) for a, b in zip(model.parameters(), saved, strict=True))
+    assert torch.equal(optimizer.state[model[0].weight]["exp_avg"].full_tensor(), moment)
+    assert [path.name for path in tmp_path.rglob("rank-*")] == ["rank-00000.safetensors"]
+
+
+def test_gradients_of_an_unfinished_group_of_batches_are_restored(ctx):
+    ctx._gradients._every = 4
+    model = sharded_model()
+    optimizer = adam(model)
+    ctx.prepare(model, optimizer)
+    ctx.backward(model(torch.ones(4, 2)).sum())
+    ctx.step(optimizer)
+    ctx.save_checkpoint(1)
+    kept = model[0].weight.grad.full_tensor().clone()
+    model[0].weight.grad.zero_()
+    ctx._gradients._groups.clear()
+    ctx._gradients.add_optimizer(optimizer)
+    ctx.restore_checkpoint()
+    assert torch.equal(model[0].weight.grad.full_tensor(), kept)
+    assert kept.any()
+
+
+def test_a_model_on_the_meta_device_is_refused_with_the_remedy(ctx):
+    with torch.device("meta"):
+        model = torch.nn.Linear(2, 1)
+    with pytest.raises(dtrain.SetupError, match=r"got Linear with parameters on the meta device. Call model.to_empty"):
+        ctx.prepare(model)
+    whole = ctx.prepare(torch.nn.Linear(2, 1))
+    ctx.save_checkpoint(1)
+    whole.to("meta")
+    with pytest.raises(dtrain.CheckpointError, match=r"weight of the model must have memory, but is on the meta"):
+        ctx.restore_checkpoint()
+
+
+def test_a_torch_that_is_too_old_is_named(monkeypatch, ctx):
+    monkeypatch.setattr(torch, "__version__", "2.5.1+cpu")
+    with pytest.raises(dtrain.SetupError, match=r"fully_shard, DTensor\) need torch 2.6 or newer, found 2.5.1"):
+        ctx.prepare(sharded_model())
+    ctx.prepare(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.usefixtures("_group")
+def test_compression_without_distributed_data_parallel_is_refused():
+    gradients = Gradients(Distributed(Environment()), torch.device("cpu"), {"gradient_compression": "bf16"})
+    with pytest.raises(dtrain.SetupError, match=r"gradient_compression works with DistributedDataParallel only"):
+        gradients.wrap_model(sharded_model())
+
+
+@pytest.mark.usefixtures("_group")
+def test_a_model_that_is_distributed_already_is_not_wrapped_again():
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    gradients = Gradients(Distributed(Environment()), torch.device("cpu"), {"aggregation_frequency": 2})
+    assert gradients.wrap_model(model) is model
+    assert not model.require_backward_grad_sync
 
 
 def test_a_model_inside_fully_sharded_data_parallel_is_refused():
@@ -62,7 +122,7 @@ def test_a_model_inside_fully_sharded_data_parallel_is_refused():
         sharded_tensors.refuse_item(model)
     flat = torch.nn.Parameter(torch.ones(2))
     flat._is_flat_param = True
-    with pytest.raises(dtrain.SetupError, match="got Adam with Parameter parameters"):
+    with pytest.raises(dtrain.SetupError, match="DTensors, got Adam with Parameter parameters"):
         sharded_tensors.refuse_item(torch.optim.Adam([flat]))
 
 
@@ -94,33 +154,46 @@ def test_a_script_trains_a_sharded_model_that_it_does_not_prepare(ctx):
         assert ctx.save_checkpoint(step + 1) is not None
 
 
-def test_a_model_that_was_sharded_after_it_was_prepared_is_not_saved(ctx):
-    from torch.distributed.fsdp import fully_shard
-
-    model = torch.nn.Linear(2, 1)
-    ctx.prepare(model)
-    fully_shard(model)
-    with pytest.raises(dtrain.CheckpointError, match=r"save_checkpoint takes whole tensors, got \w+ with DTensor"):
-        ctx.save_checkpoint(1)
-
-
-def test_a_sharded_tensor_anywhere_in_the_state_is_refused_with_its_place(ctx, tmp_path):
+def test_sharded_tensors_anywhere_in_the_state_are_saved_and_restored(ctx):
     class Average:
         def __init__(self, weights):
             self.weights = weights
 
         def state_dict(self):
-            return {"shadow": [self.weights]}
+            return {"shadow": [self.weights], "count": torch.ones(3)}
 
         def load_state_dict(self, state):
-            self.weights = state["shadow"][0]
+            self.weights, self.count = state["shadow"][0], state["count"]
 
-    ctx.prepare(Average(sharded_model()[0].weight.detach()))
-    with pytest.raises(
-        dtrain.CheckpointError, match=r"got a DTensor at state.pt.others.0.shadow.0. Checkpoints of ctx"
-    ):
-        ctx.save_checkpoint(1)
-    assert not list(tmp_path.rglob("state.pt"))
+    average = Average(sharded_model()[0].weight.detach().clone())
+    kept = average.weights.full_tensor().clone()
+    ctx.prepare(average)
+    ctx.save_checkpoint(1)
+    average.weights.zero_()
+    ctx.restore_checkpoint()
+    assert torch.equal(average.weights.full_tensor(), kept)
+    assert average.count.tolist() == [1, 1, 1]
+
+
+def test_a_checkpoint_of_whole_tensors_is_restored_into_a_sharded_model(ctx):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+    optimizer = adam(model)
+    ctx.prepare(model, optimizer)
+    ctx.backward(model(torch.ones(4, 2)).sum())
+    ctx.step(optimizer)
+    ctx.save_checkpoint(1)
+    kept = model[0].weight.detach().clone()
+    from torch.distributed.fsdp import fully_shard
+
+    torch.nn.init.zeros_(model[0].weight)
+    fully_shard(model)
+    sharded = adam(model)
+    ctx._prepared.optimizers[:] = [sharded]
+    ctx._gradients._groups.clear()
+    ctx._gradients.add_optimizer(sharded)
+    ctx.restore_checkpoint()
+    assert torch.equal(model[0].weight.full_tensor(), kept)
+    assert sharded.state[model[0].weight]["exp_avg"].full_tensor().any()
 
 
 def test_plain_models_are_not_concerned(ctx):
@@ -130,4 +203,4 @@ def test_plain_models_are_not_concerned(ctx):
     ctx.backward(model(torch.randn(4, 2)).sum())
     ctx.step(optimizer)
     assert ctx.save_checkpoint(1) is not None
-    assert sharded_tensors.find({"a": [torch.ones(1), {"b": 1}], "c": None}) is None
+    assert sharded_tensors.find_old({"a": [torch.ones(1), {"b": 1}], "c": None}) is None

@@ -58,13 +58,27 @@ class RemoteStorage:
         self._taken.add(name)
         return f"{self.root}/{name}"
 
-    def write(self, where: str, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
+    def begin(self, where: str, step: int) -> str:
+        """Return the URL of the checkpoint itself. It is complete once its metadata is there."""
+        return where
+
+    def write(
+        self,
+        where: str,
+        step: int,
+        contents: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        begun: str | None = None,
+        more: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> Checkpoint:
         """Write a checkpoint. Return it once it is complete in the bucket.
 
         :raises CheckpointError: the storage rejects the write, or an object cannot be loaded without pickle
         """
         try:
-            files = {name: self._upload(f"{where}/{name}", value) for name, value in contents.items()}
+            files = {name: self.upload(f"{where}/{name}", value) for name, value in contents.items()}
+            files.update(more() if more is not None else {})
             text = disk.metadata_text(step, facts, files)
             self.fs.pipe_file(f"{where}/{disk.METADATA}", text)
         except CheckpointError:
@@ -137,7 +151,8 @@ class RemoteStorage:
 
     # -- single objects --------------------------------------------------------------------------------------------
 
-    def _upload(self, url: str, value: Any) -> dict[str, Any]:
+    def upload(self, url: str, value: Any) -> dict[str, Any]:
+        """Upload one file of a checkpoint. Return its size and sha256."""
         file = self.fs.open(url, "wb", block_size=BLOCK_BYTES)
         try:
             description = disk.dump(value, file)

@@ -1,10 +1,12 @@
 """Checkpoints on disk, which are complete or do not exist.
 
 A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, ``metadata.json``, and in some cases
-``pending.pt`` and ``others.pt``. It is written under a name that starts with a dot, fsynced and renamed.
-``metadata.json`` holds the size and sha256 of each file, and a checksum of itself. Files are loaded with
-``weights_only=True``: no pickle of a checkpoint is ever run. A checkpoint of the kind ``files`` has the files that a
-program wrote itself, at any depth.
+``pending.pt`` and ``others.pt``. Tensors are in ``rank-*.safetensors``, with ``tensors.json`` as their index, and
+``state.pt`` has their keys in their places. Checkpoints of format 1 have the tensors in ``state.pt``.
+
+A checkpoint is written under a name that starts with a dot, fsynced and renamed. ``metadata.json`` holds the size and
+sha256 of each file, and a checksum of itself. Files are loaded with ``weights_only=True``: no pickle of a checkpoint is
+ever run. A checkpoint of the kind ``files`` has the files that a program wrote itself, at any depth.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
+from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+#: Format that is written, and all formats that are read.
+FORMAT = 2
+FORMATS = (1, 2)
 METADATA = "metadata.json"
 #: Largest metadata that is written and read: 10,000 files take 2 MB.
 METADATA_LIMIT_BYTES = 16 << 20
@@ -76,23 +81,45 @@ class Checkpoint:
         return self.metadata.get("metrics") or {}
 
 
-def write(
-    folder: Path, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any], *, final: Path | None = None
-) -> Checkpoint:
-    """Write a checkpoint. Return it once it is complete and on disk.
+def begin(folder: Path, step: int) -> Path:
+    """Create the folder in which a checkpoint is written before it is renamed, and return its path.
 
-    :param folder: folder for checkpoints of this trial
-    :param contents: file name -> object that ``torch.save`` writes
-    :param facts: entries for the metadata
-    :param final: path of the checkpoint; default: :func:`free_name`
-    :raises CheckpointError: an object cannot be loaded without pickle, or the disk rejects the write
+    :raises CheckpointError: the disk rejects it
     """
     temporary = folder / f".step-{step}.{os.getpid()}{TEMPORARY}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(mode=0o700)
-        files = {name: _save(temporary / name, value) for name, value in contents.items()}
+    except OSError as error:
+        raise _cannot_write(folder, step, error) from error
+    return temporary
+
+
+def write(
+    folder: Path,
+    step: int,
+    contents: Mapping[str, Any],
+    facts: Mapping[str, Any],
+    *,
+    final: Path | None = None,
+    temporary: Path | None = None,
+    more: Callable[[], Mapping[str, Any]] | None = None,
+) -> Checkpoint:
+    """Write a checkpoint. Return it once it is complete and on disk.
+
+    :param folder: folder for checkpoints of this trial
+    :param contents: file name -> bytes, a :class:`TensorFile`, or an object that ``torch.save`` writes
+    :param facts: entries for the metadata
+    :param final: path of the checkpoint; default: :func:`free_name`
+    :param temporary: return value of :func:`begin`, if it was called
+    :param more: returns the files that other ranks have written to ``temporary``, once they are on disk
+    :raises CheckpointError: an object cannot be loaded without pickle, or the disk rejects the write
+    """
+    temporary = temporary or begin(folder, step)
+    try:
+        files = {name: save_file(temporary / name, value) for name, value in contents.items()}
+        files.update(more() if more is not None else {})
         text = metadata_text(step, facts, files)
         _write_synced(temporary / METADATA, text)
         sync_folder(temporary)
@@ -101,11 +128,15 @@ def write(
         sync_folder(folder)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
-        raise CheckpointError(f"The checkpoint of step {step} cannot be written below {folder}: {error}") from error
+        raise _cannot_write(folder, step, error) from error
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return parse(text, final)
+
+
+def _cannot_write(folder: Path, step: int, error: OSError) -> CheckpointError:
+    return CheckpointError(f"The checkpoint of step {step} cannot be written below {folder}: {error}")
 
 
 def metadata_text(step: int, facts: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
@@ -159,8 +190,12 @@ def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
         raise DamagedCheckpointError(f"{path.name}: {METADATA} does not match its own checksum")
     if not all(is_plain_name(name) for name in files):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} names files outside of the checkpoint")
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {metadata.get('format')}; this version reads format {FORMAT}.")
+    if metadata.get("format") not in FORMATS:
+        known = " and ".join(map(str, FORMATS))
+        raise CheckpointError(
+            f"{url or path} has format {str(metadata.get('format'))[:50]}; this version reads formats {known}. "
+            "Use the version of airflow-provider-dtrain that wrote it, or a newer one."
+        )
     return Checkpoint(path, step, hashlib.sha256(text).hexdigest(), size + len(text), metadata, url)
 
 
@@ -348,7 +383,7 @@ class Hashing:
 
 
 def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
-    """Write a value as ``torch.save`` does. Return size and sha256 of the written bytes.
+    """Write bytes, a :class:`TensorFile`, or another value as ``torch.save`` does. Return size and sha256 of the bytes.
 
     :raises OSError: the file rejects a write
     """
@@ -357,7 +392,12 @@ def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
     hashing: Any = _Remembering(file)
     failed = None
     try:
-        torch.save(value, hashing)
+        if isinstance(value, TensorFile):
+            value.write(hashing)
+        elif isinstance(value, bytes):
+            hashing.write(value)
+        else:
+            torch.save(value, hashing)
     except (RuntimeError, OSError) as error:
         failed = hashing.error or error
     if failed is not None:
@@ -379,11 +419,18 @@ class _Remembering(Hashing):
             raise
 
 
-def _save(path: Path, value: Any) -> dict[str, Any]:
+def save_file(path: Path, value: Any) -> dict[str, Any]:
+    """Write one file of a checkpoint and flush it to the disk. Return its size and sha256.
+
+    :param value: bytes, a :class:`TensorFile`, or an object that ``torch.save`` writes
+    :raises CheckpointError: the object cannot be loaded without pickle
+    :raises OSError: the disk rejects the write
+    """
     with open(path, "xb", buffering=0) as file:
         description = dump(value, file)
         os.fsync(file.fileno())
-    refuse_unsafe_file(path)
+    if not isinstance(value, (TensorFile, bytes)):
+        refuse_unsafe_file(path)
     return description
 
 

@@ -13,11 +13,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, rank_states, storage, warm_start
+from airflow_provider_dtrain.train.checkpoint import disk, rank_states, reading, save_plan, storage, warm_start
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
+from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
+from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
+from airflow_provider_dtrain.train.checkpoint.targets import Targets
+from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
+from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX
+from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
+from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, split
 from airflow_provider_dtrain.train.data.loader import Progress
-from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
+from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
@@ -28,13 +35,17 @@ from airflow_provider_dtrain.train.reports.events import EventWriter
 
 log = logging.getLogger(__name__)
 
+#: Name of a rank's tensors in a snapshot. No file has it.
+_TENSORS = "tensors"
+
 
 class Saver:
     """Writes and reads the checkpoints of one trial.
 
-    Rank 0 writes. Data that only another rank has (random states, gradients of an unfinished group, states of prepared
-    objects that differ between the ranks) is sent to it. On restore, the other ranks get the files from rank 0, so a
-    checkpoint needs to be on one host only.
+    Rank 0 writes. Small data that only another rank has (random states, gradients of an unfinished group, states of
+    prepared objects that differ between the ranks) is sent to it. Each rank writes its parts of sharded tensors itself
+    if it sees rank 0's folder, and sends them otherwise. On restore, ranks that do not see the folder get everything
+    from rank 0, so a checkpoint needs to be on one host only.
 
     :param where: folder or URL for checkpoints
     :param look: True: ``restore`` may read it; False: it is a folder of this run alone
@@ -64,6 +75,7 @@ class Saver:
         self.policy = _policy(env.config)
         self._snapshots = Snapshots()
         self._background = Background()
+        self._rank_files = RankFiles(distributed, self._storage_config)
         self._swept = False
         #: Rank 0 alone reads and writes.
         self._storage: storage.Storage | None = None
@@ -90,27 +102,72 @@ class Saver:
 
     def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
         self.finish()
-        self._prepared.refuse_sharded()
+        self._prepared.refuse_old_shards()
         others = self._prepared.other_states()
         apart = rank_states.gather(self._distributed, others)
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
-        if ranks is None or self._storage is None:
+        is_sharded = self._distributed.any(self._prepared.is_sharded() or holds_sharded(others))
+        if ranks is None and not is_sharded:
             return None
-        state = {
-            **self._prepared.state(others),
+        state = self._state(others, counters, is_chief=ranks is not None)
+        skeleton, tensors = split(state)
+        plan = save_plan.make(tensors, self._distributed, is_sharded=is_sharded)
+        contents: dict[str, Any] = {disk.STATE: skeleton}
+        if ranks is not None:
+            contents[disk.RNG] = [rng for rng, _ in ranks]
+            if any(pending for _, pending in ranks):
+                contents[disk.PENDING] = [pending for _, pending in ranks]
+            if apart is not None and any(apart):
+                contents[disk.OTHERS] = apart
+        # One walk over everything, so that each tensor is copied once.
+        taken = self._snapshots.take({**contents, _TENSORS: list(plan.tensors)})
+        file = TensorFile([part.slot for part in plan.parts], taken.pop(_TENSORS))
+        if ranks is None:
+            self._deliver(file if plan.parts else None)
+            return None
+        return self._write_in_background(step, taken, file, plan, {**self._facts(), **facts}, is_sharded=is_sharded)
+
+    def _state(self, others: list[Any], counters: Mapping[str, int], *, is_chief: bool) -> dict[str, Any]:
+        """Return the state to save. On other ranks than rank 0, only its sharded tensors count."""
+        state = self._prepared.state(others) if is_chief else self._prepared.sharded_state(others)
+        return {
+            **state,
             "gradients": self._gradients.state_dict(),
+            "sharded_gradients": self._gradients.sharded_gradients(),
             "progress": self._progress.state(),
             "counters": dict(counters),
         }
-        contents = {disk.STATE: state, disk.RNG: [rng for rng, _ in ranks]}
-        if any(pending for _, pending in ranks):
-            contents[disk.PENDING] = [pending for _, pending in ranks]
-        if apart is not None and any(apart):
-            contents[disk.OTHERS] = apart
-        taken = self._snapshots.take(contents)
+
+    def _deliver(self, file: TensorFile | None) -> None:
+        """Write this rank's file in the background. Runs on other ranks than rank 0."""
+        begun = self._rank_files.begin(None)
+        if file is not None:
+            self._background.start("dtrain-checkpoint", partial(self._rank_files.deliver, begun, file))
+
+    def _write_in_background(
+        self,
+        step: int,
+        contents: dict[str, Any],
+        file: TensorFile,
+        plan: SavePlan,
+        facts: Mapping[str, Any],
+        *,
+        is_sharded: bool,
+    ) -> Path | str:
+        assert self._storage is not None
+        assert plan.index is not None
         where = self._storage.reserve(step)
-        known = {**self._facts(), **facts}
-        write = partial(self._storage.write, where, step, taken, known)
+        if plan.index:
+            contents[INDEX] = plan.index.text()
+        if plan.parts:
+            contents[save_plan.file_name(0)] = file
+        others: dict[str, Any] = {}
+        if is_sharded:
+            self._sweep(self._storage)
+            place = self._storage.begin(where, step)
+            begun = self._rank_files.begin(place)
+            others = {"begun": place, "more": partial(self._rank_files.collect, begun, plan.ranks)}
+        write = partial(self._storage.write, where, step, contents, facts, **others)
         self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write))
         return where
 
@@ -153,6 +210,7 @@ class Saver:
             log.error("%s", error)
 
     def _sweep(self, target: storage.Storage) -> None:
+        """Remove the leftovers of killed processes, once."""
         if not self._swept:
             target.sweep()
             self._swept = True
@@ -196,14 +254,11 @@ class Saver:
                     f"The checkpoint of step {metadata['step']} was written by ctx.checkpoint. Read its files in "
                     "ctx.latest_checkpoint(), or start without it."
                 )
-            state = self._everywhere(found, disk.STATE)
+            skeleton, source = self._open(found, metadata)
             rng = self._everywhere(found, disk.RNG)
             pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
             apart = self._everywhere(found, disk.OTHERS) if disk.OTHERS in metadata["files"] else None
-        warm_start.refuse_other_models(self._prepared.models, state.get("models", []), f"step {metadata['step']}")
-        warm_start.refuse_other_optimizers(
-            self._prepared.optimizers, state.get("optimizers", []), f"step {metadata['step']}"
-        )
+            state = self._loaded(skeleton, source, f"step {metadata['step']}")
         if apart is not None:
             state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
         self._prepared.load(state)
@@ -211,7 +266,7 @@ class Saver:
         if state.get("gradients") is not None:
             self._gradients.load_state_dict(state["gradients"])
         if pending is not None:
-            self._gradients.load_rank_states(pending)
+            self._gradients.load_rank_states(pending, state["sharded_gradients"])
         self._restore_rng(rng, metadata["step"])
         self.latest = found
         if found:
@@ -270,8 +325,9 @@ class Saver:
         if self._distributed.get_rank() == 0:
             found = self._read_source(source, scratch)
             disk.refuse_files(found)
-        state = self._everywhere(found, disk.STATE)
-        warm_start.load_weights(self._prepared.models, state.get("models", []), str(source))
+        metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
+        opened = self._open(found, metadata)
+        warm_start.load_weights(self._prepared.models, *opened, str(source))
         if found:
             log.info("Started from the weights of %s (step %d); all other state is new.", source, found.step)
 
@@ -286,8 +342,38 @@ class Saver:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _everywhere(self, found: disk.Checkpoint | None, name: str) -> Any:
-        content = (found.path / name).read_bytes() if found else None
-        return load_bytes(self._distributed.broadcast_bytes(content))
+        return reading.everywhere(found, name, self._distributed)
+
+    def _open(self, found: disk.Checkpoint | None, metadata: Mapping[str, Any]) -> tuple[Any, TensorSource]:
+        """Return the state without its tensors, and the source of these. Called by all ranks."""
+        return reading.open_state(found, metadata, self._distributed)
+
+    def _loaded(self, skeleton: Mapping[str, Any], source: TensorSource, name: str) -> dict[str, Any]:
+        """Return the state with its tensors, most of which are those of the prepared objects themselves.
+
+        :param name: the checkpoint, for messages
+        """
+        prepared = self._prepared
+        saved = skeleton.get("models", []), skeleton.get("optimizers", [])
+        warm_start.refuse_other_models(prepared.models, saved[0], source, name)
+        warm_start.refuse_other_optimizers(prepared.optimizers, saved[1], name)
+        if not prepared.has_load_callback:
+            prepared.refuse_other_numbers(skeleton)
+        targets = Targets(source)
+        others = skeleton.get("others", [])
+        mine = prepared.others_as_saved(skeleton.get("names") or {}, len(others))
+        state = {
+            "models": targets.models(prepared.models, saved[0], in_place=not prepared.has_load_callback),
+            "optimizers": targets.optimizers(prepared.optimizers, saved[1]),
+            "others": targets.others(mine, others),
+            "sharded_gradients": targets.gradients(
+                self._gradients.parameters(), skeleton.get("sharded_gradients") or []
+            ),
+        }
+        rest = {name: value for name, value in skeleton.items() if name not in state}
+        state.update(targets.plain(rest))
+        source.load(targets.wanted)
+        return state
 
     def _restore_rng(self, states: list[Any], step: int) -> None:
         rank = self._distributed.get_rank()

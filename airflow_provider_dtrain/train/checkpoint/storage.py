@@ -12,6 +12,9 @@ from typing import Any, Protocol
 from airflow_provider_dtrain.train.checkpoint import disk, retention
 from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
 
+#: Returns files that other ranks have written: name -> size and sha256.
+More = Callable[[], Mapping[str, Any]]
+
 
 class Storage(Protocol):
     """Keeps complete checkpoints only. One process at a time uses it, in any of its threads."""
@@ -22,11 +25,28 @@ class Storage(Protocol):
     def reserve(self, step: int) -> Any:
         """Return the path or URL that the next checkpoint of this step will have."""
 
-    def write(self, where: Any, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
+    def begin(self, where: Any, step: int) -> Any:
+        """Return the path or URL below which other ranks write their files of a checkpoint.
+
+        :param where: return value of :meth:`reserve`
+        """
+
+    def write(
+        self,
+        where: Any,
+        step: int,
+        contents: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        begun: Any = None,
+        more: More | None = None,
+    ) -> Checkpoint:
         """Write a checkpoint. Return it once it is complete and durable.
 
         :param where: return value of :meth:`reserve`
-        :param contents: file name -> object that ``torch.save`` writes
+        :param contents: file name -> bytes, a ``TensorFile``, or an object that ``torch.save`` writes
+        :param begun: return value of :meth:`begin`, if other ranks write files too
+        :param more: returns their names with size and sha256, once they are durable
         :raises CheckpointError: the storage rejects the write; no older checkpoint is lost
         """
 
@@ -70,9 +90,22 @@ class FolderStorage:
         """Return the path that the next checkpoint of this step will have."""
         return disk.free_name(self.folder, step)
 
-    def write(self, where: Path, step: int, contents: Mapping[str, Any], facts: Mapping[str, Any]) -> Checkpoint:
+    def begin(self, where: Path, step: int) -> Path:
+        """Return the folder that is renamed to the checkpoint once it is complete."""
+        return disk.begin(self.folder, step)
+
+    def write(
+        self,
+        where: Path,
+        step: int,
+        contents: Mapping[str, Any],
+        facts: Mapping[str, Any],
+        *,
+        begun: Path | None = None,
+        more: More | None = None,
+    ) -> Checkpoint:
         """Write a checkpoint. Return it once it is complete and on disk."""
-        return disk.write(self.folder, step, contents, facts, final=where)
+        return disk.write(self.folder, step, contents, facts, final=where, temporary=begun, more=more)
 
     def stage(self, step: int) -> Path:
         """Return a new folder for files that :meth:`write_tree` makes a checkpoint."""
@@ -145,3 +178,16 @@ def reader(where: Path | str, config: Mapping[str, Any]) -> Callable[[Path], Che
 
     url = str(where).rstrip("/")
     return partial(RemoteStorage(url.rpartition("/")[0], config).fetch, url)
+
+
+def write_rank_file(begun: Path | str, name: str, content: Any, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write one file of a checkpoint that rank 0 began. Return its size and sha256 once it is durable.
+
+    :param begun: return value of :meth:`Storage.begin`
+    :raises OSError: the disk rejects the write
+    """
+    if not is_url(begun):
+        return disk.save_file(Path(begun) / name, content)
+    from airflow_provider_dtrain.train.checkpoint.bucket import RemoteStorage
+
+    return RemoteStorage(str(begun), config).upload(f"{begun}/{name}", content)

@@ -3,45 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_dtrain.train.checkpoint.targets import Targets
+from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
+from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill
 from airflow_provider_dtrain.train.errors import CheckpointError
-from airflow_provider_dtrain.train.prepared import unwrap
+from airflow_provider_dtrain.train.prepared import bare, plain_name
 
 #: Names that schedulers and torch itself add to the groups of any optimizer.
 _OF_EVERY_KIND = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
 
 
-def load_weights(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+def load_weights(models: Sequence[Any], skeleton: Mapping[str, Any], source: TensorSource, name: str) -> None:
     """Load the parameters and buffers of a checkpoint into the prepared models, and nothing else of it.
 
-    :param saved: one state per model
-    :param source: the checkpoint, for messages
+    :param skeleton: state of the checkpoint without its tensors
+    :param name: the checkpoint, for messages
     :raises CheckpointError: the checkpoint is of other models; nothing is loaded
     """
-    refuse_other_models(models, saved, source)
-    for model, values in zip(models, saved):
-        unwrap(model).load_state_dict(values)
+    saved = skeleton.get("models", [])
+    refuse_other_models(models, saved, source, name)
+    targets = Targets(source)
+    states = targets.models(models, saved, in_place=True)
+    source.load(targets.wanted)
+    for model, state in zip(models, states):
+        bare(model).load_state_dict(state)
 
 
-def refuse_other_models(models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+def refuse_other_models(
+    models: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: TensorSource, name: str
+) -> None:
     """Raise when saved states do not fit the names and shapes of the models. Nothing is changed.
 
+    :param saved: one state per model, without its tensors
+    :param name: the checkpoint, for messages
     :raises CheckpointError: names the first parameter that differs
     """
     if len(saved) != len(models):
         raise CheckpointError(
-            f"The checkpoint ({source}) holds {len(saved)} models, but ctx.prepare was given {len(models)}. Prepare "
+            f"The checkpoint ({name}) holds {len(saved)} models, but ctx.prepare was given {len(models)}. Prepare "
             "the same models in the same order before ctx.restore_checkpoint()."
         )
     for index, (model, values) in enumerate(zip(models, saved)):
-        difference = _first_difference(unwrap(model).state_dict(), values)
+        theirs = fill(values, lambda key: _Shaped(source.shape(key)))
+        difference = _first_difference(_plain(bare(model).state_dict()), _plain(theirs))
         if difference:
             raise CheckpointError(
-                f"The checkpoint ({source}) is of another model: models[{index}] ({type(unwrap(model)).__name__}), "
+                f"The checkpoint ({name}) is of another model: models[{index}] ({type(bare(model)).__name__}), "
                 f"{difference}. Nothing was loaded, and no checkpoint is lost. Build the model with the "
                 "hyperparameters that it was trained with, or start without this checkpoint."
             )
+
+
+@dataclass(frozen=True)
+class _Shaped:
+    """Stands for a saved tensor."""
+
+    shape: tuple[int, ...]
 
 
 def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
@@ -74,6 +94,10 @@ def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str 
         if name not in mine:
             return f"parameter {name} has shape {_shape(value)} in the checkpoint and is not in the model"
     return None
+
+
+def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {plain_name(name): value for name, value in state.items()}
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, storage, warm_start
-from airflow_provider_dtrain.train.distributed import load_bytes
+from airflow_provider_dtrain.train.checkpoint import disk, reading, storage, warm_start
+from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
 
 
@@ -33,10 +35,9 @@ def load_weights(
     with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
         found = storage.reader(place, storage_config or {})(Path(scratch))
         disk.refuse_files(found)
-        content = (found.path / disk.STATE).read_bytes()
-        metadata = dict(found.metadata)
-    put(model, content, index, str(place))
-    return metadata
+        alone = Distributed(Environment())
+        put(model, *reading.open_state(found, found.metadata, alone), index, str(place))
+        return dict(found.metadata)
 
 
 def place_of(where: str | Path | Mapping[str, Any]) -> str | Path:
@@ -53,14 +54,22 @@ def place_of(where: str | Path | Mapping[str, Any]) -> str | Path:
     return place_of(found)
 
 
-def put(model: Any, content: bytes, index: int, source: str) -> None:
-    """Load the weights of a checkpoint's state file into a model.
+def put(model: Any, skeleton: Mapping[str, Any], source: TensorSource, index: int, name: str) -> None:
+    """Load the weights of a checkpoint into a model.
 
-    :param content: the file ``state.pt``
-    :param source: the checkpoint, for messages
+    :param skeleton: state of the checkpoint without its tensors
+    :param name: the checkpoint, for messages
     :raises CheckpointError: the checkpoint has no model of this number, or does not fit
     """
-    models = load_bytes(content).get("models", [])
+    warm_start.load_weights([model], {"models": [model_of(skeleton, index, name)]}, source, name)
+
+
+def model_of(skeleton: Mapping[str, Any], index: int, name: str) -> Mapping[str, Any]:
+    """Return the state of one model without its tensors.
+
+    :raises CheckpointError: the checkpoint has no model of this number
+    """
+    models = skeleton.get("models", [])
     if not 0 <= index < len(models):
-        raise CheckpointError(f"The checkpoint ({source}) holds {len(models)} models, so it has no model {index}.")
-    warm_start.load_weights([model], [models[index]], source)
+        raise CheckpointError(f"The checkpoint ({name}) holds {len(models)} models, so it has no model {index}.")
+    return dict(models[index])

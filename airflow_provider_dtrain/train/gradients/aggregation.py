@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
 
 #: :meth:`Group.exchange` sends gradients in pieces of at most this many numbers.
 PIECE_NUMBERS = 8 * 1024 * 1024
@@ -109,8 +110,14 @@ class Group:
                 parameter.grad = part.view_as(parameter).clone()
 
     def gradients(self) -> list[Any]:
-        """Return copies of the gradients on the CPU, None for a missing one, in the optimizer's order."""
-        return [None if p.grad is None else p.grad.detach().cpu().clone() for p in self.parameters()]
+        """Return copies of the plain gradients on the CPU, None for any other, in the optimizer's order."""
+        return [
+            None if p.grad is None or is_dtensor(p.grad) else p.grad.detach().cpu().clone() for p in self.parameters()
+        ]
+
+    def sharded_gradients(self) -> list[Any]:
+        """Return the sharded gradients, None for any other, in the optimizer's order."""
+        return [p.grad.detach() if p.grad is not None and is_dtensor(p.grad) else None for p in self.parameters()]
 
     def take(self, count: int, gradients: Sequence[Any]) -> None:
         """Resume a group of a checkpoint.

@@ -13,8 +13,9 @@ from airflow_provider_dtrain.train.gradients.aggregation import Group
 from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.precision import LossScale, Precision
-from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, wrap
+from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
+from airflow_provider_dtrain.train.sharded_tensors import sharded_kind
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +84,15 @@ class Gradients:
             bucket_mib=self._bucket_mib,
             find_unused_parameters=find_unused_parameters,
         )
-        if wrapped is not model:
+        if self._compression.kind and sharded_kind(model) is not None:
+            raise SetupError(
+                "optimizations.gradient_compression works with DistributedDataParallel only, got "
+                f"{type(model).__name__} with sharded parameters. Remove the field."
+            )
+        if wrapped is not model or is_distributed(model):
             self._compression.install(wrapped)
             self._models.append(wrapped)
-            if self._tuner is not None:
+            if self._tuner is not None and wrapped is not model:
                 self._tuner.add_model(wrapped, find_unused_parameters=find_unused_parameters)
             for group in self._groups.values():
                 group.link(self._models)
@@ -202,12 +208,24 @@ class Gradients:
             return None
         return {"gradients": [group.gradients() if group.count else [] for group in self._groups.values()]}
 
-    def load_rank_states(self, states: Sequence[Mapping[str, Any] | None]) -> None:
+    def sharded_gradients(self) -> list[list[Any]]:
+        """Return the sharded gradients of unfinished groups: for each optimizer, None where there is none."""
+        return [group.sharded_gradients() if group.count else [] for group in self._groups.values()]
+
+    def parameters(self) -> list[list[Any]]:
+        """Return the parameters of each optimizer."""
+        return [list(group.parameters()) for group in self._groups.values()]
+
+    def load_rank_states(
+        self, states: Sequence[Mapping[str, Any] | None], sharded: Sequence[Sequence[Any]] = ()
+    ) -> None:
         """Restore the gradients of unfinished groups.
 
         With the same number of ranks, each rank gets its own gradients. With another number, all ranks get the mean.
+        Sharded gradients are means over the ranks already.
 
         :param states: return values of :meth:`rank_state` on all ranks, in order of rank
+        :param sharded: return value of :meth:`sharded_gradients`
         """
         held = [state for state in states if state is not None]
         if not held:
@@ -226,6 +244,11 @@ class Gradients:
                     size,
                 )
             self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
+        if any(one is not None for gradients in sharded for one in gradients):
+            self._waiting.gradients = [
+                [plain if shard is None else shard for plain, shard in zip(plains, shards)]
+                for plains, shards in zip(self._waiting.gradients, sharded)
+            ]
         self._give_restored()
 
     def look(self) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, storage
+from airflow_provider_dtrain.train.checkpoint import disk, reading, storage
+from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.weights import load_weights, put
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError, WeightsError
@@ -24,7 +25,8 @@ class Weights:
         self._source = source
         self._distributed = distributed
         self._config = config
-        self._content: bytes | None = None
+        self._opened: tuple[Any, TensorSource] | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._identity: dict[str, Any] | None = None
 
     @property
@@ -54,28 +56,31 @@ class Weights:
                 "ctx.load_weights() has no checkpoint to load: set inference.weights, or pass a path or URL."
             )
         self._fetch()
-        assert self._content is not None
+        assert self._opened is not None
         try:
-            put(plain_model(model), self._content, index, str(self._source))
+            put(plain_model(model), *self._opened, index, str(self._source))
         except CheckpointError as error:
             raise WeightsError(str(error)) from error
 
     def release(self) -> None:
-        """Free the memory of the weights."""
-        self._content = None
+        """Free the memory of the weights, and the disk of a copy."""
+        self._opened = None
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
 
     def _fetch(self) -> None:
-        if self._source is None or self._content is not None:
+        if self._source is None or self._opened is not None:
             return
-        content = None
+        found = None
         if self._distributed.get_rank() == 0:
-            with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
-                found = storage.reader(self._source, self._config)(Path(scratch))
-                disk.refuse_files(found)
-                content = (found.path / disk.STATE).read_bytes()
-                self._identity = {"step": found.step, "sha256": found.sha256, "trial": found.metadata.get("trial_id")}
+            self._scratch = tempfile.TemporaryDirectory(prefix="dtrain-weights-")
+            found = storage.reader(self._source, self._config)(Path(self._scratch.name))
+            disk.refuse_files(found)
+            self._identity = {"step": found.step, "sha256": found.sha256, "trial": found.metadata.get("trial_id")}
         self._identity = self._distributed.broadcast(self._identity)
-        self._content = self._distributed.broadcast_bytes(content)
+        metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
+        self._opened = reading.open_state(found, metadata, self._distributed)
 
 
 def plain_model(model: Any) -> Any:

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint import disk, reading, warm_start
 from airflow_provider_dtrain.train.context import Context
-from airflow_provider_dtrain.train.distributed import load_bytes
+from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Length
-from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.initialization import init
-from airflow_provider_dtrain.train.prepared import unwrap
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
@@ -118,14 +118,7 @@ def load_models(models: list[Any], path: Path) -> None:
     :param path: folder of one checkpoint
     :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
-    found = disk.read(path)
-    disk.verify(found)
+    found = disk.whole(path)
     disk.refuse_files(found)
-    saved = load_bytes((path / disk.STATE).read_bytes())["models"]
-    if len(saved) != len(models):
-        raise CheckpointError(f"{path} holds {len(saved)} models, but the trial wrapped {len(models)}.")
-    for model, state in zip(models, saved):
-        try:
-            unwrap(model).load_state_dict(state)
-        except RuntimeError as error:
-            raise CheckpointError(f"{path} does not fit {type(unwrap(model)).__name__}: {error}") from error
+    opened = reading.open_state(found, found.metadata, Distributed(Environment()))
+    warm_start.load_weights(models, *opened, str(path))

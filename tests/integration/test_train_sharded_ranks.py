@@ -1,0 +1,118 @@
+"""Checkpoints of models that are sharded over real ranks: FSDP2, tensor parallel, and back to one process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.ranks import run_ranks, script
+
+pytestmark = pytest.mark.torch
+
+#: Modules that every rank needs, imported once.
+IMPORTS = {"DTRAIN_TEST_IMPORTS": "torch.distributed.checkpoint torch.distributed.fsdp"}
+
+BODY = """
+    import hashlib, json, os
+    from torch.distributed.tensor import DTensor
+
+    LAYOUT = os.environ["LAYOUT"]
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(13, 8)
+            self.inner = torch.nn.Linear(8, 12)
+            self.outer = torch.nn.Linear(12, 8)
+            self.norm = torch.nn.BatchNorm1d(8)
+            self.head = torch.nn.Linear(8, 13, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, numbers):
+            return self.head(self.norm(self.outer(torch.relu(self.inner(self.embed(numbers))))))
+
+    def parallel(model):
+        if LAYOUT == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+            return fully_shard(model)
+        if LAYOUT in ("tp", "2d"):
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+            size = int(os.environ["WORLD_SIZE"])
+            mesh = init_device_mesh("cpu", (size,)) if LAYOUT == "tp" else init_device_mesh(
+                "cpu", (2, size // 2), mesh_dim_names=("dp", "tp"))
+            parallelize_module(
+                model, mesh if LAYOUT == "tp" else mesh["tp"], {"inner": ColwiseParallel(), "outer": RowwiseParallel()})
+            if LAYOUT == "2d":
+                from torch.distributed.fsdp import fully_shard
+                fully_shard(model, mesh=mesh["dp"])
+        return model
+
+    def whole(value):
+        return value.full_tensor() if isinstance(value, DTensor) else value
+
+    def digest(model, optimizer):
+        # Collective: all ranks make the same calls in the same order.
+        found = {}
+        for name, value in dtrain.unwrap(model).state_dict().items():
+            found[name] = whole(value)
+        for index, state in optimizer.state_dict()["state"].items():
+            found.update({f"{index}.{name}": whole(value) for name, value in state.items()})
+        return {name: hashlib.sha256(repr(value.tolist()).encode()).hexdigest()[:12] for name, value in found.items()}
+
+    def train(ctx, model, optimizer, steps):
+        for step in steps:
+            numbers = torch.tensor([(step * 5 + i) % 13 for i in range(16)])
+            loss = torch.nn.functional.cross_entropy(model(numbers), (numbers + 1) % 13)
+            ctx.backward(loss)
+            ctx.step(optimizer)
+
+    def main():
+        with dtrain.init() as ctx:
+            torch.manual_seed(5)
+            model = parallel(Model())
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+            given = model
+            model, optimizer = ctx.prepare(model, optimizer)
+            assert LAYOUT == "plain" or model is given
+            step = ctx.restore_checkpoint()
+            print("restored", json.dumps([step, digest(model, optimizer) if step else {}]))
+            tied = dtrain.unwrap(model)
+            assert tied.head.weight is tied.embed.weight
+            train(ctx, model, optimizer, range(step, step + 3))
+            ctx.save_checkpoint(step + 3)
+            print("saved", json.dumps(digest(model, optimizer)))
+            EXTRA
+
+    main()
+"""
+
+NOTHING = "pass"
+
+
+def run(tmp_path, layout, size, name, extra=NOTHING, **options):
+    body = BODY.replace("EXTRA", extra)
+    env = {**IMPORTS, "LAYOUT": layout, "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), **options}
+    ranks = run_ranks(script(tmp_path, body), tmp_path / name, size, env=env)
+    for rank in ranks:
+        assert rank.exit_code == 0, rank.output
+    return ranks
+
+
+def said(ranks, word):
+    return [json.loads(rank.said(rf"{word} (.*)")[0]) for rank in ranks]
+
+
+def test_a_checkpoint_of_fsdp2_is_resumed_with_other_numbers_of_ranks_and_other_layouts(tmp_path):
+    first = run(tmp_path, "fsdp", 2, "first")
+    (saved, again) = said(first, "saved")
+    assert saved == again
+    (folder,) = (tmp_path / "checkpoints").glob("step-*")
+    assert {path.name for path in folder.glob("rank-*")} == {"rank-00000.safetensors", "rank-00001.safetensors"}
+    for layout, size in [("fsdp", 2), ("plain", 1), ("tp", 2), ("2d", 4), ("fsdp", 3)]:
+        ranks = run(tmp_path, layout, size, f"{layout}{size}")
+        step, restored = said(ranks, "restored")[0]
+        assert step == 3 * (1 + len(list(tmp_path.glob("*/rank0"))) - 2)
+        assert restored == saved
+        saved = said(ranks, "saved")[0]
