@@ -16,11 +16,12 @@ from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
 from airflow_provider_dtrain.train.data.device import mover
-from airflow_provider_dtrain.train.data.loader import Loader, Progress, validation_loader
+from airflow_provider_dtrain.train.data.loader import BatchCounter, Loader, Progress, validation_loader
 from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.gradients.clipping import clip_of
 from airflow_provider_dtrain.train.gradients.lr_schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared, is_average
@@ -74,7 +75,7 @@ class Context(Ending):
         self._clock = timings.clock
         self._rungs = rungs
         self._decided = False
-        self._has_reached = False
+        self._has_reached = self._is_restored = False
         self._timed = timings.enabled
         self._move = mover(device)
         self._time_to_device = timings.adder("to_device")
@@ -97,7 +98,10 @@ class Context(Ending):
         #: Returns the position of training at a step. The trainer of a trial class replaces it by its own.
         self._position: Callable[[int, int | None], Position] = self._script_position
         self._records_per_epoch: int | None = None
-        self._streams_apart = self._stepped = False
+        self._streams_apart = self._began = False
+        #: Whether the latest :meth:`step` took an optimizer step.
+        self.stepped = False
+        self._counter = BatchCounter(progress)
         self._schedules = Schedules()
         self._datasets = DatasetComparison(distributed)
         self._files = FileCheckpoints(env, distributed, saver)
@@ -169,7 +173,12 @@ class Context(Ending):
     # -- training --------------------------------------------------------------------------------------------------
 
     def prepare(
-        self, *objects: Any, scheduler_step: str = "batch", find_unused_parameters: bool = False, wrap: bool = True
+        self,
+        *objects: Any,
+        scheduler_step: str = "batch",
+        find_unused_parameters: bool = False,
+        ddp: Mapping[str, Any] | None = None,
+        wrap: bool = True,
     ) -> Any:
         """Return the objects ready for training: a tuple in the given order, or the only object itself.
 
@@ -183,10 +192,12 @@ class Context(Ending):
         :param find_unused_parameters: for models that do not use every parameter in every step
         :param wrap: False: models are neither moved nor put into DistributedDataParallel, because they are parallel
             already or because no optimizer trains them. An ``AveragedModel`` is never put into it
+        :param ddp: further options of DistributedDataParallel, e.g. ``{"static_graph": True}``
         :raises SetupError: an object's type or ``scheduler_step`` is not supported, or an object's parameters are
             sharded over the ranks, which checkpoints cannot hold
         """
         check_mode(scheduler_step)
+        ddp = {**({"find_unused_parameters": True} if find_unused_parameters else {}), **(ddp or {})}
         ready = []
         for item in objects:
             if self._saver.policy["keep"] != "none":
@@ -195,7 +206,7 @@ class Context(Ending):
             if kind == "model" and wrap and is_average(item):
                 item.to(self.device)
             elif kind == "model" and wrap:
-                item = self._gradients.wrap_model(item, find_unused_parameters=find_unused_parameters)
+                item = self._gradients.wrap_model(item, ddp)
                 self._prepared.models[-1] = item
                 self._timings.watch_model(item)
             elif kind == "optimizer":
@@ -309,20 +320,24 @@ class Context(Ending):
             self._progress.last_epoch = epoch == count - 1
             self._schedules.begin_epoch(epoch)
             yield epoch
+            if self._progress.has_loader:
+                self._check_effect(1)
             self._progress.is_whole = self._progress.is_whole or not self._left_early
         self._progress.in_epochs = self._progress.last_epoch = False
 
-    def backward(self, loss: Any) -> None:
+    def backward(self, loss: Any, **options: Any) -> None:
         """Compute gradients. With more than one rank, they are averaged over the ranks.
 
         With ``optimizations.aggregation_frequency`` k, gradients are added up, and averaged on every k-th batch only.
         With ``mixed_precision: fp16``, the loss is scaled first.
+
+        :param options: options of ``Tensor.backward``: ``gradient``, ``retain_graph``, ``create_graph``, ``inputs``
         """
         if not self._timed:
-            self._gradients.backward(loss)
+            self._gradients.backward(loss, **options)
             return
         before = self._clock()
-        self._gradients.backward(loss)
+        self._gradients.backward(loss, **options)
         self._time_backward(self._clock() - before)
 
     def autocast(self) -> Any:
@@ -332,40 +347,58 @@ class Context(Ending):
         """
         return self._gradients.autocast()
 
-    def step(self, optimizer: Any, *, clip_grad_norm: float | None = None, flush: bool = False) -> Any:
+    def step(
+        self,
+        optimizer: Any,
+        closure: Callable[[], Any] | None = None,
+        *,
+        clip_grad_norm: float | None = None,
+        clip_grad_value: float | None = None,
+        flush: bool = False,
+    ) -> Any:
         """Take one optimizer step, advance its schedulers, clear the gradients. Called by all ranks, every batch.
 
-        With ``optimizations.aggregation_frequency`` k, the step is taken on every k-th call. The last group of training
-        may be smaller. :meth:`epochs` and :meth:`loader` together detect it.
+        With ``optimizations.aggregation_frequency`` k, the step is taken on every k-th call, see :attr:`stepped`. The
+        last group of training may be smaller. :meth:`epochs` and :meth:`loader` together detect it. Of several
+        optimizers, each has its own groups.
 
+        :param closure: computes the loss, calls :meth:`backward` with it and returns it, for optimizers that evaluate
+            it several times (LBFGS). Gradients are cleared before each call
         :param clip_grad_norm: largest norm of all gradients of this optimizer together
+        :param clip_grad_value: largest absolute value of each element of the gradients
         :param flush: finish the group here, after the last batch of a loop of the script's own
-        :return: the norm before clipping (a tensor); None without clipping, or when no step was due
+        :return: the norm before clipping (a tensor); None without clipping by norm, or when no step was due
+        :raises SetupError: a model's gradients were not exchanged between the ranks
         """
-        gradients = self._gradients
-        # Fast path for the common case: every extra call costs about 1 µs.
-        if gradients.plain and self._stepped and clip_grad_norm is None and not (flush or self._timed):
-            optimizer.step()
-            optimizer.zero_grad()
-            stepped = True
-            norm = None
-            after = 0.0
-        else:
-            before = self._clock()
-            stepped, norm = gradients.step(optimizer, clip_grad_norm=clip_grad_norm, flush=flush)
-            after = self._clock()
-            self._time_step(after - before)
-        if stepped and self._schedules.by_step:
+        clip = clip_of(clip_grad_norm, clip_grad_value)
+        before = self._clock()
+        self.stepped, norm = self._gradients.step(optimizer, clip=clip, closure=closure, flush=flush)
+        after = self._clock()
+        self._time_step(after - before)
+        if self.stepped and self._schedules.by_step:
             after = self._advance(optimizer, after)
         if self._timed:
             self._timings.batch_done(after)
-        self._batches += 1
-        if self._batches % self._unit == 0:
-            self._meet()
-        if not self._stepped:
-            self._stepped = self._reporter.meets = HERE.started = True
+        if self._counter.is_new(optimizer):
+            self._batches += 1
+            if self._batches % self._unit == 0:
+                self._meet()
+        if not self._began:
+            self._began = self._reporter.meets = HERE.started = True
             self._writer.write("first_step", {})
         return norm
+
+    @contextlib.contextmanager
+    def toggle(self, optimizer: Any) -> Iterator[None]:
+        """Compute gradients for one of several optimizers only, for the duration of the block.
+
+        Parameters of the other prepared optimizers take no gradients inside it, e.g. those of the discriminator while
+        the generator learns. Needed for such losses with ``optimizations.aggregation_frequency`` above 1.
+
+        :raises SetupError: the optimizer is not prepared
+        """
+        with self._gradients.toggle(optimizer):
+            yield
 
     # -- reports ---------------------------------------------------------------------------------------------------
 
@@ -402,6 +435,7 @@ class Context(Ending):
         :raises MissingMetricError: the metrics lack one that the searcher needs
         """
         self._last_step = step
+        self._check_effect(step)
         if average:
             self._meet()
             values = self._reporter.mean(step, metrics, weight)
@@ -468,6 +502,7 @@ class Context(Ending):
         :raises CheckpointError: the state cannot be saved, or the previous save failed. Older checkpoints still exist
         """
         self._last_step = step
+        self._check_effect(step)
         self._meet()
         facts = self._facts_of(step)
         with self._timings.of("checkpoint"):
@@ -487,6 +522,7 @@ class Context(Ending):
         metadata, counters = self._saver.restore()
         if not metadata:
             return 0
+        self._is_restored = True
         self._batches = counters["batches"]
         self._schedules.epochs_stepped = counters["epochs_stepped"]
         self._last_step = metadata["step"]
@@ -555,7 +591,7 @@ class Context(Ending):
         if self._pace is None:
             self._pace = Pace(self._unit)
             self._reporter.meets = True
-            if not self._stepped:
+            if not self._began:
                 self._writer.write("first_step", {})
         if self._pace.is_due():
             self._meet()
@@ -571,6 +607,11 @@ class Context(Ending):
         """Synchronize with the other ranks: agree on stopping, and write the reports."""
         self._gradients.look()
         self._take(self._reporter.meet(self._wish()))
+
+    def _check_effect(self, step: int) -> None:
+        """Raise early when optimizations have no effect. A restored program may have nothing left to train."""
+        if step > 0 and not self._batches and not self._is_restored:
+            self._gradients.check_effect()
 
     def _wish(self) -> int:
         """Return this rank's vote. Rank 0 waits for the searcher's answer if it asked."""

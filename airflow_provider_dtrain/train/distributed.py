@@ -6,11 +6,13 @@ import contextlib
 import datetime
 import io
 import os
+import pickle
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import LeaderFailedError, SetupError
+from airflow_provider_dtrain.train.errors import CheckpointError, LeaderFailedError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
 
 #: Time limit of ranks that wait for a leader, which may fetch a large data set, seconds.
@@ -371,7 +373,19 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
 
 
 def load_bytes(content: bytes) -> Any:
-    """Return the object that ``torch.save`` wrote, loaded without running any pickle."""
+    """Return the object that ``torch.save`` wrote, loaded without running any pickle.
+
+    :raises CheckpointError: the bytes hold objects that only a pickle could load, or were written by something else
+    """
     import torch
 
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.findall(r"(?:GLOBAL|global) (\S+\.\S+)", str(error))
+        what = f" ({named[0].rstrip('.')})" if named else ""
+        raise CheckpointError(
+            f"A file of the checkpoint holds an object that only a pickle could load{what}. Nothing of it was run, "
+            "because a pickle runs code. The library saves tensors, numbers, strings, lists and dicts: this file was "
+            "written by another program. Use another checkpoint."
+        ) from None

@@ -250,22 +250,23 @@ def is_average(model: Any) -> bool:
     return isinstance(model, AveragedModel)
 
 
-def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, find_unused_parameters: bool) -> Any:
+def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, ddp: Mapping[str, Any]) -> Any:
     """Return the model on its device, in DistributedDataParallel when there is more than one rank.
 
     A model that is parallel already exchanges its gradients itself and is returned unchanged.
 
     :param bucket_mib: gradients are exchanged in buckets of this size, MiB
+    :param ddp: options of DistributedDataParallel
     """
     if is_parallel(model):
         return model
     model.to(device)
     if size == 1 or not any(parameter.requires_grad for parameter in model.parameters()):
         return model
-    return distribute(model, device=device, bucket_mib=bucket_mib, find_unused_parameters=find_unused_parameters)
+    return distribute(model, device=device, bucket_mib=bucket_mib, **ddp)
 
 
-def distribute(model: Any, *, device: Any, bucket_mib: float, find_unused_parameters: bool, **options: Any) -> Any:
+def distribute(model: Any, *, device: Any, bucket_mib: float, **options: Any) -> Any:
     """Return a module wrapped in DistributedDataParallel. The module must be on its device.
 
     Gradients are views of the buckets, which saves a copy of all gradients per exchange, in time and memory.
@@ -273,16 +274,15 @@ def distribute(model: Any, *, device: Any, bucket_mib: float, find_unused_parame
     :param bucket_mib: size of a bucket, MiB. torch sets its own default itself: its first bucket is smaller
     :param options: further options of DistributedDataParallel
     """
-    from torch.nn.parallel import DistributedDataParallel
+    # Imported here, because the library must be importable without torch.
+    from airflow_provider_dtrain.train.distributed_model import DistributedDataParallel
 
     with HERE.at(BUILD):
         return DistributedDataParallel(
             model,
             device_ids=[device.index] if device.type == "cuda" else None,
             bucket_cap_mb=None if bucket_mib == DEFAULT_BUCKET_MIB else bucket_mib,
-            find_unused_parameters=find_unused_parameters,
-            gradient_as_bucket_view=True,
-            **options,
+            **{"gradient_as_bucket_view": True, **options},
         )
 
 
@@ -296,7 +296,7 @@ def parameters_sha256(*models: Any) -> str:
     for model in models:
         for name, parameter in unwrap(model).named_parameters():
             flat = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-            digest.update(f"{name} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
+            digest.update(f"{plain_name(name)} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
             try:
                 digest.update(flat.numpy().tobytes())
             except RuntimeError:  # torch without numpy

@@ -49,6 +49,7 @@ CASES = {
 
 LINEAR = """
     import json
+    from airflow_provider_dtrain.train.gradients.clipping import Clip
     from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 
     def fresh():
@@ -73,7 +74,7 @@ LINEAR = """
             if end == "announced":
                 gradients.announce_last()
             gradients.backward(((model(x) - y) ** 2).mean())
-            gradients.step(optimizer, clip_grad_norm=how.get("clip"), flush=end == "flushed")
+            gradients.step(optimizer, clip=Clip(how.get("clip")), flush=end == "flushed")
             if end == "after":
                 assert gradients.step(optimizer, flush=True)[0]
                 assert not gradients.step(optimizer, flush=True)[0]
@@ -197,7 +198,7 @@ def test_two_models_that_take_turns_stay_the_same_on_all_ranks(tmp_path):
             gradients = Gradients(ctx.distributed, ctx.device, optimizations)
             maker = torch.nn.Linear(8, 600)
             judge = torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))
-            maker, judge = gradients.wrap_model(maker), gradients.wrap_model(judge, find_unused_parameters=True)
+            maker, judge = gradients.wrap_model(maker), gradients.wrap_model(judge, {"find_unused_parameters": True})
             makes, judges = (torch.optim.SGD(model.parameters(), lr=0.01) for model in (maker, judge))
             torch.manual_seed(100 + ctx.distributed.get_rank())
             for _ in range(40):

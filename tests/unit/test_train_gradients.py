@@ -11,6 +11,7 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.bucket_tuning import candidates, fastest, score
+from airflow_provider_dtrain.train.gradients.clipping import Clip
 from airflow_provider_dtrain.train.gradients.optimizer_step import DEFAULTS, Gradients
 
 torch = pytest.importorskip("torch")
@@ -102,12 +103,12 @@ def test_clearing_gradients_inside_a_group_is_an_error():
 def test_clipping_sees_the_averaged_gradient_and_a_function_may_clip():
     it = gradients(aggregation_frequency=2)
     model, optimizer = linear(0.0)
-    assert batch(it, optimizer, model, 3.0, clip_grad_norm=2.0) == (False, None)
-    taken, norm = batch(it, optimizer, model, 5.0, clip_grad_norm=2.0)
+    assert batch(it, optimizer, model, 3.0, clip=Clip(2.0)) == (False, None)
+    taken, norm = batch(it, optimizer, model, 5.0, clip=Clip(2.0))
     assert (taken, norm.item()) == (True, 4.0)
     assert model.weight.item() == pytest.approx(-2.0, abs=1e-5)
     batch(it, optimizer, model, 3.0)
-    batch(it, optimizer, model, 5.0, clip_grads=lambda them: them[0].grad.fill_(1.0), zero_grad=False)
+    batch(it, optimizer, model, 5.0, clip=Clip(function=lambda them: them[0].grad.fill_(1.0)), zero_grad=False)
     assert model.weight.item() == pytest.approx(-3.0, abs=1e-5)
     assert model.weight.grad.item() == 1.0
 
@@ -235,7 +236,7 @@ def test_a_copy_of_a_mixed_precision_model_has_parameters_of_its_own():
 def test_float16_unscales_before_clipping_and_skips_steps_that_are_not_finite():
     it = gradients(mixed_precision="fp16")
     model, optimizer = linear(0.0)
-    assert batch(it, optimizer, model, 1.0, clip_grad_norm=100.0)[1].item() == pytest.approx(1.0)
+    assert batch(it, optimizer, model, 1.0, clip=Clip(100.0))[1].item() == pytest.approx(1.0)
     assert model.weight.item() == -1.0
     scale = it.scaler.get_scale()
     taken, _ = batch(it, optimizer, model, float("inf"))

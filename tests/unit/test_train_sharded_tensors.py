@@ -141,7 +141,7 @@ def test_without_checkpoints_a_sharded_model_is_prepared_and_left_as_it_is(ctx):
 @pytest.mark.usefixtures("_group")
 def test_a_sharded_model_is_never_put_into_distributed_data_parallel():
     model = sharded_model()
-    same = wrap(model, device=torch.device("cpu"), size=2, bucket_mib=25, find_unused_parameters=False)
+    same = wrap(model, device=torch.device("cpu"), size=2, bucket_mib=25, ddp={})
     assert same is model
 
 

@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from airflow_provider_dtrain.train.nested import map_leaves
 
 
 def move(batch: Any, device: Any) -> Any:
-    """Return the batch on the device, including tensors and numeric arrays in lists, tuples and mappings."""
-    if hasattr(batch, "to"):
+    """Return the batch on the device, including tensors and numeric arrays in mappings, sequences and dataclasses."""
+    return map_leaves(batch, partial(_moved, device=device), _can_move)
+
+
+def _can_move(value: Any) -> bool:
+    return hasattr(value, "to")
+
+
+def _moved(value: Any, device: Any) -> Any:
+    if hasattr(value, "to"):
         # This check takes a tenth of the time of a to() that has nothing to do.
-        return batch if getattr(batch, "device", None) == device else batch.to(device, non_blocking=True)
-    if type(batch).__module__ == "numpy" and getattr(getattr(batch, "dtype", None), "kind", "O") in "biufc":
+        return value if getattr(value, "device", None) == device else value.to(device, non_blocking=True)
+    if type(value).__module__ == "numpy" and getattr(getattr(value, "dtype", None), "kind", "O") in "biufc":
         import torch
 
-        return torch.as_tensor(batch).to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: move(value, device) for key, value in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(move(value, device) for value in batch))
-    if isinstance(batch, (list, tuple)):
-        return type(batch)(move(value, device) for value in batch)
-    return batch
+        return torch.as_tensor(value).to(device, non_blocking=True)
+    return value
 
 
 def mover(device: Any) -> Callable[[Any], Any]:
-    """Return :func:`move` for one device. On the CPU, a flat batch of CPU tensors stays unchanged.
+    """Return :func:`move` for one device.
 
     :param device: None without PyTorch: batches stay as they are
     """
     if device is None:
         return lambda batch: batch
-    if device.type != "cpu":
-        return lambda batch: move(batch, device)
-    import torch
-
-    tensor = torch.Tensor
-
-    def on_cpu(batch: Any) -> Any:
-        kind = type(batch)
-        if kind is list or kind is tuple:
-            for item in batch:
-                if type(item) is not tensor or not item.is_cpu:
-                    return move(batch, device)
-            return batch
-        return batch if kind is tensor and batch.is_cpu else move(batch, device)
-
-    return on_cpu
+    return partial(map_leaves, change=partial(_moved, device=device), is_leaf=_can_move)

@@ -40,6 +40,8 @@ class Progress:
     last_epoch: bool = False
     #: ``ctx.loader`` was used. Without it, the position of training within an epoch is unknown.
     has_loader: bool = False
+    #: Batches that all loaders handed out.
+    handed: int = 0
     #: Without ``ctx.loader``: the current epoch counts as done, because it has validated or its loop body has ended.
     is_whole: bool = False
 
@@ -83,6 +85,29 @@ class Progress:
             self.epoch = state["epoch"]
             self.restored = passes
         self.passes = []
+
+
+class BatchCounter:
+    """Decides which optimizer steps begin a new batch, where several optimizers step in each.
+
+    With ``ctx.loader``, a new batch begins when a loader has handed one out. Otherwise it begins when an optimizer
+    steps that has already stepped in the current one.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._handed = 0
+        self._stepped: set[int] = set()
+
+    def is_new(self, optimizer: Any) -> bool:
+        """Return whether this step of an optimizer begins a batch."""
+        handed = self._progress.handed
+        is_new = handed != self._handed or (not handed and id(optimizer) in self._stepped) or not self._stepped
+        if is_new:
+            self._handed = handed
+            self._stepped.clear()
+        self._stepped.add(id(optimizer))
+        return is_new
 
 
 def permutation(length: int, seed: int, epoch: int) -> list[int]:
@@ -188,19 +213,23 @@ class Loader:
         loader = self._torch_loader(current.samples)
         left = len(loader)
         HERE.now = DATA
-        for batch in self._timings.batches(loader):
+        try:
+            for batch in self._timings.batches(loader):
+                HERE.now = COMPUTE
+                if left == 1 and self._on_last is not None and self._progress.last_epoch:
+                    self._on_last()
+                left -= 1
+                # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
+                current.samples += self._per_slot * self._size
+                self._progress.handed += 1
+                yield batch
+                if left and self._leaves is not None and self._leaves():
+                    return
+                HERE.now = DATA
             HERE.now = COMPUTE
-            if left == 1 and self._on_last is not None and self._progress.last_epoch:
-                self._on_last()
-            left -= 1
-            # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
-            current.samples += self._per_slot * self._size
-            yield batch
-            if left and self._leaves is not None and self._leaves():
-                return
-            HERE.now = DATA
-        HERE.now = COMPUTE
-        current.finished = True
+        finally:
+            # Also when the loop does not ask for a further batch, e.g. behind a shorter loader in zip().
+            current.finished = current.finished or not left
 
     def _torch_loader(self, start: int) -> Any:
         epoch = self._progress.epoch

@@ -22,7 +22,9 @@ class Group:
         self.models: list[Any] = []
         #: The step of the announced last batch of training was taken.
         self.closed = False
-        self._seen = -1
+        self._seen = self._checked_at = -1
+        #: id of model -> its forward passes at the last step.
+        self._passes: dict[int, int] = {}
         self._probe: Any = None
 
     def parameters(self) -> Iterator[Any]:
@@ -47,6 +49,33 @@ class Group:
         if self.is_fresh(backwards):
             self._seen = backwards
             self.count += 1
+
+    def check_exchanged(self, backwards: int) -> None:
+        """Raise when a model has gradients although it was not called since the last check.
+
+        Its methods and layers can be called by themselves, but then the ranks do not exchange their gradients.
+
+        :param backwards: number of backward passes so far
+        :raises SetupError: names the model
+        """
+        # In an unfinished group, there are gradients of earlier batches, which were checked.
+        is_due = backwards > max(self._checked_at, 0) and not self.count
+        for model in self.models:
+            if not hasattr(model, "passes"):  # wrapped by the program itself
+                continue
+            if is_due and model.passes == self._passes.get(id(model), 0) and not model.traced:
+                self._refuse_bypass(model)
+            self._passes[id(model)] = model.passes
+        self._checked_at = backwards
+
+    def _refuse_bypass(self, model: Any) -> None:
+        mine = {id(parameter) for parameter in self.parameters()}
+        if any(p.grad is not None and id(p) in mine for p in model.parameters()):
+            raise SetupError(
+                f"{type(model.module).__name__} must be called as model(...) with more than one rank, got gradients "
+                "of a method, a layer or the unwrapped module: the ranks do not exchange them. Call it in the model's "
+                "forward."
+            )
 
     def close(self, *, last: bool) -> None:
         """Start a new group."""

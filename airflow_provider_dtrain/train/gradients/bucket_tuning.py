@@ -35,7 +35,8 @@ class FusionTuner:
         self._distributed = distributed
         self._device = device
         self.chosen_mib = configured_mib
-        self._models: list[tuple[Any, bool]] = []
+        #: Models, and the options that they were wrapped with.
+        self._models: list[tuple[Any, Mapping[str, Any]]] = []
         self._handles: list[Any] = []
         #: id of model -> bucket size that it gets in its next forward pass.
         self._wanted: dict[int, float] = {}
@@ -44,9 +45,12 @@ class FusionTuner:
         self._passes = 0
         self.running = True
 
-    def add_model(self, model: Any, *, find_unused_parameters: bool) -> None:
-        """Add a DistributedDataParallel model to the tuning."""
-        self._models.append((model, find_unused_parameters))
+    def add_model(self, model: Any, options: Mapping[str, Any]) -> None:
+        """Add a DistributedDataParallel model to the tuning.
+
+        :param options: of DistributedDataParallel
+        """
+        self._models.append((model, options))
         self._handles.append(model.register_forward_pre_hook(self._change_over))
 
     def backward(self, loss: Any, **options: Any) -> None:
@@ -130,8 +134,8 @@ class FusionTuner:
         mib = self._wanted.pop(id(model), None)
         if mib is None:
             return
-        find_unused = next(unused for known, unused in self._models if known is model)
-        rebucket(model, mib, device=self._device, find_unused_parameters=find_unused)
+        options = next(options for known, options in self._models if known is model)
+        rebucket(model, mib, device=self._device, options=options)
         if not self.running and not self._wanted:
             self._remove_hooks()
 
@@ -168,7 +172,7 @@ def fastest(everyone: Sequence[Mapping[float, float]]) -> tuple[float, dict[floa
     return min(slowest, key=lambda mib: (slowest[mib], mib)), slowest
 
 
-def rebucket(model: Any, mib: float, *, device: Any, find_unused_parameters: bool) -> None:
+def rebucket(model: Any, mib: float, *, device: Any, options: Mapping[str, Any]) -> None:
     """Give a live DistributedDataParallel model buckets of another size. The object stays the same.
 
     A second wrapper of the same module is created and its parts are moved over. State that the user may have changed
@@ -177,12 +181,10 @@ def rebucket(model: Any, mib: float, *, device: Any, find_unused_parameters: boo
     """
     import torch
 
-    fresh = distribute(
-        model.module, device=device, bucket_mib=mib, find_unused_parameters=find_unused_parameters, init_sync=False
-    )
+    fresh = distribute(model.module, device=device, bucket_mib=mib, **{**options, "init_sync": False})
     for hook, state in getattr(model, "_comm_hooks", ()):
         fresh.register_comm_hook(state, hook)
-    kept = {*torch.nn.Module().__dict__, "require_backward_grad_sync", "require_forward_param_sync"}
+    kept = {*torch.nn.Module().__dict__, "require_backward_grad_sync", "require_forward_param_sync", "passes", "traced"}
     for name, value in fresh.__dict__.items():
         if name not in kept:
             model.__dict__[name] = value

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
@@ -11,7 +12,10 @@ from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients import aggregation
 from airflow_provider_dtrain.train.gradients.aggregation import Group
 from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
+from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.compression import Compression
+from airflow_provider_dtrain.train.gradients.ddp_options import check_options
+from airflow_provider_dtrain.train.gradients.leaks import Leaks
 from airflow_provider_dtrain.train.gradients.precision import LossScale, Precision
 from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
@@ -28,6 +32,10 @@ DEFAULTS: Mapping[str, Any] = {
     "auto_tune_tensor_fusion": False,
     "mixed_precision": "none",
 }
+
+
+#: Fields that an optimizer with a closure cannot have: it computes all gradients of a step itself.
+_NOT_WITH_CLOSURE = ("aggregation_frequency", "mixed_precision", "auto_tune_tensor_fusion")
 
 
 class Gradients:
@@ -61,6 +69,8 @@ class Gradients:
         self._models: list[Any] = []
         self._groups: dict[int, Group] = {}
         self._waiting = aggregation.Waiting()
+        #: Only with several optimizers.
+        self._leaks: Leaks | None = None
         self._backwards = 0
         self._stepped = False
         self._warned = False
@@ -71,18 +81,21 @@ class Gradients:
 
     # -- one batch -------------------------------------------------------------------------------------------------
 
-    def wrap_model(self, model: Any, *, find_unused_parameters: bool = False) -> Any:
+    def wrap_model(self, model: Any, ddp: Mapping[str, Any] | None = None) -> Any:
         """Return the model on its device, in DistributedDataParallel when there are several ranks.
 
-        :raises SetupError: the compression does not work over the ranks' backend
+        :param ddp: options of DistributedDataParallel
+        :raises SetupError: an option is not valid, or the compression does not work over the ranks' backend
         """
+        ddp = ddp or {}
+        check_options(ddp, every=self._every)
         self._precision.wrap_forward(model)
         wrapped = wrap(
             model,
             device=self._device,
             size=self._distributed.get_size(),
             bucket_mib=self._bucket_mib,
-            find_unused_parameters=find_unused_parameters,
+            ddp=ddp,
         )
         if self._compression.kind and sharded_kind(model) is not None:
             raise SetupError(
@@ -93,7 +106,7 @@ class Gradients:
             self._compression.install(wrapped)
             self._models.append(wrapped)
             if self._tuner is not None and wrapped is not model:
-                self._tuner.add_model(wrapped, find_unused_parameters=find_unused_parameters)
+                self._tuner.add_model(wrapped, ddp)
             for group in self._groups.values():
                 group.link(self._models)
             self._set_exchange()
@@ -108,6 +121,8 @@ class Gradients:
         # An optimizer of a second training in the same program is independent of the last batch of the first one.
         group.closed = any(other.closed for other in self._groups.values())
         self._groups[id(optimizer)] = group
+        if len(self._groups) == 2:
+            self._leaks = Leaks(self._distributed.get_rank())
         self._give_restored()
 
     def backward(self, loss: Any, **options: Any) -> None:
@@ -118,6 +133,8 @@ class Gradients:
         """
         self._backwards += 1
         HERE.now = self._in_backward
+        if self._leaks is not None:
+            self._leaks.check(self._groups.values())
         if self.plain:
             if options:
                 loss.backward(**options)
@@ -141,29 +158,56 @@ class Gradients:
         self,
         optimizer: Any,
         *,
-        clip_grad_norm: float | None = None,
-        clip_grads: Callable[[list[Any]], Any] | None = None,
+        clip: Clip = NO_CLIP,
+        closure: Callable[[], Any] | None = None,
         zero_grad: bool = True,
         flush: bool = False,
     ) -> tuple[bool, Any]:
         """Take an optimizer step if one is due. Return whether it was taken, and the norm before clipping.
 
-        :param clip_grad_norm: largest norm of all gradients of this optimizer together
-        :param clip_grads: called with the parameters; changes their gradients in place
+        :param closure: clears nothing, computes a loss and its gradients, and returns the loss. Optimizers such as
+            LBFGS call it several times in a step
         :param zero_grad: clear the gradients after a step
         :param flush: end the group here: exchange gradients that are not exchanged yet, and step if there are any
+        :raises SetupError: the gradients were not exchanged, or ``closure`` is used with options that it cannot have
         """
         if not self._stepped:
-            self._begin()
+            self._begin(closure)
+        if closure is not None:
+            return self._step_closure(optimizer, closure, clip)
+        if self._models:
+            self.add_optimizer(optimizer)
+            self._groups[id(optimizer)].check_exchanged(self._backwards)
         if self.plain and not flush:
-            norm = None
-            if clip_grad_norm is not None or clip_grads is not None:
-                norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+            norm = clip.apply(optimizer)
             optimizer.step()
             if zero_grad:
                 optimizer.zero_grad()  # sets to None since torch 2.0; an argument costs 0.1 µs
-            return True, norm
-        return self._step_group(optimizer, clip_grad_norm, clip_grads, zero_grad, flush)
+            stepped = True
+        else:
+            stepped, norm = self._step_group(optimizer, clip, zero_grad, flush)
+        if stepped and self._leaks is not None:
+            self._leaks.stepped(optimizer, self._groups)
+        return stepped, norm
+
+    @contextlib.contextmanager
+    def toggle(self, optimizer: Any) -> Iterator[None]:
+        """Let only the parameters of one optimizer take gradients, for the duration of the block.
+
+        :raises SetupError: the optimizer is not prepared
+        """
+        if id(optimizer) not in self._groups:
+            raise SetupError(f"toggle takes a prepared optimizer, got {type(optimizer).__name__}. Prepare it first.")
+        mine = {id(parameter) for parameter in self._groups[id(optimizer)].parameters()}
+        others = {id(p): p for group in self._groups.values() for p in group.parameters()}
+        frozen = [p for key, p in others.items() if key not in mine and p.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in frozen:
+                parameter.requires_grad_(True)
 
     @property
     def is_boundary(self) -> bool:
@@ -267,14 +311,8 @@ class Gradients:
         :param trained_before: True: after a restored checkpoint, the program may have had nothing to train
         :raises SetupError: names the fields that differ from their default and had no effect
         """
-        if self.changed and not trained_before and not (self._backwards and self._stepped):
-            calls = (("ctx.backward", self._backwards), ("ctx.step", self._stepped))
-            missing = " and ".join(name for name, done in calls if not done)
-            raise SetupError(
-                f"{self._fields()} had no effect: the program never called {missing}. Call ctx.backward(loss) and "
-                "ctx.step(optimizer) instead of loss.backward() and optimizer.step(), or reset these fields to their "
-                "defaults."
-            )
+        if not trained_before:
+            self.check_effect()
         pending = max((group.count for group in self._groups.values()), default=0)
         if pending and self._distributed.get_rank() == 0:
             log.warning(
@@ -284,16 +322,23 @@ class Gradients:
                 self._every,
             )
 
+    def check_effect(self) -> None:
+        """Check after some training that ``optimizations`` had an effect.
+
+        :raises SetupError: names the fields that differ from their default and had no effect
+        """
+        if self.changed and not (self._backwards and self._stepped):
+            calls = (("ctx.backward", self._backwards), ("ctx.step", self._stepped))
+            missing = " and ".join(name for name, done in calls if not done)
+            raise SetupError(
+                f"{self._fields()} had no effect: the program never called {missing}. Call ctx.backward(loss) and "
+                "ctx.step(optimizer) instead of loss.backward() and optimizer.step(), or reset these fields to their "
+                "defaults."
+            )
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _step_group(
-        self,
-        optimizer: Any,
-        clip_grad_norm: float | None,
-        clip_grads: Callable[[list[Any]], Any] | None,
-        zero_grad: bool,
-        flush: bool,
-    ) -> tuple[bool, Any]:
+    def _step_group(self, optimizer: Any, clip: Clip, zero_grad: bool, flush: bool) -> tuple[bool, Any]:
         self.add_optimizer(optimizer)
         group = self._groups[id(optimizer)]
         if self.plain and not group.has_gradients():
@@ -309,9 +354,9 @@ class Gradients:
         if self._average:
             group.divide()
         if self._loss_scale is not None:
-            taken, norm = self._scaled_step(group, clip_grad_norm, clip_grads)
+            taken, norm = self._scaled_step(group, clip)
         else:
-            norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+            norm = clip.apply(optimizer)
             optimizer.step()
             taken = True
         if zero_grad:
@@ -320,7 +365,7 @@ class Gradients:
         self._after_step()
         return taken, norm
 
-    def _scaled_step(self, group: Group, clip_grad_norm: float | None, clip_grads: Any) -> tuple[bool, Any]:
+    def _scaled_step(self, group: Group, clip: Clip) -> tuple[bool, Any]:
         assert self._loss_scale is not None
         optimizer = group.optimizer
         if not group.has_gradients():
@@ -328,8 +373,38 @@ class Gradients:
         if self._loss_scale.has_stepped(optimizer):
             self._settle_scale()
         self._loss_scale.scaler.unscale_(optimizer)
-        norm = self._clip(optimizer, clip_grad_norm, clip_grads)
+        norm = clip.apply(optimizer)
         return self._loss_scale.step(optimizer), norm
+
+    def _step_closure(self, optimizer: Any, closure: Callable[[], Any], clip: Clip) -> tuple[bool, Any]:
+        """Take a step that evaluates the loss itself. All ranks see the mean loss, so that they decide alike."""
+        if not self.plain:
+            refused = [name for name in _NOT_WITH_CLOSURE if name in self.changed]
+            raise SetupError(
+                "ctx.step(optimizer, closure) must have one batch per step and no loss scale, got "
+                f"{', '.join(f'optimizations.{name}' for name in refused)}. Reset these fields to their defaults."
+            )
+        norm = None
+
+        def evaluate() -> Any:
+            nonlocal norm
+            optimizer.zero_grad()
+            loss = closure()
+            norm = clip.apply(optimizer)
+            return self._mean(loss)
+
+        optimizer.step(evaluate)
+        optimizer.zero_grad()
+        return True, norm
+
+    def _mean(self, loss: Any) -> Any:
+        if self._distributed.get_size() == 1:
+            return loss
+        import torch
+
+        mean = loss.detach().clone()
+        torch.distributed.all_reduce(mean)
+        return mean / self._distributed.get_size()
 
     def _settle_scale(self) -> None:
         if self._loss_scale is not None:
@@ -343,10 +418,10 @@ class Gradients:
         self._set_exchange()
         self.plain = self._is_plain()
 
-    def _begin(self) -> None:
+    def _begin(self, closure: Any = None) -> None:
         """Check once, at the first step, that the program makes the calls that the configuration needs."""
         self._stepped = True
-        if self.changed and not self._backwards:
+        if closure is None and self.changed and not self._backwards:
             raise SetupError(
                 f"ctx.step was called before any ctx.backward, without which {self._fields()} cannot work. Replace "
                 "loss.backward() with ctx.backward(loss)."
@@ -380,16 +455,3 @@ class Gradients:
             self._waiting.give(index, group)
         self._set_exchange()
         self.plain = self._is_plain()
-
-    @staticmethod
-    def _clip(optimizer: Any, limit: float | None, clip_grads: Callable[[list[Any]], Any] | None) -> Any:
-        if limit is None and clip_grads is None:
-            return None
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if clip_grads is not None:
-            clip_grads(parameters)
-        if limit is None:
-            return None
-        import torch
-
-        return torch.nn.utils.clip_grad_norm_(parameters, limit)

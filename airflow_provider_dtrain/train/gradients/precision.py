@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.nested import map_leaves
 
 
 class Precision:
@@ -67,18 +67,16 @@ class AutocastForward:
 
 
 def to_float32(output: Any) -> Any:
-    """Return the output with each 16-bit tensor as float32, including tensors in lists, tuples and dicts."""
+    """Return the output with each 16-bit tensor as float32, also in mappings, sequences and dataclasses."""
+    return map_leaves(output, _float32)
+
+
+def _float32(value: Any) -> Any:
     import torch
 
-    if isinstance(output, torch.Tensor):
-        return output.float() if output.dtype in {torch.float16, torch.bfloat16} else output
-    if isinstance(output, tuple) and hasattr(output, "_fields"):
-        return type(output)(*(to_float32(value) for value in output))
-    if isinstance(output, (list, tuple)):
-        return type(output)(to_float32(value) for value in output)
-    if isinstance(output, Mapping):
-        return type(output)({key: to_float32(value) for key, value in output.items()})  # type: ignore[call-arg]
-    return output
+    if isinstance(value, torch.Tensor) and value.dtype in {torch.float16, torch.bfloat16}:
+        return value.float()
+    return value
 
 
 class LossScale:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ class ReplicaContext(PyTorchTrialContext):
         super().__init__(ctx._ctx)
         self._inference = ctx
 
-    def wrap_model(self, model: Any) -> Any:
+    def wrap_model(self, model: Any, ddp: Mapping[str, Any] | None = None) -> Any:
         """Return the model on its device, in the configured precision."""
         ready = self._inference.prepare_model(model)
         self.models.append(ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,12 +10,12 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.device import move
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.errors import HparamError, SetupError
+from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.precision import LossScale
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
 
@@ -65,18 +66,6 @@ class LRScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the scheduler's state."""
         self.scheduler.load_state_dict(state_dict)
-
-
-class DistributedDataParallel(TorchDDP):
-    """DistributedDataParallel that also exposes the attributes of the user's module."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-            return getattr(self.module, name)
 
 
 class WrappedScaler:
@@ -151,6 +140,8 @@ class PyTorchTrialContext:
         self._position: Position | None = None
         self._epoch_length: int | None = None
         self._batch = 0
+        #: Whether the latest :meth:`step_optimizer` took a step.
+        self.stepped = False
         self._timed = context._timings.enabled
         self._time_step = context._timings.adder("step_optimizer")
         # The class's __init__ builds the same models on all ranks. The trainer separates the random streams after it.
@@ -158,11 +149,12 @@ class PyTorchTrialContext:
 
     # -- wrapping --------------------------------------------------------------------------------------------------
 
-    def wrap_model(self, model: Any) -> Any:
-        """Return the model on its device, distributed over the ranks."""
-        ready = self._ctx.prepare(model)
-        if type(ready) is TorchDDP:
-            ready.__class__ = DistributedDataParallel
+    def wrap_model(self, model: Any, ddp: Mapping[str, Any] | None = None) -> Any:
+        """Return the model on its device, distributed over the ranks.
+
+        :param ddp: options of DistributedDataParallel, e.g. ``{"find_unused_parameters": True}``
+        """
+        ready = self._ctx.prepare(model, ddp=ddp)
         self.models.append(ready)
         return ready
 
@@ -242,9 +234,9 @@ class PyTorchTrialContext:
     def backward(self, loss: Any, gradient: Any = None, retain_graph: bool = False, create_graph: bool = False) -> None:
         """Compute gradients. With more than one rank, they are averaged over the ranks."""
         if gradient is None and not retain_graph and not create_graph:
-            (self._ctx if self._timed else self._gradients).backward(loss)
+            self._ctx.backward(loss)
             return
-        self._gradients.backward(loss, gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)
+        self._ctx.backward(loss, gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)
 
     def step_optimizer(
         self,
@@ -263,11 +255,19 @@ class PyTorchTrialContext:
         if scaler is not None and scaler is not self._scaler:
             raise SetupError("step_optimizer was given a scaler that is not wrapped; call context.wrap_scaler first.")
         before = perf_counter() if self._timed else 0.0
-        stepped, _ = self._gradients.step(optimizer, clip_grads=clip_grads, zero_grad=auto_zero_grads)
+        clip = Clip(function=clip_grads) if clip_grads is not None else NO_CLIP
+        self.stepped, _ = self._gradients.step(optimizer, clip=clip, zero_grad=auto_zero_grads)
         if self._timed:
             self._time_step(perf_counter() - before)
-        if stepped and self._on_step:
+        if self.stepped and self._on_step:
             self._advance(optimizer)
+
+    def toggle(self, optimizer: Any) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager in which only the parameters of one optimizer take gradients.
+
+        For several optimizers, e.g. of a generator and a discriminator.
+        """
+        return self._gradients.toggle(optimizer)
 
     def to_device(self, data: Any) -> Any:
         """Return the data on the device, including tensors and numpy arrays inside lists, tuples and dicts."""

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.utils import data as torch_data
 from torch.utils.data import IterableDataset
 
@@ -377,14 +376,3 @@ def batch_length(batch: Any) -> int:
         f"The number of records in a batch of type {type(batch).__name__} cannot be determined. Override "
         "get_batch_length(batch) in the trial class."
     )
-
-
-def on_cpu(batch: Any) -> bool:
-    """Return whether every leaf of a batch is a CPU tensor or a plain value."""
-    if isinstance(batch, torch.Tensor):
-        return batch.device.type == "cpu"
-    if isinstance(batch, dict):
-        return all(map(on_cpu, batch.values()))
-    if isinstance(batch, (list, tuple)):
-        return all(map(on_cpu, batch))
-    return isinstance(batch, (int, float, str, bytes, type(None)))

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial, check_training
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTrialContext
-from airflow_provider_dtrain.train.trial.dataloader import Shares, on_cpu
+from airflow_provider_dtrain.train.trial.dataloader import Shares
 from airflow_provider_dtrain.train.trial.metrics import BatchMetrics, means
 from airflow_provider_dtrain.train.trial.state import TrialState
 from airflow_provider_dtrain.train.trial.validation import Validator
@@ -300,9 +300,7 @@ class Trainer:
                 loaded = clock()
                 add_next(loaded - began)
             if move is not None:
-                if index == context._initial:
-                    move = self._move = self._mover(batch)
-                batch = batch if move is None else move(batch, device)
+                batch = move(batch, device)
             if timed:
                 moved = clock()
                 add_move(moved - loaded)
@@ -320,12 +318,8 @@ class Trainer:
         self._went(done)
         return done < count
 
-    def _mover(self, batch: Any) -> Any:
-        """Return the function that moves batches to the device, or None if they are already on the CPU."""
-        return None if self._context.device.type == "cpu" and on_cpu(batch) else self._move
-
     def _first_step(self) -> None:
-        self._ctx._stepped = HERE.started = True
+        self._ctx._began = HERE.started = True
         self._ctx._writer.write("first_step", {})
 
     def _went(self, batches: int) -> None:

@@ -1,0 +1,62 @@
+"""DistributedDataParallel as the library wraps it: with the attributes of the user's module, and with a count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel as TorchDDP
+
+from airflow_provider_dtrain.train.errors import SetupError
+
+#: A part of torch's message for parameters without a gradient.
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+
+
+class DistributedDataParallel(TorchDDP):
+    """DistributedDataParallel that also exposes the attributes of the user's module.
+
+    A method or a layer that is called instead of the model runs outside of the gradient exchange. The library detects
+    it by :attr:`passes` at the next optimizer step.
+    """
+
+    #: Forward passes so far that will exchange gradients.
+    passes = 0
+    #: The forward pass was compiled from outside, so that :attr:`passes` does not count.
+    traced = False
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the user's module.
+
+        :raises SetupError: parameters had no gradient in the step before
+        """
+        if torch.compiler.is_compiling():
+            self.traced = True
+        elif torch.is_grad_enabled():
+            self.passes += 1
+        try:
+            return super().forward(*inputs, **kwargs)
+        except RuntimeError as error:
+            if _UNUSED not in str(error):
+                raise
+            raise SetupError(_unused(self.module)) from error
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(self.module, name)
+
+
+def _unused(module: Any) -> str:
+    names = [
+        name for name, parameter in module.named_parameters() if parameter.requires_grad and parameter.grad is None
+    ]
+    some = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+    return (
+        f"Some parameters of {type(module).__name__}{some} had no gradient in the last step, and the other ranks wait "
+        'for them. Pass ddp={"find_unused_parameters": True} to ctx.prepare or context.wrap_model, or freeze '
+        "parameters that are never used (requires_grad_(False))."
+    )

@@ -1,0 +1,44 @@
+"""Options of DistributedDataParallel that a program may choose: ``ctx.prepare(model, ddp={...})``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.errors import SetupError
+
+OPTIONS = (
+    "broadcast_buffers",
+    "find_unused_parameters",
+    "gradient_as_bucket_view",
+    "init_sync",
+    "mixed_precision",
+    "skip_all_reduce_unused_params",
+    "static_graph",
+)
+#: Options that the library or the configuration chooses.
+_INSTEAD = {
+    "bucket_cap_mb": "set optimizations.tensor_fusion_threshold in the configuration",
+    "device_ids": "the library chooses the device",
+    "output_device": "the library chooses the device",
+    "process_group": "the library uses the group of all ranks",
+}
+
+
+def check_options(options: Mapping[str, Any], *, every: int) -> None:
+    """Raise when an option of DistributedDataParallel is not one that a program may choose.
+
+    :param every: ``optimizations.aggregation_frequency``
+    :raises SetupError: names the option and the alternative
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise SetupError(
+                f"ddp must contain options out of {', '.join(OPTIONS)}, got {name}: "
+                f"{_INSTEAD.get(name, 'there is no such option')}."
+            )
+    if options.get("static_graph") and every > 1:
+        raise SetupError(
+            f"ddp option static_graph must be false with optimizations.aggregation_frequency {every}, because torch "
+            "records the graph of a backward pass that exchanges gradients. Remove the option."
+        )

@@ -1,0 +1,73 @@
+"""Models that are not called as a whole, have unused parameters, or optimizers with closures, on two ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.ranks import run_ranks, script
+from tests.support.trial_scripts import said
+
+pytestmark = pytest.mark.torch
+
+
+def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
+    path = script(tmp_path, """
+        import json
+
+        class Net(torch.nn.Module):
+            scale = 2.0
+
+            def __init__(self):
+                super().__init__()
+                self.body, self.head = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+
+            def forward(self, x, whole=True): return self.head(self.body(x)) if whole else self.body(x)
+            def loss(self, x): return self(x).pow(2).mean()
+            def size(self): return sum(p.numel() for p in self.parameters())
+
+        def train(ctx, loss, make=torch.optim.SGD, steps=3, **options):
+            torch.manual_seed(1)
+            model = Net()
+            model, optimizer = ctx.prepare(model, make(model.parameters(), lr=0.1), **options)
+            torch.manual_seed(9 + ctx.rank)
+            for step in range(steps):
+                x = torch.randn(8, 4)
+                if make is torch.optim.LBFGS:
+                    def closure():
+                        value = loss(model, x)
+                        ctx.backward(value)
+                        return value
+                    ctx.step(optimizer, closure)
+                else:
+                    ctx.backward(loss(model, x))
+                    ctx.step(optimizer)
+            assert (model.scale, model.size()) == (2.0, 25)
+            return dtrain.parameters_sha256(model)
+
+        CASES = {
+            "whole": (lambda m, x: m(x).pow(2).mean(), {}),
+            "method": (lambda m, x: m.loss(x), {}),
+            "layer": (lambda m, x: m.body(x).mean(), {}),
+            "inner": (lambda m, x: dtrain.unwrap(m)(x).mean(), {}),
+            "unused": (lambda m, x: m(x, whole=False).mean(), {}),
+            "unused and said": (lambda m, x: m(x, whole=False).mean(), {"ddp": {"find_unused_parameters": True}}),
+            "static": (lambda m, x: m(x).pow(2).mean(), {"ddp": {"static_graph": True, "broadcast_buffers": False}}),
+            "closure": (lambda m, x: (m(x) - 1).pow(2).mean(), {"make": torch.optim.LBFGS}),
+        }
+        found = {}
+        with dtrain.init() as ctx:
+            for name, (loss, options) in CASES.items():
+                try:
+                    found[name] = train(ctx, loss, **options)
+                except Exception as error:
+                    found[name] = f"{type(error).__name__}: {error}"
+        print("found", json.dumps(found))
+    """)  # fmt: skip
+    ranks = [said(rank) for rank in run_ranks(path, tmp_path / "run", 2)]
+    for case in ("whole", "unused and said", "static", "closure"):
+        assert len(ranks[0][case]) == 64, ranks[0][case]
+        assert ranks[0][case] == ranks[1][case]
+    for case in ("method", "layer", "inner"):
+        assert ranks[0][case].startswith("SetupError: Net must be called as model(...)"), ranks[0][case]
+    assert "head.weight, head.bias" in ranks[0]["unused"]
+    assert 'ddp={"find_unused_parameters": True}' in ranks[0]["unused"]
