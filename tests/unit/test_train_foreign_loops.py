@@ -334,3 +334,32 @@ def test_each_batch_is_converted_whatever_the_first_one_was():
 
     Kept(Trial).run({"batches": 4})
     assert kinds == [torch.Tensor] * 4
+
+
+# -- compiled models ---------------------------------------------------------------------------------------------------
+
+
+def partly_compiled():
+    model = torch.nn.Sequential(linear(), torch.nn.BatchNorm1d(1))
+    model[0] = torch.compile(model[0], backend="eager")
+    return model
+
+
+MODELS = {
+    "plain": lambda: torch.nn.Sequential(linear(), torch.nn.BatchNorm1d(1)),
+    "compiled": lambda: torch.compile(torch.nn.Sequential(linear(), torch.nn.BatchNorm1d(1)), backend="eager"),
+    "partly compiled": partly_compiled,
+}
+
+
+@pytest.mark.parametrize("saved", MODELS)
+def test_a_checkpoint_fits_a_model_whether_compiled_or_not(start, tmp_path, saved):
+    with start(checkpoint_dir=tmp_path / "kept") as ctx:
+        weights = ctx.prepare(MODELS[saved]()).state_dict()
+        next(iter(weights.values())).fill_(7.0)
+        ctx.save_checkpoint(3)
+    for make in MODELS.values():
+        with start(checkpoint_dir=tmp_path / "kept") as ctx:
+            model = ctx.prepare(make())
+            assert ctx.restore_checkpoint() == 3
+        assert next(model.parameters()).tolist() == [[7.0] * 4]
