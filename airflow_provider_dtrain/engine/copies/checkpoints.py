@@ -106,19 +106,35 @@ class CheckpointCopier:
             folder = trial_folder(self.rt.settings.checkpoint_dir, self.view.experiment_id, self.view.trial_id)
             await in_thread(sweep_partial, folder)
             self._swept = True
-        copied = [one for one in kept if one.copy_url is not None]
+        # The first to go comes first. A checkpoint that is no longer kept has its copy until its successor has one.
+        copied = sorted(
+            (one for one in checkpoints if one.copy_url is not None), key=lambda one: (one in kept, _age(one))
+        )
         for checkpoint in kept:
             is_new = checkpoint.copy_url is None and checkpoint.checkpoint_id not in self._said_too_large
             if is_new and is_in_run_folder(checkpoint):
-                while not await self._copy(checkpoint) and self._may_replace(copied, checkpoint):
-                    await self._drop_copy(copied.pop())
-        for checkpoint in checkpoints:
-            if checkpoint.copy_url is not None and checkpoint not in kept:
+                await self._copy_with_room(checkpoint, copied, kept)
+        for checkpoint in copied:
+            if checkpoint not in kept:
                 await self._drop_copy(checkpoint)
 
-    def _may_replace(self, copied: list[CheckpointView], checkpoint: CheckpointView) -> bool:
-        """Return whether the oldest copy makes room for a newer one: a restart needs the latest."""
-        return self.policy == "all" and bool(copied) and _age(copied[-1]) < _age(checkpoint)
+    async def _copy_with_room(
+        self, checkpoint: CheckpointView, copied: list[CheckpointView], kept: list[CheckpointView]
+    ) -> None:
+        """Copy a checkpoint, and remove copies from the front of ``copied`` while they leave too little room for it."""
+        while True:
+            try:
+                await self._copy(checkpoint)
+                return
+            except TrialFullError as error:
+                if not copied or (copied[0] in kept and not self._may_replace(copied[0], checkpoint)):
+                    self._warn_too_large(checkpoint, error)
+                    return
+                await self._drop_copy(copied.pop(0))
+
+    def _may_replace(self, older: CheckpointView, checkpoint: CheckpointView) -> bool:
+        """Return whether a kept copy makes room for a newer one: a restart needs the latest."""
+        return self.policy == "all" and _age(older) < _age(checkpoint)
 
     async def _drop_copy(self, checkpoint: CheckpointView) -> None:
         await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, None)
@@ -136,8 +152,11 @@ class CheckpointCopier:
         gone = {one.checkpoint_id for one in unkept([as_saved(one, self.metric) for one in checkpoints], self.numbers)}
         return [one for one in checkpoints if one.checkpoint_id not in gone]
 
-    async def _copy(self, checkpoint: CheckpointView) -> bool:
-        """Copy a checkpoint, and return False when the trial's copy limit leaves too little room for it."""
+    async def _copy(self, checkpoint: CheckpointView) -> None:
+        """Copy a checkpoint.
+
+        :raises TrialFullError: the trial's copy limit leaves too little room for it
+        """
         target = self._target(checkpoint)
         settings = self.rt.settings
         taken = await in_thread(tree_bytes, target.parent)
@@ -150,17 +169,17 @@ class CheckpointCopier:
         except HostRefusedError:
             # The library removes checkpoints that the policy does not keep, even while they are being fetched.
             self.rt.log.debug("Checkpoint of step %d was replaced by a newer one before it was copied", checkpoint.step)
-            return True
+            return
         except ArchiveLimitError as error:
             is_full = limit < settings.checkpoint_copy_limit_bytes and (checkpoint.size_bytes or 0) <= limit + taken
+            if is_full:
+                raise TrialFullError(str(error)) from error
             self._warn_too_large(checkpoint, error)
-            return not is_full
+            return
         except (HostError, OSError, tarfile.TarError, DamagedCopyError, UntrustedPathError) as error:
             self.rt.log.warning("Checkpoint of step %d was not copied: %s", checkpoint.step, error)
-            return True
+            return
         await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
-        self._said_too_large.discard(checkpoint.checkpoint_id)
-        return True
 
     def _warn_too_large(self, checkpoint: CheckpointView, error: Exception) -> None:
         if checkpoint.checkpoint_id in self._said_too_large:
@@ -178,6 +197,10 @@ class CheckpointCopier:
 
     def _target(self, checkpoint: CheckpointView) -> Path:
         return copy_path(self.rt.settings.checkpoint_dir, self.view.experiment_id, checkpoint)
+
+
+class TrialFullError(Exception):
+    """The copies of a trial leave too little room for another one."""
 
 
 class DamagedCopyError(Exception):
