@@ -135,7 +135,7 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
     module = [str(python), "-m"]
     # Many tests wait for processes that they started: a few in parallel keep the machine busy. Files run in the order
     # of their folders, so that the short unit tests come last and no worker has a long file at the end.
-    together = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+    together = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
     tests = {"pytest": [*module, "pytest", *further, *(ALL if all_ else ())]}
     if not further:
         tier = ALL if all_ else CHANGE
