@@ -100,6 +100,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("BatchProcessor", "InferenceContext"), "inference.processor"),
     "SavedFiles": "checkpoint.files",
+    "export_weights": "checkpoint.export",
     "load_weights": "checkpoint.weights",
     "optim": "optim",
     "pytorch": "pytorch",

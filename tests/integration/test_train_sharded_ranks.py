@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from textwrap import dedent, indent
 
 import pytest
 
@@ -85,14 +87,28 @@ BODY = """
             print("saved", json.dumps(digest(model, optimizer)))
             EXTRA
 
+    BEFORE
     main()
 """
 
 NOTHING = "pass"
 
+#: Hides the folder of checkpoints from rank 1, as on a host that shares no disk with that of rank 0.
+HIDDEN = """
+    import ctypes
+    if os.environ["RANK"] == "1":
+        libc = ctypes.CDLL(None, use_errno=True)
+        folder = os.environ["DTRAIN_CHECKPOINT_DIR"].encode()
+        private, bind_all = 1 << 18, 1 << 14
+        assert libc.unshare(0x00020000) == 0
+        assert libc.mount(b"none", b"/", None, private | bind_all, None) == 0
+        assert libc.mount(b"none", folder, b"tmpfs", 0, None) == 0
+"""
 
-def run(tmp_path, layout, size, name, extra=NOTHING, **options):
-    body = BODY.replace("EXTRA", extra)
+
+def run(tmp_path, layout, size, name, extra=NOTHING, before=NOTHING, **options):
+    (tmp_path / "checkpoints").mkdir(exist_ok=True)
+    body = dedent(BODY).replace("        EXTRA", indent(dedent(extra), " " * 8)).replace("BEFORE", dedent(before))
     env = {**IMPORTS, "LAYOUT": layout, "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), **options}
     ranks = run_ranks(script(tmp_path, body), tmp_path / name, size, env=env)
     for rank in ranks:
@@ -104,15 +120,49 @@ def said(ranks, word):
     return [json.loads(rank.said(rf"{word} (.*)")[0]) for rank in ranks]
 
 
-def test_a_checkpoint_of_fsdp2_is_resumed_with_other_numbers_of_ranks_and_other_layouts(tmp_path):
-    first = run(tmp_path, "fsdp", 2, "first")
-    (saved, again) = said(first, "saved")
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        pytest.param([("plain", 1), ("tp", 2)], id="one-and-tensor-parallel"),
+        pytest.param([("fsdp", 2), ("2d", 4), ("fsdp", 3)], id="two-dimensions", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_checkpoint_of_fsdp2_is_resumed_with_other_numbers_of_ranks_and_other_layouts(tmp_path, layouts):
+    (saved, again) = said(run(tmp_path, "fsdp", 2, "first"), "saved")
     assert saved == again
     (folder,) = (tmp_path / "checkpoints").glob("step-*")
     assert {path.name for path in folder.glob("rank-*")} == {"rank-00000.safetensors", "rank-00001.safetensors"}
-    for layout, size in [("fsdp", 2), ("plain", 1), ("tp", 2), ("2d", 4), ("fsdp", 3)]:
+    for number, (layout, size) in enumerate(layouts):
         ranks = run(tmp_path, layout, size, f"{layout}{size}")
-        step, restored = said(ranks, "restored")[0]
-        assert step == 3 * (1 + len(list(tmp_path.glob("*/rank0"))) - 2)
-        assert restored == saved
+        assert said(ranks, "restored")[0] == [3 * (number + 1), saved]
         saved = said(ranks, "saved")[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hide a folder from a rank")
+def test_ranks_on_hosts_that_share_no_disk_save_and_resume_through_rank_0(tmp_path):
+    saved = said(run(tmp_path, "fsdp", 2, "first", before=HIDDEN), "saved")[0]
+    (folder,) = (tmp_path / "checkpoints").glob("step-*")
+    assert len(list(folder.glob("rank-*"))) == 2
+    step, restored = said(run(tmp_path, "tp", 2, "second", before=HIDDEN), "restored")[1]
+    assert (step, restored) == (3, saved)
+
+
+def test_a_rank_that_cannot_write_its_part_is_named_and_no_checkpoint_is_left(tmp_path):
+    fills = """
+            import resource, signal
+            ctx._saver.finish()
+            if ctx.rank == 1:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))
+            ctx.save_checkpoint(9)
+            try:
+                ctx._saver.finish()
+            except dtrain.CheckpointError as error:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+                print("refused", json.dumps(str(error)))
+    """
+    ranks = run(tmp_path, "fsdp", 2, "full", extra=fills)
+    words = said(ranks, "refused")
+    assert "Rank 1 cannot write its part of the checkpoint: OSError: [Errno 27] File too large" in words[0]
+    assert "Rank 1 cannot write its part of a checkpoint to" in words[1]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]

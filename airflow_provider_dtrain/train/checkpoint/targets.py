@@ -70,13 +70,34 @@ class Targets:
             if _is_usual(skeleton):
                 by_index = dict(zip(_indexes(skeleton), _parameters(optimizer)))
                 entries = {
-                    index: self._of_parameter(by_index.get(index), entry) for index, entry in skeleton["state"].items()
+                    index: self._entry(optimizer, by_index.get(index), entry)
+                    for index, entry in skeleton["state"].items()
                 }
                 rest = {name: item for name, item in skeleton.items() if name != "state"}
                 states.append({**self.plain(rest), "state": entries})
             else:
                 states.append(self.plain(skeleton))
         return states
+
+    def _entry(self, optimizer: Any, parameter: Any, skeleton: Any) -> Any:
+        """Return the state of one parameter. A tensor that the optimizer has already is loaded in place."""
+        held = optimizer.state.get(parameter, {}) if parameter is not None else {}
+        entry = {}
+        for name, item in skeleton.items():
+            key = key_of(item)
+            if key is not None and self._fits(held.get(name), key):
+                entry[name] = held[name]
+                self.wanted.append((key, held[name]))
+            else:
+                entry[name] = self._of_parameter(parameter, item)
+        return entry
+
+    def _fits(self, tensor: Any, key: str) -> bool:
+        import torch
+
+        if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+            return False
+        return tuple(tensor.shape) == self._source.shape(key) and tensor.dtype == self._source.dtype(key)
 
     def _of_parameter(self, parameter: Any, skeleton: Any) -> Any:
         if parameter is None:
