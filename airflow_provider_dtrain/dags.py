@@ -1,15 +1,21 @@
-"""The DAG behind ``airflow dtrain experiments create``: it runs the experiment in its parameters."""
+"""The DAGs that ``airflow dtrain init`` writes: one runs experiments, one reaches hosts for users of the API."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import DAG, Param
 
+from airflow_provider_dtrain.operators.operation import OperationOperator
+from airflow_provider_dtrain.store.records.operations import STORE_MOST
 from airflow_provider_dtrain.task_groups import experiment
 
-#: Name of the DAG, and of its file without ``.py``.
+#: Names of the DAGs, and of their files without ``.py``.
 DAG_ID = "dtrain_experiment"
+OPERATIONS_DAG_ID = "dtrain_operations"
+#: A probe of many hosts takes minutes, a download of a large checkpoint hours.
+OPERATION_MOST = timedelta(hours=6)
 
 
 def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",), **options: Any) -> DAG:
@@ -55,5 +61,29 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
             "{{ params.template }}",
             payload="{{ params.payload }}",
             **{"deferrable": True, **options},
+        )
+    return dag
+
+
+def operations_dag(dag_id: str = OPERATIONS_DAG_ID, *, tags: tuple[str, ...] = ("dtrain",), **options: Any) -> DAG:
+    """Return a DAG that reaches hosts for users of the API: complete logs, downloads, stacks, commands and probes.
+
+    The API server opens no connection to hosts. It stores a request and triggers this DAG with its number.
+
+    :param options: arguments of the task, e.g. ``queue`` or ``pool``
+    """
+    with DAG(
+        dag_id,
+        description="Reaches hosts for users of the dtrain API. The API starts its runs",
+        schedule=None,
+        tags=list(tags),
+        is_paused_upon_creation=False,
+        max_active_runs=STORE_MOST,
+        params={"operation": Param(0, type="integer", title="Operation", description="Number of a stored request")},
+    ) as dag:
+        OperationOperator(
+            task_id="reach_hosts",
+            operation_id="{{ params.operation }}",
+            **{"retries": 0, "execution_timeout": OPERATION_MOST, **options},
         )
     return dag

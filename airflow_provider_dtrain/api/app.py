@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 PREFIX = "/dtrain"
 VERSION = "/api/v1"
 #: Version of the OpenAPI document. The second number rises with each release that adds something.
-API_VERSION = "1.1"
+API_VERSION = "1.2"
 #: The built pages. They contain code only, and are readable without a login.
 WWW = Path(__file__).resolve().parents[1] / "www"
 

@@ -27,7 +27,7 @@ from fastapi.security import HTTPAuthorizationCredentials
 
 from airflow_provider_dtrain.api.errors import ApiError, forbidden
 from airflow_provider_dtrain.api.models.me import Starting
-from airflow_provider_dtrain.api.starting import DAG_ID, DagState, dag_state, starting
+from airflow_provider_dtrain.api.starting import DAG_ID, OPERATIONS_DAG_ID, DagState, dag_state, starting
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.store import Store
@@ -45,6 +45,7 @@ class Rule(Enum):
     READ_LOGS = "read task logs"
     EDIT_DAG = "edit a DAG run"
     CHANGE_HOSTS = "edit connections"
+    EXEC = "edit a DAG run and connections"
     START = "trigger the DAG that starts experiments"
 
     @property
@@ -55,6 +56,7 @@ class Rule(Enum):
             Rule.READ_LOGS: "also: reading task logs of the DAG that the trial belongs to",
             Rule.EDIT_DAG: "also: editing DAG runs of the DAG that the trial or experiment belongs to",
             Rule.CHANGE_HOSTS: "also: editing connections",
+            Rule.EXEC: "also: editing connections, and DAG runs of the DAG that the trial belongs to",
             Rule.START: "also: triggering the DAG that starts experiments",
         }[self]
 
@@ -150,6 +152,11 @@ class Access:
     def starter(self) -> DagState:
         """State of the DAG that starts experiments."""
         return dag_state(DAG_ID)
+
+    @cached_property
+    def operations_dag(self) -> DagState:
+        """State of the DAG that reaches hosts."""
+        return dag_state(OPERATIONS_DAG_ID)
 
     @cached_property
     def starting(self) -> Starting:

@@ -1,11 +1,13 @@
-"""The DAG that starts experiments: whether it exists, and whether a user may trigger it."""
+"""The DAGs that ``airflow dtrain init`` writes: whether they exist, and runs of them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import sqlalchemy as sa
 from airflow.models.dag import DagModel
+from airflow.models.dagrun import DagRun
 from airflow.utils.session import create_session
 
 from airflow_provider_dtrain.api.models.me import Starting
@@ -13,6 +15,7 @@ from airflow_provider_dtrain.errors import ConflictError
 
 #: ``DAG_ID`` of ``airflow_provider_dtrain.dags``, whose import loads the whole DAG authoring interface.
 DAG_ID = "dtrain_experiment"
+OPERATIONS_DAG_ID = "dtrain_operations"
 WRITE_IT = "airflow dtrain init"
 
 
@@ -37,28 +40,32 @@ def dag_state(dag_id: str) -> DagState:
         return DagState(exists=True, is_paused=bool(model.is_paused), is_broken=broken, file=model.fileloc)
 
 
+def unusable(dag: DagState, dag_id: str) -> str:
+    """Return why a DAG cannot run, with the next step; empty: it can."""
+    if not dag.exists:
+        return f"Airflow knows no DAG {dag_id}. To write it, run: {WRITE_IT}"
+    if dag.is_broken:
+        return f"The DAG {dag_id} has import errors. See the list of DAGs."
+    if dag.is_paused:
+        return f"The DAG {dag_id} is paused. To unpause it, run: airflow dags unpause {dag_id}"
+    return ""
+
+
 def starting(dag: DagState, *, may_trigger: bool) -> Starting:
     """Return whether a user may start experiments, and otherwise the reason.
 
     :param may_trigger: Airflow lets the user trigger the DAG
     """
-    if not dag.exists:
-        hint = f"Airflow knows no DAG {DAG_ID}. To write it, run: {WRITE_IT}"
-    elif dag.is_broken:
-        hint = f"The DAG {DAG_ID} has import errors. See the list of DAGs."
-    elif dag.is_paused:
-        hint = f"The DAG {DAG_ID} is paused. To unpause it, run: airflow dags unpause {DAG_ID}"
-    elif not may_trigger:
+    hint = unusable(dag, DAG_ID)
+    if not hint and not may_trigger:
         hint = f"You may not trigger the DAG {DAG_ID}. Ask an administrator of Airflow for this permission."
-    else:
-        hint = ""
     return Starting(dag_id=DAG_ID, exists=dag.exists, may_trigger=not hint, hint=hint)
 
 
-def trigger(conf: dict[str, Any], user: str) -> str:
-    """Trigger the DAG that starts experiments, as Airflow's own route does, and return the id of the DAG run.
+def trigger(conf: dict[str, Any], user: str, dag_id: str = DAG_ID) -> str:
+    """Trigger a DAG, as Airflow's own route does, and return the id of the DAG run.
 
-    :param conf: values of the parameters ``config`` and ``payload``
+    :param conf: values of its parameters
     :param user: name of the user, which the DAG run shows
     :raises ConflictError: the DAG has no such parameters, or Airflow refuses the DAG run
     """
@@ -66,23 +73,30 @@ def trigger(conf: dict[str, Any], user: str) -> str:
     from airflow.exceptions import AirflowException
     from airflow.utils.types import DagRunTriggeredByType
 
-    _require_parameters(conf)
+    _require_parameters(conf, dag_id)
     try:
-        run = trigger_dag(dag_id=DAG_ID, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=user, conf=conf)
+        run = trigger_dag(dag_id=dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=user, conf=conf)
     except (AirflowException, ValueError) as error:
         raise ConflictError(f"Airflow refused the DAG run: {error}") from error
     if run is None:
-        raise ConflictError(f"Airflow created no run of the DAG {DAG_ID}.")
+        raise ConflictError(f"Airflow created no run of the DAG {dag_id}.")
     return str(run.run_id)
 
 
-def _require_parameters(conf: dict[str, Any]) -> None:
+def run_state(dag_id: str, run_id: str) -> str | None:
+    """Return the state of a DAG run, None when Airflow does not know it."""
+    with create_session() as session:
+        query = sa.select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
+        found = session.scalar(query)
+        return None if found is None else str(getattr(found, "value", found))
+
+
+def _require_parameters(conf: dict[str, Any], dag_id: str) -> None:
     """Refuse a DAG that would ignore the values: another DAG of the same name."""
     from airflow.models.serialized_dag import SerializedDagModel
 
-    dag = SerializedDagModel.get_dag(DAG_ID)
+    dag = SerializedDagModel.get_dag(dag_id)
     if dag is None or not set(conf) <= set(dag.params):
         raise ConflictError(
-            f"The DAG {DAG_ID} cannot run an experiment: it was not made by experiment_dag(). To write one that can, "
-            f"run: {WRITE_IT}"
+            f"The DAG {dag_id} has not the parameters of the one that the provider writes. To write it, run: {WRITE_IT}"
         )

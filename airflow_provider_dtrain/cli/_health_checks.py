@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.engine.operations.host_checks import Line, line
 from airflow_provider_dtrain.terminal.output import NotNowError, UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +22,6 @@ JOB_ALIVE = timedelta(minutes=5)
 LOCAL_EXECUTORS = frozenset({"LocalExecutor", "SequentialExecutor"})
 #: Name of the check of the DAG that starts experiments.
 EXPERIMENT_DAG = "experiment dag"
-
-Line = dict[str, Any]
-
-
-def line(check: str, ok: bool, message: str) -> Line:
-    """Return one line of the report."""
-    return {"check": check, "ok": ok, "message": message}
 
 
 def settings_lines(hook: DtrainHook) -> Iterator[Line]:
@@ -166,21 +160,3 @@ def _counting_pools(tasks: set[tuple[str, str]]) -> dict[str, str]:
     )
     with create_session() as session:
         return {pool: f"{dag_id}.{task_id}" for pool, dag_id, task_id in session.execute(query)}
-
-
-def host_lines(name: str, facts: Mapping[str, Any], is_network: Callable[[str], bool]) -> Iterator[Line]:
-    """Yield settings of a host that would end or confuse runs.
-
-    :param is_network: returns whether a type of file system is a network file system
-    """
-    kind = facts.get("state_dir_fs")
-    if isinstance(kind, str) and is_network(kind):
-        message = f"state_dir lies on {kind}, but locks and pids need a local disk. Register the host with --state-dir"
-        yield line(f"{name}: state_dir", False, message)
-    if facts.get("linger") is False and facts.get("kill_user_processes") is True:
-        yield line(
-            f"{name}: logout",
-            False,
-            "logind has KillUserProcesses=yes and the account does not linger: runs die with the last SSH session. On "
-            "the host: loginctl enable-linger",
-        )

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._health_checks import Line, host_lines, settings_lines, store_lines
-from airflow_provider_dtrain.cli._health_checks import line as _line
+from airflow_provider_dtrain.cli._health_checks import settings_lines, store_lines
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.engine.operations.host_checks import Line, host_checks
+from airflow_provider_dtrain.engine.operations.host_checks import line as _line
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.terminal.output import FAILURE, hint, show
 
@@ -21,9 +20,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import HostRecord
 
-PARALLEL_HOSTS = 8
 #: Packages that the provider needs, with the oldest release that works.
 NEEDED = (
     ("apache-airflow", (3, 3)),
@@ -42,19 +39,11 @@ def doctor(args: Namespace) -> int:
     hook = DtrainHook()
     lines += [*_configuration(hook), *settings_lines(hook), *_store(hook)]
     if all(line["ok"] for line in lines if line["check"].startswith("store")):
-        lines += [*store_lines(hook), *_hosts(hook)]
+        lines += [*store_lines(hook), *host_checks(hook)]
     show(args, lines)
     is_well = all(line["ok"] for line in lines)
     hint("airflow dtrain hosts list" if is_well else "fix the lines that say no, then run airflow dtrain doctor again")
     return 0 if is_well else FAILURE
-
-
-def _guarded(check: str, look: Callable[[], str]) -> Line:
-    """Return a line of the report. An error of this provider is a failed check with its message."""
-    try:
-        return _line(check, True, look())
-    except DtrainError as error:
-        return _line(check, False, str(error))
 
 
 def _versions() -> Iterator[Line]:
@@ -106,42 +95,3 @@ def _store(hook: DtrainHook) -> Iterator[Line]:
     yield _line("store", True, shown)
     for check in checks:
         yield _line(f"store: {check.name}", check.ok, check.message)
-
-
-def _hosts(hook: DtrainHook) -> list[Line]:
-    records = hook.store.hosts.list()
-    if not records:
-        return [_line("hosts", True, "none registered; the host 'local' is added with the first trial")]
-    with ThreadPoolExecutor(PARALLEL_HOSTS) as threads:
-        return [line for lines in threads.map(lambda record: _host(hook, record), records) for line in lines]
-
-
-def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
-    from airflow_provider_dtrain.cli._probe_report import CLOCK_LIMIT_S, key_warnings, look, warnings
-    from airflow_provider_dtrain.store.database.schema import NETWORK_FILE_SYSTEMS
-
-    name = f"host {record.name}"
-    if record.state == "disabled":
-        return [_line(name, True, f"disabled ({record.state_reason or 'no reason given'}); not probed")]
-    facts: dict[str, Any] = {}
-
-    def connect() -> str:
-        facts.update(look(hook, record)[1])
-        return f"answers; Python {facts.get('python')}, PyTorch {facts.get('torch') or 'missing'}"
-
-    lines = [_guarded(name, connect)]
-    with suppress(DtrainError):
-        lines += [_line(f"{name}: host key", False, warning) for warning in key_warnings(record)]
-    if facts:
-        offset_s = facts["clock_offset_s"]
-        lines.append(_line(f"{name}: clock", abs(offset_s) <= CLOCK_LIMIT_S, f"{offset_s:+.3f} s from here"))
-        lines += host_lines(name, facts, NETWORK_FILE_SYSTEMS.__contains__)
-        for warning in warnings(record.name, facts):
-            if "clock" not in warning:
-                lines.append(_line(f"{name}: warning", False, warning))
-    if record.state in ("unreachable", "lost"):
-        words = (
-            f"{record.state} since its last probe. Once it is reachable, run: airflow dtrain hosts probe {record.name}"
-        )
-        lines.append(_line(f"{name}: state", False, words))
-    return lines

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 DAG_FILE = """from airflow_provider_dtrain.dags import experiment_dag
 dag = experiment_dag()
 """
+OPERATIONS_DAG_FILE = """from airflow_provider_dtrain.dags import operations_dag
+dag = operations_dag()
+"""
 POLL_S = 1.0
 #: After this time without a plan, the command asks to check the scheduler.
 QUIET_S = 60.0
@@ -42,26 +45,29 @@ QUIET_S = 60.0
 
 @command
 def init(args: Namespace) -> None:
-    """Write the DAG file. A file of that name with other content is left unchanged."""
+    """Write the DAG files. A file of such a name with other content is left unchanged."""
     from airflow.configuration import conf
 
-    from airflow_provider_dtrain.dags import DAG_ID
+    from airflow_provider_dtrain.dags import DAG_ID, OPERATIONS_DAG_ID
 
     folder = Path(args.folder or conf.get("core", "dags_folder")).expanduser()
-    path = folder / f"{DAG_ID}.py"
-    if path.exists() and path.read_text() != DAG_FILE:
-        raise UsageError(
-            f"{path} exists with other content. Move it away, or name another folder: airflow dtrain init FOLDER"
-        )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(DAG_FILE)
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    files = {folder / f"{DAG_ID}.py": DAG_FILE, folder / f"{OPERATIONS_DAG_ID}.py": OPERATIONS_DAG_FILE}
+    for path, content in files.items():
+        if path.exists() and path.read_text() != content:
+            raise UsageError(
+                f"{path} exists with other content. Move it away, or name another folder: airflow dtrain init FOLDER"
+            )
+    for path, content in files.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    wrote = f"Wrote {' and '.join(path.name for path in files)} to {folder}."
     if folder.resolve() == Path(conf.get("core", "dags_folder")).resolve():
-        note(f"Wrote {path}. Airflow finds it within minutes; at once with: airflow dags reserialize")
+        note(f"{wrote} Airflow finds them within minutes; at once with: airflow dags reserialize")
     else:
-        note(f"Wrote {path}. Move it to a folder from which Airflow reads DAGs.")
+        note(f"{wrote} Move them to a folder from which Airflow reads DAGs.")
     hint("airflow dtrain experiments create CONFIG")
 
 

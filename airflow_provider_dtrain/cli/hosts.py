@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
+from airflow_provider_dtrain.engine.operations.probes import look_again, probe_hosts
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
-from airflow_provider_dtrain.errors import ConfigError, DtrainError, HostError
-from airflow_provider_dtrain.listings.cluster import other_stores
+from airflow_provider_dtrain.errors import DtrainError, HostError
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.output import (
@@ -31,12 +29,8 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.hosts.channel.link import HostLink
-    from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord
+    from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord
     from airflow_provider_dtrain.store.store import Store
-
-#: Hosts that are probed at the same time.
-PARALLEL_PROBES = 8
 
 
 @command
@@ -57,8 +51,7 @@ def probe(args: Namespace) -> int:
     records = [hook.store.hosts.get(name) for name in names]
     if args.accept_host_key:
         records = [_repinned(record, args.accept_host_key) for record in records]
-    with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
-        results = list(threads.map(lambda record: look_again(hook, record), records))
+    results = probe_hosts(hook, records, user())
     cluster.show_hosts(args, results)
     return 0 if all(row["problem"] is None for row in results) else FAILURE
 
@@ -71,91 +64,6 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
             f"Host '{record.name}' is not reached by SSH, so it has no host key. Remove --accept-host-key."
         )
     return replace(record, host_key=host_key(record.name, record.conn_id, accepted))
-
-
-def look_again(hook: DtrainHook, record: HostRecord) -> dict[str, Any]:
-    """Probe one host, store the results and return a row. ``problem`` is None or a message."""
-    from airflow_provider_dtrain.cli._probe_report import look
-    from airflow_provider_dtrain.engine.upkeep.recovery import recover
-
-    store = hook.store
-    problem = None
-    facts: dict[str, Any] = {}
-    try:
-        link, facts = look(hook, record)
-    except DtrainError as error:
-        problem = str(error)
-        # Draining and disabling are decisions of a user. A failed probe does not undo them.
-        if record.state == "ready":
-            store.hosts.set_state(record.name, "unreachable", problem, by=user())
-    else:
-        try:
-            problem = _store_findings(store, record, link, facts)
-            asyncio.run(recover(hook, host=record.name))
-        except DtrainError as error:
-            problem = str(error)
-        if record.state in ("unreachable", "lost"):
-            store.hosts.set_state(record.name, "ready", by=user())
-    found = store.hosts.get(record.name)
-    row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}
-    others = other_stores(found.facts, store.store_id)
-    return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
-
-
-def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
-    """Store the results of a probe and return problems that a user should fix."""
-    from airflow_provider_dtrain.cli._probe_report import key_warnings, warnings
-
-    slots, problem = _devices(record, facts)
-    hello = link.hello
-    store.hosts.update_facts(
-        record.name,
-        facts,
-        machine_id=hello.machine_id,
-        boot_id=hello.boot_id,
-        pid_ns=str(hello.pid_ns),
-        host_key=record.host_key,
-        slots=slots,
-    )
-    _free_slots(store, record, link)
-    found = [*key_warnings(record), *(words for words in warnings(record.name, facts) if "PyTorch" not in words)]
-    return problem or "; ".join(found) or None
-
-
-def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
-    """Return the GPUs found now, one per slot of the host. None leaves the slots unchanged.
-
-    The second value is the problem, if fewer GPUs than slots were found.
-    """
-    from airflow_provider_dtrain.hooks.hosts import slots_from_facts
-
-    if record.slot_type != "cuda":
-        return None, None
-    try:
-        slot_type, slots = slots_from_facts(facts, str(len(record.slots)))
-    except ConfigError:
-        slot_type = "cuda"
-        slots = ()
-    if slot_type != "cuda" or len(slots) < len(record.slots):
-        found = len(facts.get("gpus") or [])
-        return None, (
-            f"{len(record.slots)} GPUs were registered, {found} are found now. Run nvidia-smi on the host. Disable "
-            "the missing slots (airflow dtrain hosts disable --slot), or remove the host and add it again."
-        )
-    return slots, None
-
-
-def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
-    """Make slots ready again that another process held and has released."""
-    doubtful = [slot for slot in record.slots if slot.state != "ready"]
-    if not doubtful:
-        return
-    asked = [{"slot": slot.index, "device": slot.device} for slot in doubtful]
-    locks = link.call("status", slots=asked).result(35.0).get("slots") or {}
-    for slot in doubtful:
-        lock = locks.get(str(slot.index))
-        if isinstance(lock, dict) and lock.get("held_by") is None:
-            store.hosts.mark_slot(record.name, slot.index, "ready")
 
 
 @command
@@ -178,7 +86,7 @@ def enable(args: Namespace) -> None:
         return
     record = hook.store.hosts.get(args.host)
     if record.state in ("unreachable", "lost"):
-        problem = look_again(hook, record)["problem"]
+        problem = look_again(hook, record, user())["problem"]
         if problem:
             raise HostError(record.name, f"Host '{record.name}' stays {record.state}: {problem}")
     hook.store.hosts.set_state(args.host, "ready", by=user())

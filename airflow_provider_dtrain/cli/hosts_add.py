@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.cli._probe_report import key_warnings, look, summary, warnings
+from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, summary, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
 from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, confirm, hint, note, show_one, user

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
-from airflow_provider_dtrain.hosts.channel.answers import piece_of
 from airflow_provider_dtrain.terminal.log_text import escaped
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 2**20
 POLL_S = 1.0
-CALL_TIMEOUT_S = 30.0
 
 
 @command
@@ -64,13 +62,9 @@ class _Reader:
 
         :raises NotFoundError: the trial has no such attempt
         """
-        trial = self.store.trials.get(self.args.trial_id)
-        if self.args.attempt is None:
-            return self.store.attempts.get(trial.attempt_id)
-        for view in self.store.attempts.of_trial(trial.trial_id):
-            if view.number == self.args.attempt:
-                return view
-        raise NotFoundError(f"Trial {trial.trial_id} has no attempt {self.args.attempt}; it has {trial.attempts}.")
+        from airflow_provider_dtrain.engine.operations.rank_log import attempt_of
+
+        return attempt_of(self.hook, self.args.trial_id, self.args.attempt)
 
     def follow(self, view: AttemptView) -> None:
         """Print new output until the trial, or the requested attempt, ends."""
@@ -112,7 +106,6 @@ class _Tail:
         self.hook = hook
         self.run = run
         self.args = args
-        self.stream = f"rank{rank.rank}.log"
         self.prefix = f"[rank {rank.rank}] ".encode() if args.all else b""
         self.offset = -1024 * args.tail if args.tail else args.start or 0
         #: Nothing is printed from this byte on.
@@ -142,24 +135,12 @@ class _Tail:
             self._print(b"", is_end=True)
 
     def _read(self, rank: RankView) -> None:
-        link = self.hook.link(self.hook.store.hosts.get(rank.host))
-        while self.end is None or self.offset < self.end:
-            length = CHUNK_BYTES if self.end is None else min(CHUNK_BYTES, self.end - self.offset)
-            call = link.call("read", run=self.run, stream=self.stream, offset=self.offset, length=length)
-            answer = call.result(CALL_TIMEOUT_S + 5)
-            piece = piece_of(rank.host, answer, offset=self.offset, length=length)
-            data = piece.data
-            start = piece.offset
-            if self.end is not None:
-                start = min(start, self.end)
-                data = data[: self.end - start]
-            freed = start - self.offset if 0 <= self.offset < start else 0
-            if freed:
-                self._print(f"\n[bytes {self.offset} to {start} ({size(freed)}) were left out by log_limit]\n".encode())
-            self._print(data)
-            self.offset = start + len(data)
-            if not (data or freed) or self.offset >= piece.size:
-                return
+        from airflow_provider_dtrain.engine.operations.rank_log import log_bytes
+
+        for piece in log_bytes(self.hook, self.run, rank, self.offset, self.end, chunk_bytes=CHUNK_BYTES):
+            self._print(piece.mark)
+            self._print(piece.data)
+            self.offset = piece.start + len(piece.data)
 
     def _print(self, data: bytes, *, is_end: bool = False) -> None:
         self.has_printed = self.has_printed or bool(data)

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-import tarfile
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.errors import ConflictError, HostError, NotFoundError
-from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, plain, show, size
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.terminal.output import hint, is_table, note, show, size
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.engine.copies.output_generations import Generation
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import AttemptView
 
 _COPY_BYTES = 1 << 20
 #: Name of the TensorBoard files among the paths of a download.
@@ -32,7 +27,10 @@ TENSORBOARD = "tensorboard"
 @command
 def outputs(args: Namespace) -> None:
     """List the files that rank 0 of a trial wrote, as of their last copy."""
-    with _generation(args.trial_id) as found:
+    from airflow_provider_dtrain.engine.operations.outputs import outputs_of
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    with outputs_of(DtrainHook(), args.trial_id) as found:
         rows = [
             {
                 "path": path,
@@ -72,7 +70,10 @@ def download(args: Namespace) -> None:
 
 
 def _download_outputs(trial_id: int, wanted: Sequence[str], target: Path) -> None:
-    with _generation(trial_id) as found:
+    from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, outputs_of
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+
+    with outputs_of(DtrainHook(), trial_id) as found:
         chosen = chosen_paths(found, wanted)
         _refuse_taken(target, chosen)
         for path in chosen:
@@ -106,76 +107,11 @@ def _tensorboard_files(trial_id: int) -> list[Path]:
     return sorted(folder.glob("events.out.tfevents.*"))
 
 
-def chosen_paths(found: Generation, wanted: Sequence[str]) -> list[str]:
-    """Return the outputs that are named by their path or by a folder above. Without names: all.
-
-    :raises UsageError: a name matches no output
-    """
-    if not wanted:
-        return sorted(found.manifest.files)
-    chosen: set[str] = set()
-    for name in wanted:
-        fitting = {path for path in found.manifest.files if path == name or path.startswith(f"{name.rstrip('/')}/")}
-        if not fitting:
-            raise UsageError(
-                f"There is no output '{plain(name)}'. To list them, run: airflow dtrain trials outputs TRIAL"
-            )
-        chosen |= fitting
-    return sorted(chosen)
-
-
-@contextlib.contextmanager
-def _generation(trial_id: int) -> Iterator[Generation]:
-    """Yield the newest copy of a trial's outputs. Without a copy on this machine, fetch them from the host.
-
-    :raises NotFoundError: there is none, or it cannot be fetched
-    """
-    from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
-    from airflow_provider_dtrain.engine.copies.output_generations import OutputCopies
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-
-    hook = DtrainHook()
-    trial = hook.store.trials.get(trial_id)
-    here = OutputCopies(trial_folder(hook.settings.checkpoint_dir, trial.experiment_id, trial_id)).newest()
-    if here is not None:
-        yield here
-        return
-    started = [one for one in hook.store.attempts.of_trial(trial_id) if one.run is not None and one.plan]
-    if not started:
-        raise NotFoundError(f"Trial {trial_id} has no outputs: its ranks have not started, or it ended long ago.")
-    with tempfile.TemporaryDirectory(prefix="dtrain-outputs-") as folder:
-        yield _fetched(hook, started[-1], Path(folder))
-
-
-def _fetched(hook: DtrainHook, view: AttemptView, folder: Path) -> Generation:
-    from airflow_provider_dtrain.engine.copies.output_generations import BrokenOutputsError, Manifest, OutputCopies
-    from airflow_provider_dtrain.engine.copies.outputs import chief_of
-
-    assert view.run is not None
-    manifest = Manifest(
-        run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=view.ended_at is not None
-    )
-    try:
-        link = hook.link(hook.store.hosts.get(manifest.host))
-        return OutputCopies(folder).take(link, manifest, limit_bytes=hook.settings.checkpoint_copy_limit_bytes)
-    except (HostError, OSError, tarfile.TarError, BrokenOutputsError) as error:
-        raise NotFoundError(
-            f"Trial {view.trial_id} has no copy of its outputs on this machine, and they cannot be fetched: {error}"
-        ) from error
-
-
 def _say(found: Generation) -> None:
-    manifest = found.manifest
-    at = datetime.fromtimestamp(manifest.at, UTC)
-    state = "at its end" if manifest.is_final else "while it ran; newer ones may follow"
-    note(f"Attempt {manifest.attempt}, copied from host '{manifest.host}' at {at:%Y-%m-%d %H:%M:%S} UTC, {state}.")
-    if manifest.unsettled:
-        note(f"{len(manifest.unsettled)} file(s) were being written at that time: their copies are older, or missing.")
-    if manifest.left_out_files:
-        note(
-            f"{manifest.left_out_files} file(s), {size(manifest.left_out_bytes)}, were beyond the limits and stay on "
-            f"the host, e.g. {manifest.left_out[0] if manifest.left_out else '?'}."
-        )
+    from airflow_provider_dtrain.engine.operations.outputs import copy_words
+
+    for words in copy_words(found):
+        note(words)
 
 
 def _write(source: Path, target: Path) -> None:

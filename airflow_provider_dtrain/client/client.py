@@ -20,11 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.decoding import record
 from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import create, experiment_of, fork, run_state
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, TrialKilledError, UserError
+from airflow_provider_dtrain.terminal.output import NotNowError
+from airflow_provider_dtrain.terminal.ranks import CommandResult, Stacks
 from airflow_provider_dtrain.terminal.records import (
     ExperimentDescription,
     ExperimentLine,
@@ -352,6 +356,40 @@ class Trial:
         if not found:
             raise NotFoundError(f"Trial {self.id} has no checkpoint.")
         return next((one for one in found if one.is_best), found[-1])
+
+    def log(self, rank: int = 0, *, attempt: int | None = None, start: int = 0, end: int | None = None) -> bytes:
+        """Return bytes of a rank's log from its host.
+
+        :param attempt: None = the latest
+        :param end: None = all that the host has
+        :raises ConflictError: it has no log yet, or the server reaches no host
+        """
+        found: list[bytes] = []
+        self._ask("log", found.append, rank=rank, attempt=attempt, start=start, end=end)
+        return b"".join(found)
+
+    def stacks(self, rank: int | None = None) -> Stacks:
+        """Return the Python stacks of its running ranks.
+
+        :param rank: None = all
+        :raises ConflictError: none runs, or the server reaches no host
+        """
+        return record(Stacks, self._ask("stacks", rank=rank))
+
+    def exec(self, argv: Sequence[str], rank: int = 0, *, timeout_s: int = 60) -> CommandResult:
+        """Run a command in the environment of a rank. The server allows it only with ``[dtrain] allow_exec``.
+
+        :raises ConflictError: the rank does not run, or the server reaches no host
+        """
+        found = self._ask("exec", rank=rank, argv=list(argv), timeout_s=timeout_s)
+        return record(CommandResult, found)
+
+    def _ask(self, kind: str, put: Callable[[bytes], object] | None = None, /, **body: object) -> dict[str, Any]:
+        operations = Operations(self._client.session, self._client.patience, tell=self._client.patience.tell)
+        try:
+            return operations.run(kind, {"trial_id": self.id, **body}, put)
+        except NotNowError as error:
+            raise ConflictError(str(error)) from error
 
     def pause(self) -> None:
         """Let it save a checkpoint and release its slots."""

@@ -10,10 +10,11 @@ from collections.abc import Callable
 
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.errors import ServerError, UserError
+from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
 from airflow_provider_dtrain.terminal.log_text import escaped
-from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
+from airflow_provider_dtrain.terminal.output import NOT_NOW, NotNowError, note, size
 from airflow_provider_dtrain.terminal.records import LogPiece
 
 #: Pauses between two requests: after new output, and at most without any.
@@ -27,13 +28,15 @@ def logs(args: Namespace) -> int:
             "--tail counts from the end of the log, --from and --to from its start: they cannot be combined."
         )
     session = session_of(args)
-    reader = LogReader(ServerSource(session), args, patience=Patience(session, note))
+    patience = Patience(session, note)
+    reader = LogReader(ServerSource(session), args, patience=patience, operations=Operations(session, patience))
     return reader.follow() if args.follow else reader.show()
 
 
 class LogReader:
     """Reader that prints logs from its offsets on, attempt after attempt.
 
+    :param operations: requests what only a host has
     :param sleep: waits for new output
     """
 
@@ -43,11 +46,13 @@ class LogReader:
         args: Namespace,
         *,
         patience: Patience,
+        operations: Operations,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.source = source
         self.args = args
         self.patience = patience
+        self.operations = operations
         self.sleep = sleep
         self._begin(args.attempt)
 
@@ -113,10 +118,14 @@ class LogReader:
             if rank in self._whole or (self.args.follow and not piece.is_over):
                 return piece
             self._whole.add(rank)
-            self._print(rank, self._cut(data))
+            end = self.args.end
+            if self.args.tail or not self._fetched(
+                rank, piece.attempt, known, end, "Only the end of it is known here."
+            ):
+                self._print(rank, self._cut(data))
             return piece
         if piece.start > known:
-            self._gap(rank, known, piece.start)
+            self._gap(rank, piece.attempt, known, piece.start)
         end = piece.start + len(data)
         if self.args.tail and rank not in self.offsets:
             data = self._cut(data)
@@ -130,11 +139,28 @@ class LogReader:
     def _cut(self, data: bytes) -> bytes:
         return data[-1024 * self.args.tail :] if self.args.tail else data
 
-    def _gap(self, rank: int, start: int, end: int) -> None:
+    def _gap(self, rank: int, attempt: int, start: int, end: int) -> None:
         if self.args.tail and rank not in self.offsets:
             return
-        words = f"Bytes {start} to {end} ({size(end - start)}) of the log of rank {rank} are on its host only."
-        note(f"{words} On the machine of Airflow: {self._all} --rank {rank} --from {start} --to {end}")
+        end = end if self.args.end is None else min(end, self.args.end)
+        if start < end:
+            words = f"Bytes {start} to {end} ({size(end - start)}) of the log of rank {rank} are on its host only."
+            self._fetched(rank, attempt, start, end, words)
+
+    def _fetched(self, rank: int, attempt: int, start: int, end: int | None, words: str) -> bool:
+        """Print bytes of a log that only its host has, and return whether the host sent them.
+
+        :param words: said if it did not
+        """
+        body = {"trial_id": self.args.trial_id, "rank": rank, "attempt": attempt, "start": start, "end": end}
+        try:
+            self.operations.run("log", body, lambda data: self._print(rank, data))
+        except (DtrainError, NotNowError) as error:
+            until = "" if end is None else f" --to {end}"
+            command = f"{self._all} --rank {rank} --from {start}{until}"
+            note(f"{words} {error} On the machine of Airflow: {command}")
+            return False
+        return True
 
     def _print(self, rank: int, data: bytes) -> None:
         self.has_printed = self.has_printed or bool(data)

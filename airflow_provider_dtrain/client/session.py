@@ -111,6 +111,10 @@ class Session:
             if is_last or answer.status != 401 or not self.renew():
                 raise refusal(answer, self.server)
 
+    def get_bytes(self, path: str, /, **parameters: object) -> bytes:
+        """Return the body of a read that is no JSON. It is repeated if the server does not answer."""
+        return self._patient("GET", self.target(path, parameters), {}).body
+
     def send_bytes(self, path: str, content: bytes, kind: str) -> dict[str, Any]:
         """Return the JSON of the answer to a body that is no JSON.
 

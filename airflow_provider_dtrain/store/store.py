@@ -36,6 +36,7 @@ from airflow_provider_dtrain.store.maintenance import MaintenanceWindow
 from airflow_provider_dtrain.store.meter import Meter
 from airflow_provider_dtrain.store.metrics import Checkpoints, Metrics
 from airflow_provider_dtrain.store.notifications import Notifications
+from airflow_provider_dtrain.store.operations import Operations
 from airflow_provider_dtrain.store.pages.cluster import ClusterPage
 from airflow_provider_dtrain.store.pages.experiment_table import ExperimentTable
 from airflow_provider_dtrain.store.pages.lookup import LookupPage
@@ -105,6 +106,8 @@ class Store:
         self.labels = LabelStore(db)
         #: Marks of the notifications that were sent.
         self.notifications = Notifications(db)
+        #: Work on hosts that users request through the API.
+        self.operations = Operations(db)
         #: Upkeep.
         self.recovery = Recovery(db)
         self.maintenance = MaintenanceWindow(db)

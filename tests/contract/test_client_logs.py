@@ -11,6 +11,7 @@ from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logs import LogReader
 from airflow_provider_dtrain.client.main import main, parser
+from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from testbed.stores import host
@@ -54,6 +55,8 @@ def log(search) -> Log:
 @pytest.fixture
 def server(api: Api, log, tmp_path, monkeypatch) -> Iterator[HttpApi]:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    # No follower serves these trials, and Airflow has no DAG for operations.
+    monkeypatch.setattr("airflow_provider_dtrain.client.operations.FOLLOWER_S", 0.0)
     with HttpApi(api) as found:
         monkeypatch.setenv("DTRAIN_SERVER", found.url)
         yield found
@@ -75,7 +78,8 @@ def test_a_follower_prints_each_byte_once_over_a_line_that_drops(server, log, ca
     with CuttingProxy(address(server.url).port, seed=3, most=6000) as proxy:
         session = Session(address(proxy.url), "given", sleep=lambda _: None)
         patience = Patience(session, lambda _: None, sleep=lambda _: None)
-        reader = LogReader(ServerSource(session), args, patience=patience, sleep=sleep)
+        operations = Operations(session, patience)
+        reader = LogReader(ServerSource(session), args, patience=patience, operations=operations, sleep=sleep)
         assert reader.follow() == 0
         assert proxy.cuts > 5
     assert capfdbinary.readouterr().out == log.content

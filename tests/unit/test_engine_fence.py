@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli._probe_report import lock_problem, warnings
 from airflow_provider_dtrain.engine.attempt.reconciliation import free_slots
 from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, survivors_words
+from airflow_provider_dtrain.engine.operations.probe_report import lock_problem, warnings
 from airflow_provider_dtrain.listings.cluster import slot_line
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from airflow_provider_dtrain.store.store import Store

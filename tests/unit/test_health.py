@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.cli._health_checks import host_lines, lease_line, machines_line, pools_line
+from airflow_provider_dtrain.cli._health_checks import lease_line, machines_line, pools_line
+from airflow_provider_dtrain.engine.operations.host_checks import host_lines
 
 POSTGRESQL = "postgresql+psycopg://u@db/dtrain"
 

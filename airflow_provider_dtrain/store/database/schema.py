@@ -42,6 +42,7 @@ REVISIONS = (
     "0012",
     "0013",
     "0014",
+    "0015",
 )
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dtrain_alembic_version"

@@ -629,3 +629,38 @@ notifications = sa.Table(
     sa.UniqueConstraint("trial_id", "event"),
     sa.UniqueConstraint("search_id", "event"),
 )
+
+#: Work on hosts that users request through the API, which a follower or a run of a DAG executes.
+operations = sa.Table(
+    "operations",
+    metadata,
+    _id(),
+    sa.Column("kind", sa.String(16), nullable=False),
+    # None: it concerns no single trial.
+    _ref("trial_id", "trials.id", nullable=True),
+    sa.Column("arguments", Json, nullable=False),
+    sa.Column("by", sa.Text, nullable=False),
+    # ``follower`` or ``dag``
+    sa.Column("through", sa.String(16), nullable=False),
+    sa.Column("dag_run", sa.Text),
+    sa.Column("state", sa.String(16), nullable=False),
+    _time("requested_at", nullable=False),
+    _time("alive_at"),
+    # Bytes of content that were written, and those of them that the reader has received.
+    sa.Column("size_bytes", sa.BigInteger, nullable=False),
+    sa.Column("read_bytes", sa.BigInteger, nullable=False),
+    _time("read_at", nullable=False),
+    sa.Column("result", Json),
+    sa.Column("error", sa.Text),
+    sa.Index("ix_operations_state", "state", "trial_id"),
+)
+
+#: Content of operations between their process and their reader. A piece is deleted once the reader has it.
+operation_pieces = sa.Table(
+    "operation_pieces",
+    metadata,
+    sa.Column("operation_id", Id, sa.ForeignKey("operations.id"), primary_key=True, autoincrement=False),
+    # Offset of its first byte.
+    sa.Column("start", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)

@@ -1,0 +1,101 @@
+"""Work on hosts that users request."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from airflow_provider_dtrain.api.models.common import Model
+from airflow_provider_dtrain.store.records.operations import OperationKind, OperationState, Through
+
+_ID = Field(ge=1, le=2**63 - 1)
+_RANK = Field(ge=0, le=2**31)
+_OFFSET = Field(ge=0, le=2**53)
+#: Longest time limit of a command in seconds, as ``airflow dtrain trials exec`` accepts it.
+_MOST_S = 3600
+
+
+class _OfTrial(Model):
+    """Request that concerns a trial."""
+
+    trial_id: Annotated[int, _ID]
+    #: Skip the follower, which did not take an earlier request.
+    through: Through | None = None
+
+
+class LogRequest(_OfTrial):
+    """Bytes of a rank's log."""
+
+    rank: Annotated[int, _RANK] = 0
+    #: None: the latest one.
+    attempt: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    start: Annotated[int, _OFFSET] = 0
+    #: First byte that is not wanted; None: all that the host has.
+    end: Annotated[int, _OFFSET] | None = None
+
+
+class StacksRequest(_OfTrial):
+    """Python stacks of running ranks."""
+
+    #: None: all ranks.
+    rank: Annotated[int, _RANK] | None = None
+
+
+class ExecRequest(Model):
+    """A command in the environment of a running rank."""
+
+    trial_id: Annotated[int, _ID]
+    rank: Annotated[int, _RANK] = 0
+    argv: Annotated[list[Annotated[str, Field(max_length=32 << 10)]], Field(min_length=1, max_length=1024)]
+    timeout_s: Annotated[int, Field(ge=1, le=_MOST_S)] = 60
+
+
+class OutputsRequest(Model):
+    """Files that a plain script wrote."""
+
+    trial_id: Annotated[int, _ID]
+    #: Files and folders; empty: all.
+    paths: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=1000)] = []
+    #: Only their names and sizes, no content.
+    list_only: bool = False
+
+
+class CheckpointRequest(Model):
+    """A checkpoint as a tar archive."""
+
+    trial_id: Annotated[int, _ID]
+    checkpoint_id: Annotated[int, _ID]
+
+
+class ProbeRequest(Model):
+    """A new probe of hosts."""
+
+    #: Empty: all.
+    hosts: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=1000)] = []
+
+
+class DoctorRequest(Model):
+    """The checks of ``doctor`` for all hosts."""
+
+
+class Operation(Model):
+    """Work on hosts, with its state."""
+
+    operation_id: int
+    kind: OperationKind
+    trial_id: int | None
+    state: OperationState
+    requested_at: datetime
+    #: Process that executes it: the follower of the trial, or a run of a DAG.
+    through: Through
+    dag_id: str | None
+    dag_run: str | None
+    #: Bytes of content so far.
+    size_bytes: int
+    #: By its kind: nothing but ``end`` for a log, ``ranks`` and ``problems`` for stacks, the result of a command,
+    #: ``files`` and ``words`` for outputs, ``name`` of a checkpoint, ``rows`` of a probe. None until it has ended.
+    result: dict[str, Any] | None
+    #: None unless it failed.
+    error: str | None

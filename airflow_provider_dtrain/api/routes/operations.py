@@ -1,0 +1,234 @@
+"""Work on hosts, which the API server does not reach: followers and runs of a DAG execute it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
+
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.found import ID_MOST
+from airflow_provider_dtrain.api.models import operations as models
+from airflow_provider_dtrain.api.rows import ERRORS
+from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.api.starting import OPERATIONS_DAG_ID, run_state, trigger, unusable
+from airflow_provider_dtrain.core.lifecycle.states import STARTED
+from airflow_provider_dtrain.core.lifecycle.timing import SILENT_S
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+from airflow_provider_dtrain.store.records.operations import (
+    FOLLOWER_KINDS,
+    Operation,
+    OperationKind,
+    OperationState,
+    Through,
+)
+from airflow_provider_dtrain.store.records.trials import TrialView
+
+router = APIRouter(prefix="/operations", route_class=StoreRoute, tags=["operations"], responses=ERRORS)
+
+#: Most bytes of content in one answer.
+CONTENT_BYTES = 4 << 20
+#: After this time, the API asks Airflow about a DAG run that has not taken its operation.
+RUN_CHECK = timedelta(seconds=20)
+Id = Annotated[int, Path(ge=1, le=ID_MOST)]
+
+
+@router.post("/log", status_code=201, **guarded(Rule.READ_LOGS))
+def log(call: CallDep, body: models.LogRequest) -> models.Operation:
+    """Request bytes of a rank's log from its host. They are the content of the operation."""
+    trial = _trial(call, body.trial_id)
+    call.access.require_logs(trial.key.dag_id)
+    given = body.model_dump(exclude={"trial_id", "through"})
+    words = f"trials logs {body.trial_id} --rank {body.rank} --from {body.start}"
+    words += f" --attempt {body.attempt}" if body.attempt is not None else ""
+    words += f" --to {body.end}" if body.end is not None else ""
+    return _requested(call, OperationKind.LOG, trial, given, words, through=body.through)
+
+
+@router.post("/stacks", status_code=201, **guarded(Rule.READ_LOGS))
+def stacks(call: CallDep, body: models.StacksRequest) -> models.Operation:
+    """Request the Python stacks of running ranks."""
+    trial = _trial(call, body.trial_id)
+    call.access.require_logs(trial.key.dag_id)
+    words = f"trials stack {body.trial_id}" + (f" --rank {body.rank}" if body.rank is not None else "")
+    return _requested(call, OperationKind.STACKS, trial, {"rank": body.rank}, words, through=body.through)
+
+
+@router.post("/exec", status_code=201, **guarded(Rule.EXEC))
+def run_command(call: CallDep, body: models.ExecRequest) -> models.Operation:
+    """Request a command in the environment of a running rank. It needs ``[dtrain] allow_exec``."""
+    trial = _trial(call, body.trial_id)
+    call.access.require_edit(trial.key.dag_id)
+    call.access.require_hosts()
+    command = shlex.join(body.argv)
+    call.log_action("exec", trial.key, trial_id=trial.trial_id, rank=body.rank, command=command[:4000])
+    if not call.hook.settings.allow_exec:
+        words = "Commands in the environment of ranks are off."
+        raise ApiError(403, "forbidden", words, "To allow them, set [dtrain] allow_exec = True.")
+    given = body.model_dump(exclude={"trial_id"})
+    words = f"trials exec {body.trial_id} --rank {body.rank} --timeout {body.timeout_s} -- {command[:500]}"
+    return _requested(call, OperationKind.EXEC, trial, given, words)
+
+
+@router.post("/outputs", status_code=201, **guarded(Rule.READ))
+def outputs(call: CallDep, body: models.OutputsRequest) -> models.Operation:
+    """Request the files that a plain script wrote. The content is a tar archive of them."""
+    trial = _trial(call, body.trial_id)
+    verb = "outputs" if body.list_only else "download"
+    given = body.model_dump(exclude={"trial_id"})
+    return _requested(call, OperationKind.OUTPUTS, trial, given, f"trials {verb} {body.trial_id}")
+
+
+@router.post("/checkpoint", status_code=201, **guarded(Rule.READ))
+def checkpoint(call: CallDep, body: models.CheckpointRequest) -> models.Operation:
+    """Request a checkpoint from its host. The content is a tar archive of one folder."""
+    trial = _trial(call, body.trial_id)
+    given = body.model_dump(exclude={"trial_id"})
+    return _requested(call, OperationKind.CHECKPOINT, trial, given, f"trials checkpoints {body.trial_id}")
+
+
+@router.post("/probe", status_code=201, **guarded(Rule.CHANGE_HOSTS))
+def probe(call: CallDep, body: models.ProbeRequest) -> models.Operation:
+    """Request a new probe of hosts, whose results are stored."""
+    call.access.require_hosts()
+    call.log_action("host_probe", None, hosts=body.hosts)
+    for name in body.hosts:
+        call.store.hosts.get(name)
+    return _requested(call, OperationKind.PROBE, None, body.model_dump(), f"hosts probe {' '.join(body.hosts)}".strip())
+
+
+@router.post("/doctor", status_code=201, **guarded(Rule.CHANGE_HOSTS))
+def doctor(call: CallDep, body: models.DoctorRequest) -> models.Operation:
+    """Request the checks of all hosts, which change nothing."""
+    call.access.require_hosts()
+    return _requested(call, OperationKind.DOCTOR, None, body.model_dump(), "doctor")
+
+
+@router.get("/{operation_id}", **guarded(Rule.READ))
+def operation(call: CallDep, operation_id: Id) -> models.Operation:
+    """Return an operation of this user. Its client asks every few seconds, or it is taken for gone."""
+    _own(call, operation_id)
+    found = call.store.operations.poll(operation_id)
+    if found.state == OperationState.WAITING and found.dag_run is not None and _is_late(call, found):
+        _check_run(call, found)
+        found = call.store.operations.get(operation_id)
+    return _answer(found)
+
+
+@router.get("/{operation_id}/content", response_class=Response, **guarded(Rule.READ))
+def content(
+    call: CallDep,
+    operation_id: Id,
+    offset: Annotated[int, Query(ge=0, le=2**53, description="first byte that the client does not have")] = 0,
+) -> Response:
+    """Return content of an operation of this user, at most 4 MiB. Bytes before the offset are then removed."""
+    _own(call, operation_id)
+    found = call.store.operations.read(operation_id, offset, CONTENT_BYTES)
+    headers = {"Cache-Control": "private, no-store", "Content-Encoding": "identity"}
+    return Response(found, media_type="application/octet-stream", headers=headers)
+
+
+@router.delete("/{operation_id}", **guarded(Rule.READ))
+def cancel(call: CallDep, operation_id: Id) -> models.Operation:
+    """End an operation of this user, unless it has ended."""
+    _own(call, operation_id)
+    call.store.operations.failed(operation_id, f"{call.access.name} cancelled it")
+    return _answer(call.store.operations.get(operation_id))
+
+
+def _trial(call: Call, trial_id: int) -> TrialView:
+    trial = call.store.trials.get(trial_id)
+    call.access.require_read(trial.key.dag_id, f"There is no trial {trial_id}. See: airflow dtrain trials list")
+    return trial
+
+
+def _own(call: Call, operation_id: int) -> Operation:
+    """Return an operation of the user, whose rights may have changed since the request.
+
+    :raises NotFoundError: there is none of this user
+    """
+    found = call.store.operations.get(operation_id)
+    if found.by != call.access.name:
+        raise NotFoundError(f"There is no operation {operation_id}, or it ended more than a day ago.")
+    if found.trial_id is not None:
+        trial = _trial(call, found.trial_id)
+        if found.kind in (OperationKind.LOG, OperationKind.STACKS):
+            call.access.require_logs(trial.key.dag_id)
+        if found.kind is OperationKind.EXEC:
+            call.access.require_edit(trial.key.dag_id)
+    if found.kind in (OperationKind.EXEC, OperationKind.PROBE, OperationKind.DOCTOR):
+        call.access.require_hosts()
+    return found
+
+
+def _requested(
+    call: Call,
+    kind: OperationKind,
+    trial: TrialView | None,
+    arguments: Mapping[str, Any],
+    command: str,
+    *,
+    through: Through | None = None,
+) -> models.Operation:
+    """Store a request, and trigger the DAG unless a follower executes it.
+
+    :param command: what executes it on the machine of Airflow, without ``airflow dtrain``
+    :param through: the process that must execute it; None = the follower if there is one
+    :raises ApiError: there is neither a follower nor a usable DAG; it names the command
+    """
+    if through is None and kind in FOLLOWER_KINDS and trial is not None and _has_follower(call, trial):
+        through = Through.FOLLOWER
+    through = through or Through.DAG
+    if through is Through.DAG and (hint := unusable(call.access.operations_dag, OPERATIONS_DAG_ID)):
+        words = f"This needs a connection to hosts, which the API server does not open. {hint}"
+        raise ApiError(409, "conflict", f"{words} Or on the machine of Airflow: airflow dtrain {command}")
+    trial_id = None if trial is None else trial.trial_id
+    by = call.access.name
+    operation_id = call.store.operations.request(kind, trial_id, arguments, by=by, through=through)
+    if through is Through.DAG:
+        try:
+            run = trigger({"operation": operation_id}, by, OPERATIONS_DAG_ID)
+        except DtrainError as error:
+            call.store.operations.failed(operation_id, str(error))
+            raise
+        call.store.operations.started(operation_id, run)
+    return _answer(call.store.operations.get(operation_id))
+
+
+def _has_follower(call: Call, trial: TrialView) -> bool:
+    view = call.store.attempts.get(trial.attempt_id)
+    return view.state in STARTED and call.store.attempts.silent_for_s(view.attempt_id) < SILENT_S
+
+
+def _is_late(call: Call, found: Operation) -> bool:
+    return call.store.db.now() - found.requested_at > RUN_CHECK
+
+
+def _check_run(call: Call, found: Operation) -> None:
+    """End an operation whose DAG run has ended without taking it."""
+    state = run_state(OPERATIONS_DAG_ID, found.dag_run or "")
+    if state in (None, "failed", "success"):
+        words = f"run {found.dag_run} of the DAG {OPERATIONS_DAG_ID} ended without executing it ({state}). See its log"
+        call.store.operations.failed(found.operation_id, words)
+
+
+def _answer(found: Operation) -> models.Operation:
+    return models.Operation(
+        operation_id=found.operation_id,
+        kind=found.kind,
+        trial_id=found.trial_id,
+        state=found.state,
+        requested_at=found.requested_at,
+        through=found.through,
+        dag_id=OPERATIONS_DAG_ID if found.through is Through.DAG else None,
+        dag_run=found.dag_run,
+        size_bytes=found.size_bytes,
+        result=None if found.result is None else dict(found.result),
+        error=found.error,
+    )

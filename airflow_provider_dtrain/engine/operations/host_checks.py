@@ -1,0 +1,88 @@
+"""Checks of ``doctor`` for hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.engine.operations.probe_report import CLOCK_LIMIT_S, key_warnings, look, warnings
+from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.store.database.schema import NETWORK_FILE_SYSTEMS
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import HostRecord
+
+PARALLEL_HOSTS = 8
+
+Line = dict[str, Any]
+
+
+def line(check: str, ok: bool, message: str) -> Line:
+    """Return one line of the report."""
+    return {"check": check, "ok": ok, "message": message}
+
+
+def _guarded(check: str, look: Callable[[], str]) -> Line:
+    """Return a line of the report. An error of this provider is a failed check with its message."""
+    try:
+        return line(check, True, look())
+    except DtrainError as error:
+        return line(check, False, str(error))
+
+
+def host_checks(hook: DtrainHook) -> list[Line]:
+    """Return checks of all registered hosts."""
+    records = hook.store.hosts.list()
+    if not records:
+        return [line("hosts", True, "none registered; the host 'local' is added with the first trial")]
+    with ThreadPoolExecutor(PARALLEL_HOSTS) as threads:
+        return [line for lines in threads.map(lambda record: _host(hook, record), records) for line in lines]
+
+
+def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
+    name = f"host {record.name}"
+    if record.state == "disabled":
+        return [line(name, True, f"disabled ({record.state_reason or 'no reason given'}); not probed")]
+    facts: dict[str, Any] = {}
+
+    def connect() -> str:
+        facts.update(look(hook, record)[1])
+        return f"answers; Python {facts.get('python')}, PyTorch {facts.get('torch') or 'missing'}"
+
+    lines = [_guarded(name, connect)]
+    with suppress(DtrainError):
+        lines += [line(f"{name}: host key", False, warning) for warning in key_warnings(record)]
+    if facts:
+        offset_s = facts["clock_offset_s"]
+        lines.append(line(f"{name}: clock", abs(offset_s) <= CLOCK_LIMIT_S, f"{offset_s:+.3f} s from here"))
+        lines += host_lines(name, facts, NETWORK_FILE_SYSTEMS.__contains__)
+        for warning in warnings(record.name, facts):
+            if "clock" not in warning:
+                lines.append(line(f"{name}: warning", False, warning))
+    if record.state in ("unreachable", "lost"):
+        words = (
+            f"{record.state} since its last probe. Once it is reachable, run: airflow dtrain hosts probe {record.name}"
+        )
+        lines.append(line(f"{name}: state", False, words))
+    return lines
+
+
+def host_lines(name: str, facts: Mapping[str, Any], is_network: Callable[[str], bool]) -> Iterator[Line]:
+    """Yield settings of a host that would end or confuse runs.
+
+    :param is_network: returns whether a type of file system is a network file system
+    """
+    kind = facts.get("state_dir_fs")
+    if isinstance(kind, str) and is_network(kind):
+        message = f"state_dir lies on {kind}, but locks and pids need a local disk. Register the host with --state-dir"
+        yield line(f"{name}: state_dir", False, message)
+    if facts.get("linger") is False and facts.get("kill_user_processes") is True:
+        yield line(
+            f"{name}: logout",
+            False,
+            "logind has KillUserProcesses=yes and the account does not linger: runs die with the last SSH session. On "
+            "the host: loginctl enable-linger",
+        )

@@ -1,0 +1,113 @@
+"""New probes of hosts, whose results are stored."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, warnings
+from airflow_provider_dtrain.engine.upkeep.recovery import recover
+from airflow_provider_dtrain.errors import ConfigError, DtrainError
+from airflow_provider_dtrain.hooks.hosts import slots_from_facts
+from airflow_provider_dtrain.listings.cluster import other_stores
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
+    from airflow_provider_dtrain.store.store import Store
+
+#: Hosts that are probed at the same time.
+PARALLEL_PROBES = 8
+
+
+def probe_hosts(hook: DtrainHook, records: Sequence[HostRecord], by: str) -> list[dict[str, Any]]:
+    """Probe hosts again, and return a row for each.
+
+    :param by: the user
+    """
+    with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
+        return list(threads.map(lambda record: look_again(hook, record, by), records))
+
+
+def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
+    """Probe one host, store the results and return a row. ``problem`` is None or a message.
+
+    :param by: the user
+    """
+    store = hook.store
+    problem = None
+    facts: dict[str, Any] = {}
+    try:
+        link, facts = look(hook, record)
+    except DtrainError as error:
+        problem = str(error)
+        # Draining and disabling are decisions of a user. A failed probe does not undo them.
+        if record.state == "ready":
+            store.hosts.set_state(record.name, "unreachable", problem, by=by)
+    else:
+        try:
+            problem = _store_findings(store, record, link, facts)
+            asyncio.run(recover(hook, host=record.name))
+        except DtrainError as error:
+            problem = str(error)
+        if record.state in ("unreachable", "lost"):
+            store.hosts.set_state(record.name, "ready", by=by)
+    found = store.hosts.get(record.name)
+    row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}
+    others = other_stores(found.facts, store.store_id)
+    return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
+
+
+def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
+    """Store the results of a probe and return problems that a user should fix."""
+    slots, problem = _devices(record, facts)
+    hello = link.hello
+    store.hosts.update_facts(
+        record.name,
+        facts,
+        machine_id=hello.machine_id,
+        boot_id=hello.boot_id,
+        pid_ns=str(hello.pid_ns),
+        host_key=record.host_key,
+        slots=slots,
+    )
+    _free_slots(store, record, link)
+    found = [*key_warnings(record), *(words for words in warnings(record.name, facts) if "PyTorch" not in words)]
+    return problem or "; ".join(found) or None
+
+
+def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
+    """Return the GPUs found now, one per slot of the host. None leaves the slots unchanged.
+
+    The second value is the problem, if fewer GPUs than slots were found.
+    """
+    if record.slot_type != "cuda":
+        return None, None
+    try:
+        slot_type, slots = slots_from_facts(facts, str(len(record.slots)))
+    except ConfigError:
+        slot_type = "cuda"
+        slots = ()
+    if slot_type != "cuda" or len(slots) < len(record.slots):
+        found = len(facts.get("gpus") or [])
+        return None, (
+            f"{len(record.slots)} GPUs were registered, {found} are found now. Run nvidia-smi on the host. Disable "
+            "the missing slots (airflow dtrain hosts disable --slot), or remove the host and add it again."
+        )
+    return slots, None
+
+
+def _free_slots(store: Store, record: HostRecord, link: HostLink) -> None:
+    """Make slots ready again that another process held and has released."""
+    doubtful = [slot for slot in record.slots if slot.state != "ready"]
+    if not doubtful:
+        return
+    asked = [{"slot": slot.index, "device": slot.device} for slot in doubtful]
+    locks = link.call("status", slots=asked).result(35.0).get("slots") or {}
+    for slot in doubtful:
+        lock = locks.get(str(slot.index))
+        if isinstance(lock, dict) and lock.get("held_by") is None:
+            store.hosts.mark_slot(record.name, slot.index, "ready")

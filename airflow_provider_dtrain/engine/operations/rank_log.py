@@ -1,0 +1,89 @@
+"""Logs of ranks, read from their hosts. Blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.hosts.channel.answers import piece_of
+from airflow_provider_dtrain.terminal.output import size
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import AttemptView, RankView
+
+CHUNK_BYTES = 2**20
+CALL_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogBytes:
+    """Bytes of a log."""
+
+    #: Offset of the first one.
+    start: int
+    data: bytes
+    #: Bytes before the first one that the host has removed, as ``log_limit`` says.
+    freed: int
+
+    @property
+    def mark(self) -> bytes:
+        """A line in place of the bytes that were removed; empty: none were."""
+        if not self.freed:
+            return b""
+        begin = self.start - self.freed
+        return f"\n[bytes {begin} to {self.start} ({size(self.freed)}) were left out by log_limit]\n".encode()
+
+
+def log_bytes(
+    hook: DtrainHook, run: str, rank: RankView, offset: int, end: int | None = None, *, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[LogBytes]:
+    """Yield the bytes of a rank's log that its host has now.
+
+    :param offset: first byte; negative = as many bytes before the end of the log
+    :param end: first byte that is not read; None = all
+    :raises HostError: the host does not answer
+    """
+    link = hook.link(hook.store.hosts.get(rank.host))
+    while end is None or offset < end:
+        length = chunk_bytes if end is None else min(chunk_bytes, end - offset)
+        call = link.call("read", run=run, stream=f"rank{rank.rank}.log", offset=offset, length=length)
+        answer = call.result(CALL_TIMEOUT_S + 5)
+        piece = piece_of(rank.host, answer, offset=offset, length=length)
+        start = piece.offset if end is None else min(piece.offset, end)
+        data = piece.data if end is None else piece.data[: end - start]
+        freed = start - offset if 0 <= offset < start else 0
+        yield LogBytes(start=start, data=data, freed=freed)
+        offset = start + len(data)
+        if not (data or freed) or offset >= piece.size:
+            return
+
+
+def attempt_of(hook: DtrainHook, trial_id: int, number: int | None) -> AttemptView:
+    """Return an attempt of a trial.
+
+    :param number: None = the latest
+    :raises NotFoundError: the trial has no such attempt
+    """
+    trial = hook.store.trials.get(trial_id)
+    if number is None:
+        return hook.store.attempts.get(trial.attempt_id)
+    for view in hook.store.attempts.of_trial(trial_id):
+        if view.number == number:
+            return view
+    raise NotFoundError(f"Trial {trial_id} has no attempt {number}; it has {trial.attempts}.")
+
+
+def rank_of(hook: DtrainHook, view: AttemptView, number: int) -> RankView:
+    """Return a rank of an attempt.
+
+    :raises NotFoundError: it has none with this number
+    """
+    ranks = hook.store.events.ranks(view.attempt_id)
+    for rank in ranks:
+        if rank.rank == number:
+            return rank
+    known = f"it has 0 to {len(ranks) - 1}" if ranks else "none of its ranks is known"
+    raise NotFoundError(f"Attempt {view.number} has no rank {number}; {known}.")

@@ -1,0 +1,136 @@
+"""Work beside running ranks: their stacks, and commands in their environment. Blocks."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as LateError
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.states import STARTED
+from airflow_provider_dtrain.errors import DtrainError, HostRefusedError, NotFoundError, UserError
+from airflow_provider_dtrain.terminal.output import NotNowError
+from airflow_provider_dtrain.terminal.ranks import MOST_S, CommandResult, RankStack, Stacks
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import AttemptView, RankView
+
+#: Seconds for the answer of a host. It waits 5 s for its ranks.
+CALL_TIMEOUT_S = 20.0
+#: Time that the answer to a command may take beyond its time limit.
+MARGIN_S = 30.0
+_EXEC_OFF = "Commands in the environment of ranks are off. To allow them, set [dtrain] allow_exec = True."
+
+
+class NotWantedError(Exception):
+    """The user no longer waits for the result."""
+
+
+def running_attempt(hook: DtrainHook, trial_id: int) -> AttemptView:
+    """Return the running attempt of a trial.
+
+    :raises NotNowError: no rank runs
+    """
+    trial = hook.store.trials.get(trial_id)
+    view = hook.store.attempts.get(trial.attempt_id)
+    if view.state not in STARTED or view.run is None:
+        raise NotNowError(f"Trial {trial_id} has no running ranks: its attempt {view.number} is {view.state}.")
+    return view
+
+
+def stacks(hook: DtrainHook, trial_id: int, rank: int | None) -> Stacks:
+    """Return the Python stacks of running ranks.
+
+    :param rank: None = all ranks
+    :raises NotNowError: no rank runs
+    :raises NotFoundError: the attempt has no such rank
+    """
+    view = running_attempt(hook, trial_id)
+    ranks = _wanted(hook.store.events.ranks(view.attempt_id), rank, view)
+    found: list[RankStack] = []
+    problems: list[str] = []
+    for host in sorted({one.host for one in ranks}):
+        try:
+            found += _stacks(hook, view, host, [one.rank for one in ranks if one.host == host])
+        except DtrainError as error:
+            problems.append(f"No stacks of the ranks on host '{host}': {_words(error, host)}")
+    found.sort(key=lambda one: one.rank)
+    return Stacks(ranks=found, problems=problems)
+
+
+def _wanted(ranks: Sequence[RankView], number: int | None, view: AttemptView) -> list[RankView]:
+    wanted = [rank for rank in ranks if number in (None, rank.rank)]
+    if not wanted:
+        known = f"it has 0 to {len(ranks) - 1}" if ranks else "none of its ranks is known yet"
+        raise NotFoundError(f"Attempt {view.number} has no rank {number}: {known}.")
+    return wanted
+
+
+def _stacks(hook: DtrainHook, view: AttemptView, host: str, ranks: Sequence[int]) -> list[RankStack]:
+    link = hook.link(hook.store.hosts.get(host))
+    answer = link.call("stacks", timeout_s=CALL_TIMEOUT_S, run=view.run, ranks=list(ranks)).result(CALL_TIMEOUT_S + 5)
+    names = ("rank", "pid", "text", "problem")
+    return [RankStack(host=host, **{name: one[name] for name in names}) for one in answer["ranks"]]
+
+
+def _words(error: DtrainError, host: str) -> str:
+    if isinstance(error, HostRefusedError) and error.code == "unknown_command":
+        return f"its supervisor is of an earlier version. To replace it, run: airflow dtrain hosts probe {host}"
+    return str(error)
+
+
+def require_exec(hook: DtrainHook, timeout_s: float) -> None:
+    """Check that commands beside ranks are allowed, and their time limit.
+
+    :raises UserError: they are off, or the limit is out of range
+    """
+    if not hook.settings.allow_exec:
+        raise UserError(_EXEC_OFF)
+    if not 0 < timeout_s <= MOST_S:
+        raise UserError(f"--timeout must be a number of seconds from 1 to {MOST_S}, got {timeout_s}.")
+
+
+def exec_in_rank(
+    hook: DtrainHook,
+    trial_id: int,
+    rank: int,
+    argv: Sequence[str],
+    timeout_s: int,
+    *,
+    by: str,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> CommandResult:
+    """Run a command in the environment of a rank, after its user and its words are recorded.
+
+    :param by: the user
+    :param is_wanted: returns False once the user no longer waits. The caller then ends the channel, and the command
+        with it
+    :raises UserError: commands are off
+    :raises NotNowError: no rank runs
+    :raises NotWantedError: the user no longer waits
+    """
+    require_exec(hook, timeout_s)
+    view = running_attempt(hook, trial_id)
+    [found] = _wanted(hook.store.events.ranks(view.attempt_id), rank, view)
+    hook.store.control.note_exec(trial_id, rank, by, shlex.join(argv))
+    link = hook.link(hook.store.hosts.get(found.host))
+    most_s = timeout_s + MARGIN_S
+    call = link.call("exec", timeout_s=most_s, run=view.run, rank=rank, argv=list(argv), limit_s=float(timeout_s))
+    answer = _answer(call, most_s + 5, is_wanted)
+    names = ("exit_code", "timed_out", "output", "size_bytes", "killed")
+    return CommandResult(**{name: answer[name] for name in names})
+
+
+def _answer(call: Future[dict[str, Any]], most_s: float, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + most_s
+    while True:
+        try:
+            return call.result(min(1.0, max(0.0, deadline - time.monotonic())))
+        except LateError:
+            if not is_wanted():
+                raise NotWantedError from None
+            if time.monotonic() >= deadline:
+                raise

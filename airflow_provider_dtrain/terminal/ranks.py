@@ -1,0 +1,86 @@
+"""Stacks of ranks, and results of commands beside them: records and their output, for both programs."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from dataclasses import dataclass
+
+from airflow_provider_dtrain.terminal.output import FAILURE, fail, is_table, note, plain, show, size
+
+#: Exit code after the time limit, as of ``timeout``. A command that a signal ended has this code plus its number.
+TIMED_OUT, SIGNALLED = 124, 128
+#: Most bytes of the output that a host sends.
+OUTPUT_BYTES = 1 << 20
+#: Longest time limit of a command in seconds.
+MOST_S = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankStack:
+    """The stacks of one rank, or the reason why there are none."""
+
+    rank: int
+    host: str
+    pid: int
+    text: str
+    problem: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stacks:
+    """Stacks of ranks, and hosts that did not answer."""
+
+    ranks: list[RankStack]
+    #: Sentences about hosts without an answer.
+    problems: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandResult:
+    """Result of a command beside a rank."""
+
+    #: None: it was killed with its channel. Negative: the number of the signal that ended it.
+    exit_code: int | None
+    timed_out: bool
+    #: Standard output and standard error, cut after :data:`OUTPUT_BYTES`.
+    output: str
+    #: Bytes of the whole output.
+    size_bytes: int
+    #: Processes that the command left behind.
+    killed: int
+
+
+def show_stacks(args: Namespace, found: Stacks) -> int:
+    """Print stacks, and return the exit code."""
+    for words in found.problems:
+        note(words)
+    if not is_table(args):
+        show(args, [vars(one) for one in found.ranks])
+    else:
+        for one in found.ranks:
+            _show_one(one)
+    return 0 if any(one.text for one in found.ranks) else FAILURE
+
+
+def _show_one(one: RankStack) -> None:
+    problem = f": {plain(one.problem)}" if one.problem else ""
+    print(f"rank {one.rank} on {plain(one.host)}, pid {one.pid}{problem}")
+    if one.text:
+        print("\n".join(f"  {line}" for line in plain(one.text.rstrip()).splitlines()) + "\n")
+
+
+def show_command(result: CommandResult, timeout_s: int) -> int:
+    """Print the output of a command, and return its exit code."""
+    sys.stdout.write(plain(result.output) if sys.stdout.isatty() else result.output)
+    sys.stdout.flush()
+    # Bytes that are no UTF-8 are shown as one character each.
+    if result.size_bytes > OUTPUT_BYTES:
+        note(f"The output was cut: it has {size(result.size_bytes)}, of which the first part is shown.")
+    if result.killed and not result.timed_out:
+        note(f"{result.killed} process(es) that the command left behind were killed.")
+    if result.timed_out:
+        return fail(f"The command was killed after {timeout_s} s. Set a longer --timeout.", TIMED_OUT)
+    if result.exit_code is None:
+        return fail("The command was killed with its channel.", FAILURE)
+    return SIGNALLED - result.exit_code if result.exit_code < 0 else result.exit_code
