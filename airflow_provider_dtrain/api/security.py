@@ -43,6 +43,7 @@ class Rule(Enum):
     #: Rows of DAGs that the user may not read are left out.
     READ = "read"
     READ_LOGS = "read task logs"
+    FETCH = "read, from hosts"
     EDIT_DAG = "edit a DAG run"
     CHANGE_HOSTS = "edit connections"
     EXEC = "edit a DAG run and connections"
@@ -54,6 +55,7 @@ class Rule(Enum):
         return {
             Rule.READ: "access to the plugin; rows and ids of DAGs that the user cannot read do not exist for them",
             Rule.READ_LOGS: "also: reading task logs of the DAG that the trial belongs to",
+            Rule.FETCH: "as for reading; a follower or a run of a DAG reads from hosts",
             Rule.EDIT_DAG: "also: editing DAG runs of the DAG that the trial or experiment belongs to",
             Rule.CHANGE_HOSTS: "also: editing connections",
             Rule.EXEC: "also: editing connections, and DAG runs of the DAG that the trial belongs to",

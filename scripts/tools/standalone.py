@@ -30,6 +30,9 @@ EXAMPLES, CODE = ROOT / "dags", "digits"
 EXPERIMENT_DAG = """from airflow_provider_dtrain.dags import experiment_dag
 dag = experiment_dag()
 """
+OPERATIONS_DAG = """from airflow_provider_dtrain.dags import operations_dag
+dag = operations_dag()
+"""
 #: Timeout of one request; slow requests are retried.
 ANSWER_S = 30.0
 
@@ -86,9 +89,10 @@ class Standalone:
         return json.dumps([{"name": name, "classpath": local, "kwargs": place} for name, place in places.items()])
 
     def write_dags(self) -> None:
-        """Write the DAG that starts experiments, and code with which a user can start one."""
+        """Write the DAGs of ``airflow dtrain init``, and code with which a user can start one."""
         self.dags.mkdir(parents=True, exist_ok=True)
         (self.dags / "dtrain_experiment.py").write_text(EXPERIMENT_DAG)
+        (self.dags / "dtrain_operations.py").write_text(OPERATIONS_DAG)
         shutil.copytree(EXAMPLES / CODE, self.dags / CODE, dirs_exist_ok=True)
 
     def write_environment(self) -> Path:

@@ -34,8 +34,10 @@ pytestmark = [pytest.mark.airflow, pytest.mark.slow]
 LEAST = {
     Rule.READ: "viewer",
     Rule.READ_LOGS: "viewer",
+    Rule.FETCH: "viewer",
     Rule.EDIT_DAG: "user",
     Rule.START: "user",
+    Rule.EXEC: "op",
     Rule.CHANGE_HOSTS: "op",
 }
 IN_ORDER = ("viewer", "user", "op", "admin")

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import shlex
 import sys
+import threading
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +15,16 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.cli import trials_exec, trials_stack
+from airflow_provider_dtrain.client.client import Client
+from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.engine.operations.follower import serving
+from airflow_provider_dtrain.engine.operations.serving import serve
 from airflow_provider_dtrain.store.database.tables import audit
+from airflow_provider_dtrain.store.records.operations import Through
 from airflow_provider_dtrain.terminal.output import user
+from tests.support.api_world import Api
 from tests.support.engines import Engine, config
+from tests.support.http_api import HttpApi
 
 
 def asked(trial_id: int, **more: object) -> Namespace:
@@ -60,6 +68,7 @@ async def test_the_stacks_of_running_ranks_are_shown_and_the_ranks_run_on(
     assert await code_of(asked(ticket.trial_id, rank=2)) == 1
     assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
     await _run_commands(engine, ticket.trial_id, capsys)
+    await _ask_through_a_server(engine, ticket.trial_id, monkeypatch, tmp_path, capsys)
     (tmp_path / "go-on").touch()
     outcome = await carrying
     assert outcome is not None
@@ -92,6 +101,41 @@ async def _run_commands(engine: Engine, trial_id: int, capsys: pytest.CaptureFix
     assert await code_of(command("true", rank=2), exec_in_rank) == 1
     assert "has no rank 2: it has 0 to 1" in capsys.readouterr().err
     assert await code_of(command("true", timeout=3601), exec_in_rank) == 1
+
+
+async def _ask_through_a_server(
+    engine: Engine,
+    trial_id: int,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Check the commands of ``dtrain`` on the running trial: a follower and runs of the DAG execute them."""
+    store = engine.hook.store
+
+    def trigger(conf: dict[str, int], user: str, dag_id: str) -> str:
+        taken = store.operations.take(conf["operation"], Through.DAG)
+        assert taken is not None
+        threading.Thread(target=serve, args=(engine.hook, taken)).start()
+        return "run-1"
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
+    with HttpApi(Api(store, operations=True)) as found, serving(engine.hook, trial_id):
+        client = Client(found.url, "given")
+        trial = client.trials.get(trial_id)
+        stacks = await asyncio.to_thread(trial.stacks)
+        assert ["in the_place_to_find" in one.text for one in stacks.ranks] == [True, True]
+        done = await asyncio.to_thread(trial.exec, ["sh", "-c", "echo $RANK; exit 7"], 1)
+        assert (done.output, done.exit_code) == ("1\n", 7)
+        assert audited(engine)[-1] == ("ann", f"trial {trial_id} rank 1", "sh -c 'echo $RANK; exit 7'")
+        whole = await asyncio.to_thread(trial.log, 1)
+        assert await asyncio.to_thread(lambda: trial.log(1, start=1, end=5)) == whole[1:5]
+        args = ["trials", "exec", str(trial_id), "--rank", "1", "--timeout", "1", "--server", found.url]
+        monkeypatch.setenv("DTRAIN_TOKEN", "given")
+        assert await asyncio.to_thread(main, [*args, "--", "sleep", "60"]) == 124
+    assert "killed after 1 s" in capsys.readouterr().err
 
 
 def audited(engine: Engine) -> list[tuple[str, str, str]]:

@@ -36,7 +36,11 @@ QUERIES = {
     "/listings/experiment": "experiment_id=1",
 }  # fmt: skip
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
-BODIES = {"/configs/validate": CONFIG, "/experiments": CONFIG, "/code": {}}
+BODIES = {
+    "/configs/validate": CONFIG, "/experiments": CONFIG, "/code": {},
+    **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "outputs")},
+    "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1}, "/operations/exec": {"trial_id": 1, "argv": ["true"]},
+}  # fmt: skip
 #: Commands of Airflow in one process, then DAGs without files.
 PREPARE = """
 import json, sys
@@ -101,6 +105,7 @@ def concrete(path: str, **ids: object) -> str:
         "index": 0,
         "allocation_id": 3,
         "digest": "0" * 64,
+        "operation_id": 1,
     }
     query = QUERIES.get(path.removeprefix("/api/v1"))
     for name, value in {**known, **ids}.items():

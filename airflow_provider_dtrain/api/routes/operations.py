@@ -70,13 +70,13 @@ def run_command(call: CallDep, body: models.ExecRequest) -> models.Operation:
     call.log_action("exec", trial.key, trial_id=trial.trial_id, rank=body.rank, command=command[:4000])
     if not call.hook.settings.allow_exec:
         words = "Commands in the environment of ranks are off."
-        raise ApiError(403, "forbidden", words, "To allow them, set [dtrain] allow_exec = True.")
+        raise ApiError(409, "conflict", words, "To allow them, set [dtrain] allow_exec = True.")
     given = body.model_dump(exclude={"trial_id"})
     words = f"trials exec {body.trial_id} --rank {body.rank} --timeout {body.timeout_s} -- {command[:500]}"
     return _requested(call, OperationKind.EXEC, trial, given, words)
 
 
-@router.post("/outputs", status_code=201, **guarded(Rule.READ))
+@router.post("/outputs", status_code=201, **guarded(Rule.FETCH))
 def outputs(call: CallDep, body: models.OutputsRequest) -> models.Operation:
     """Request the files that a plain script wrote. The content is a tar archive of them."""
     trial = _trial(call, body.trial_id)
@@ -85,7 +85,7 @@ def outputs(call: CallDep, body: models.OutputsRequest) -> models.Operation:
     return _requested(call, OperationKind.OUTPUTS, trial, given, f"trials {verb} {body.trial_id}")
 
 
-@router.post("/checkpoint", status_code=201, **guarded(Rule.READ))
+@router.post("/checkpoint", status_code=201, **guarded(Rule.FETCH))
 def checkpoint(call: CallDep, body: models.CheckpointRequest) -> models.Operation:
     """Request a checkpoint from its host. The content is a tar archive of one folder."""
     trial = _trial(call, body.trial_id)
@@ -134,7 +134,7 @@ def content(
     return Response(found, media_type="application/octet-stream", headers=headers)
 
 
-@router.delete("/{operation_id}", **guarded(Rule.READ))
+@router.delete("/{operation_id}", **guarded(Rule.FETCH))
 def cancel(call: CallDep, operation_id: Id) -> models.Operation:
     """End an operation of this user, unless it has ended."""
     _own(call, operation_id)

@@ -1,0 +1,247 @@
+"""Operations: work on hosts that users request through the API, from the request to its content."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from airflow_provider_dtrain.client.client import Client
+from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.engine.operations.follower import serving
+from airflow_provider_dtrain.engine.operations.ranks import NotWantedError
+from airflow_provider_dtrain.engine.operations.serving import PIECE_BYTES, _Content, serve
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.store import operations as of_store
+from airflow_provider_dtrain.store.database.tables import operation_pieces
+from airflow_provider_dtrain.store.records.operations import STORE_MOST, USER_MOST, OperationKind, Through
+from testbed.stores import host
+from tests.support.api_world import Api
+from tests.support.http_api import HttpApi
+from tests.support.search_world import Search
+
+pytestmark = [pytest.mark.airflow]
+
+
+@pytest.fixture
+def search(store):
+    store.hosts.add(host("a", slots=4))
+    return Search(store)
+
+
+def requested(store, *, by: str = "ann", through: Through = Through.DAG) -> int:
+    return store.operations.request(OperationKind.PROBE, None, {"hosts": []}, by=by, through=through)
+
+
+def pieces(store) -> int:
+    with store.db.engine.connect() as connection:
+        return len(connection.execute(operation_pieces.select()).all())
+
+
+def test_content_is_read_by_its_offset_and_then_removed(store):
+    number = requested(store)
+    assert store.operations.take(number, Through.FOLLOWER) is None
+    assert store.operations.take(number, Through.DAG).operation_id == number
+    assert store.operations.take(number, Through.DAG) is None
+    assert store.operations.write(number, 0, b"abcd") == 4
+    assert store.operations.write(number, 4, b"efgh") == 8
+    assert store.operations.write(number, 4, b"a second writer") is None
+    assert store.operations.read(number, 0, 3) == b"abc"
+    assert store.operations.read(number, 3, 100) == b"defgh"
+    assert store.operations.read(number, 3, 100) == b"defgh"
+    assert store.operations.read(number, 6, 100) == b"gh"
+    assert (pieces(store), store.operations.unread_bytes(number)) == (1, 2)
+    with pytest.raises(ConflictError, match="has bytes 6 to 8, not byte 5"):
+        store.operations.read(number, 5, 1)
+    with pytest.raises(ConflictError):
+        store.operations.read(number, 9, 1)
+    store.operations.done(number, {"end": 8})
+    assert store.operations.write(number, 8, b"late") is None
+    assert store.operations.read(number, 8, 100) == b""
+    assert pieces(store) == 0
+    store.operations.failed(number, "too late")
+    assert (store.operations.get(number).state, store.operations.get(number).error) == ("done", None)
+
+
+def test_users_have_few_operations_at_one_time(store):
+    first = requested(store)
+    for _ in range(USER_MOST - 1):
+        requested(store)
+    with pytest.raises(ConflictError, match=f"You have {USER_MOST} requests to hosts"):
+        requested(store)
+    store.operations.failed(first, "cancelled")
+    requested(store)
+    for number in range(STORE_MOST - USER_MOST):
+        requested(store, by=f"user {number}")
+    with pytest.raises(ConflictError, match="All users together have"):
+        requested(store, by="bob")
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_an_operation_fails_when_its_process_is_silent_and_ends_when_its_reader_has_gone(store, monkeypatch):
+    moment = store.db.now()
+    monkeypatch.setattr(store.db, "clock", lambda: moment)
+    number = requested(store)
+    assert store.operations.take(number, Through.DAG) is not None
+    store.operations.write(number, 0, b"x")
+    moment += of_store.SILENT - timedelta(seconds=1)
+    assert store.operations.poll(number).state == "running"
+    assert store.operations.beat(number)
+    moment += of_store.READER_GONE + timedelta(seconds=1)
+    assert not store.operations.beat(number)
+    assert store.operations.poll(number).error == "the process that executed it has not answered for 60 s"
+    moment += of_store.READER_GONE + timedelta(seconds=1)
+    requested(store)
+    assert pieces(store) == 0
+    moment += of_store.KEPT
+    requested(store)
+    with pytest.raises(NotFoundError):
+        store.operations.get(number)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_content_waits_in_the_store_for_a_slow_reader_and_ends_with_it(store, monkeypatch):
+    monkeypatch.setattr("airflow_provider_dtrain.engine.operations.serving.WINDOW_BYTES", 2 * PIECE_BYTES)
+    number = requested(store)
+    store.operations.take(number, Through.DAG)
+    whole = bytes(range(256)) * (5 * PIECE_BYTES // 256) + b"end"
+    content = _Content(store, number, lambda: True)
+    writer = threading.Thread(target=content.put, args=(whole,))
+    writer.start()
+    found, most = b"", 0
+    while len(found) < len(whole):
+        found += store.operations.read(number, len(found), 3 * PIECE_BYTES)
+        most = max(most, pieces(store))
+    writer.join()
+    assert found == whole
+    assert most <= 3
+    with pytest.raises(NotWantedError):
+        _Content(store, number, lambda: False).put(whole)
+
+
+# -- the API and the client ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def executed(store, monkeypatch) -> list[dict]:
+    """Let a run of the DAG execute its operation at once, in a thread."""
+    found: list[dict] = []
+
+    def trigger(conf: dict, user: str, dag_id: str) -> str:
+        found.append({**conf, "user": user, "dag_id": dag_id})
+        taken = store.operations.take(conf["operation"], Through.DAG)
+        threading.Thread(target=serve, args=(api_of(store)._hook(), taken)).start()
+        return "run-1"
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
+    return found
+
+
+def api_of(store, **rights) -> Api:
+    return Api(store, **{"operations": True, **rights})
+
+
+@pytest.fixture
+def server(store, tmp_path, monkeypatch) -> Iterator[HttpApi]:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    with HttpApi(api_of(store)) as found:
+        monkeypatch.setenv("DTRAIN_SERVER", found.url)
+        monkeypatch.setenv("DTRAIN_TOKEN", "given")
+        yield found
+
+
+on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+
+
+@on_sqlite
+def test_a_run_of_the_dag_executes_what_a_user_requests(server, store, search, executed, capsys):
+    assert main(["doctor", "-o", "plain"]) == 1
+    shown = capsys.readouterr()
+    assert "by run run-1 of the DAG dtrain_operations" in shown.err
+    assert "host a" in shown.out
+    assert main(["hosts", "probe", "a"]) == 1
+    assert store.hosts.get("a").state == "unreachable"
+    search.submit(0, slots=2)
+    assert main(["trials", "stack", "1"]) == 3
+    assert "Trial 1 has no running ranks: its attempt 1 is waiting" in capsys.readouterr().err
+    assert [one["user"] for one in executed] == ["ann"] * 3
+    with pytest.raises(ConflictError, match="no running ranks"):
+        Client().trials.get(1).stacks()
+
+
+@on_sqlite
+def test_a_follower_executes_what_it_can_and_the_dag_the_rest(server, store, search, executed, monkeypatch, capsys):
+    search.start(0, slots=2)
+    with serving(api_of(store)._hook(), 1):
+        assert main(["trials", "stack", "1"]) == 1
+    assert "No stacks of the ranks on host 'a'" in capsys.readouterr().err
+    assert not executed
+    monkeypatch.setattr("airflow_provider_dtrain.client.operations.FOLLOWER_S", 0.0)
+    assert main(["trials", "stack", "1"]) == 1
+    assert [one["dag_id"] for one in executed] == ["dtrain_operations"]
+
+
+@on_sqlite
+def test_without_follower_and_dag_the_answer_gives_the_command(search):
+    search.submit(0, slots=2)
+    api = Api(search.store)
+    for kind, body, command in (
+        ("log", {"trial_id": 1, "rank": 2, "start": 5, "end": 9}, "trials logs 1 --rank 2 --from 5 --to 9"),
+        ("stacks", {"trial_id": 1}, "trials stack 1"),
+        ("outputs", {"trial_id": 1}, "trials download 1"),
+        ("probe", {"hosts": ["a"]}, "hosts probe a"),
+    ):
+        status, code, message = api.refusal("POST", f"/operations/{kind}", json=body)
+        assert (status, code) == (409, "conflict")
+        assert "airflow dtrain init" in message
+        assert message.endswith(f"airflow dtrain {command}")
+
+
+@on_sqlite
+def test_a_command_needs_the_option_and_both_rights_and_is_logged(search, executed, monkeypatch):
+    search.submit(0, slots=2)
+    body = {"trial_id": 1, "rank": 0, "argv": ["rm", "a b"], "timeout_s": 5}
+    for rights, words in (({"editable": ()}, "edit runs of DAG"), ({"hosts": False}, "change hosts")):
+        status, _, message = api_of(search.store, **rights).refusal("POST", "/operations/exec", json=body)
+        assert status == 403
+        assert words in message
+    api = api_of(search.store)
+    status, _, message = api.refusal("POST", "/operations/exec", json=body)
+    assert (status, message) == (409, "Commands in the environment of ranks are off.")
+    assert api.logged == [("exec", "ann", "d", {"trial_id": 1, "rank": 0, "command": "rm 'a b'"})]
+    assert not executed
+    # The worker has the option too, and its own word is the last one.
+    monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
+    assert api.answer("POST", "/operations/exec", json=body).status_code == 201
+    assert len(executed) == 1
+
+
+@on_sqlite
+def test_only_its_user_reads_an_operation_and_only_while_the_user_has_the_rights(search):
+    search.submit(0, slots=2)
+    store = search.store
+    number = store.operations.request(OperationKind.LOG, 1, {}, by="ann", through=Through.FOLLOWER)
+    assert api_of(store).get(f"/operations/{number}")["state"] == "waiting"
+    for rights in ({"name": "bob"}, {"readable": ()}):
+        assert api_of(store, **rights).refusal("GET", f"/operations/{number}/content")[0] == 404
+        assert api_of(store, **rights).refusal("DELETE", f"/operations/{number}")[0] == 404
+    assert api_of(store, logs=False).refusal("GET", f"/operations/{number}")[0] == 403
+    assert api_of(store).answer("DELETE", f"/operations/{number}").json()["error"] == "ann cancelled it"
+
+
+@on_sqlite
+def test_a_dag_run_that_ends_without_taking_its_operation_ends_it(search, monkeypatch):
+    routes = "airflow_provider_dtrain.api.routes.operations"
+    monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
+    monkeypatch.setattr(f"{routes}.run_state", lambda dag_id, run: states.pop(0))
+    states = ["running", "failed"]
+    api = api_of(search.store)
+    number = api.answer("POST", "/operations/doctor", json={}).json()["operation_id"]
+    assert api.get(f"/operations/{number}")["state"] == "waiting"
+    monkeypatch.setattr(f"{routes}.RUN_CHECK", timedelta(seconds=-1))
+    assert api.get(f"/operations/{number}")["state"] == "waiting"
+    found = api.get(f"/operations/{number}")
+    assert found["state"] == "failed"
+    assert "run run-9 of the DAG dtrain_operations ended without executing it (failed)" in found["error"]
