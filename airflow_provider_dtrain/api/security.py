@@ -92,6 +92,17 @@ class Access:
     def __init__(self, user: Any) -> None:
         self.user = user
         self._may_edit: dict[str, bool] = {}
+        #: DAG -> its team, of the DAGs that this request asked for, and those of them that Airflow does not know.
+        self._teams: dict[str, str | None] = {}
+        self._unknown: set[str] = set()
+
+    def teams(self, dag_ids: Collection[str]) -> dict[str, str | None]:
+        """Return the DAGs that Airflow knows, each with its team. Each DAG is looked up once per request."""
+        if missing := set(dag_ids) - self._teams.keys() - self._unknown:
+            found = _teams(missing)
+            self._teams |= found
+            self._unknown |= missing - found.keys()
+        return {dag_id: self._teams[dag_id] for dag_id in dag_ids if dag_id in self._teams}
 
     @cached_property
     def name(self) -> str:
@@ -111,7 +122,7 @@ class Access:
     def _readable(self, dag_ids: Collection[str]) -> frozenset[str]:
         manager = get_auth_manager()
         found: set[str] = set()
-        teams = _teams(dag_ids)
+        teams = self.teams(dag_ids)
         for team in set(teams.values()):
             own = {dag_id for dag_id, of in teams.items() if of == team}
             found |= manager.filter_authorized_dag_ids(dag_ids=own, user=self.user, method="GET", team_name=team)
@@ -122,7 +133,7 @@ class Access:
     def may_edit(self, dag_ids: Collection[str]) -> frozenset[str]:
         """Return those of the DAGs whose runs the user may edit."""
         if missing := set(dag_ids) - set(self._may_edit):
-            teams = _teams(missing)
+            teams = self.teams(missing)
             for dag_id in missing:
                 self._may_edit[dag_id] = get_auth_manager().is_authorized_dag(
                     method="PUT",
@@ -145,7 +156,7 @@ class Access:
             get_auth_manager().is_authorized_dag(
                 method="POST",
                 access_entity=DagAccessEntity.RUN,
-                details=DagDetails(id=dag_id, team_name=_teams({dag_id}).get(dag_id)),
+                details=DagDetails(id=dag_id, team_name=self.teams({dag_id}).get(dag_id)),
                 user=self.user,
             )
         )
@@ -180,7 +191,7 @@ class Access:
             get_auth_manager().is_authorized_dag(
                 method="GET",
                 access_entity=DagAccessEntity.TASK_LOGS,
-                details=DagDetails(id=dag_id, team_name=_teams({dag_id}).get(dag_id)),
+                details=DagDetails(id=dag_id, team_name=self.teams({dag_id}).get(dag_id)),
                 user=self.user,
             )
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli import _labels
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.listings.experiments import wider_trials
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import experiments as terminal
 from airflow_provider_dtrain.terminal.output import (
@@ -68,14 +69,8 @@ def set_experiment(args: Namespace) -> None:
         row |= shares
     if _labels.are_given(args):
         row |= _labels.set_labels(store, "experiment", args.experiment_id, args)
-    if args.max_slots:
-        waiting = [
-            one
-            for one in store.queue_view.tasks()
-            if one.experiment_id == args.experiment_id and one.state == "waiting"
-        ]
-        if wider := [str(one.trial_id) for one in waiting if one.slots > args.max_slots]:
-            note(f"Warning: trials that request more than {args.max_slots} slots can never start: {', '.join(wider)}")
+    if wider := wider_trials(store, args.experiment_id, args.max_slots):
+        note(f"Warning: {wider}")
     show_one(args, row, with_empty=False)
     hint("airflow dtrain queue list" if shares else f"airflow dtrain experiments describe {args.experiment_id}")
 

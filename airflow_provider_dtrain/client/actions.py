@@ -80,14 +80,10 @@ def set_trial(args: Namespace) -> None:
 
 
 def set_experiment(args: Namespace) -> None:
-    """Change labels of an experiment, or the priority of its gangs."""
-    if args.weight is not None or args.max_slots is not None:
-        raise UsageError(
-            "--weight and --max-slots need a shell on the machine of Airflow: airflow dtrain experiments set"
-        )
+    """Change labels of an experiment, or priority, weight or cap of its gangs."""
     session = session_of(args)
     _set(session, args, f"/experiments/{args.experiment_id}", ServerSource(session).experiment(args.experiment_id).tags)
-    show_one(args, {"experiment": args.experiment_id, **_given(args)}, with_empty=False)
+    show_one(args, {"experiment": args.experiment_id, **_given(args), **_share(args)}, with_empty=False)
     hint(f"airflow dtrain experiments describe {args.experiment_id}")
 
 
@@ -96,16 +92,26 @@ def _given(args: Namespace) -> dict[str, Any]:
     return {name: value for name, value in names.items() if value is not None}
 
 
+def _share(args: Namespace) -> dict[str, Any]:
+    """Return weight and cap, which only experiments have."""
+    names = ("weight", "max_slots")
+    return {name: value for name in names if (value := getattr(args, name, None)) is not None}
+
+
 def _set(session: Session, args: Namespace, path: str, tags: list[str]) -> None:
     labels = {"display_name": args.name, "description": args.description}
     body: dict[str, Any] = {name: value for name, value in labels.items() if value is not None}
     if args.tag or args.untag:
         body["tags"] = [*(one for one in tags if one not in (args.untag or ())), *(args.tag or ())]
         body["tags"] = list(dict.fromkeys(body["tags"]))
-    if args.priority is None and not body:
-        raise UsageError("Nothing to set. Give --priority, --name, --description, --tag or --untag.")
+    share = _share(args)
+    if args.priority is None and not body and not share:
+        more = ", --weight, --max-slots" if hasattr(args, "max_slots") else ""
+        raise UsageError(f"Nothing to set. Give --priority{more}, --name, --description, --tag or --untag.")
     if body:
         _tell(session.send("PATCH", path, body))
+    if share:
+        _tell(session.send("POST", f"{path}/share", share))
     if args.priority is not None:
         _tell(session.send("POST", f"{path}/priority", {"priority": args.priority}))
 

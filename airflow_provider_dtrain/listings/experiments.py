@@ -65,3 +65,15 @@ def _state(view: ExperimentView) -> str:
     if view.wish == "pause":
         return "running, pauses" if view.trials.get("running") else "paused"
     return "running, stops" if view.wish == "stop" else "running, is killed"
+
+
+def wider_trials(store: Store, experiment_id: int, max_slots: int | None) -> str:
+    """Return which waiting trials can never start below a cap, in a sentence; empty: each can.
+
+    :param max_slots: None or 0 = no cap
+    """
+    if not max_slots:
+        return ""
+    own = [one for one in store.queue_view.tasks() if one.experiment_id == experiment_id and one.state == "waiting"]
+    wider = [str(one.trial_id) for one in own if one.slots > max_slots]
+    return f"trials that request more than {max_slots} slots can never start: {', '.join(wider)}" if wider else ""

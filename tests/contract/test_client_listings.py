@@ -132,3 +132,19 @@ def test_views_show_a_trial_an_experiment_and_the_queue_until_they_end(server, s
 
 def _interrupt(_: float) -> None:
     raise KeyboardInterrupt
+
+
+@SQLITE
+def test_weight_and_cap_of_an_experiment_are_set_from_any_machine(server, search, capsys, monkeypatch):
+    monkeypatch.setenv("DTRAIN_TOKEN", "given")
+    monkeypatch.setenv("DTRAIN_SERVER", server)
+    assert main(["experiments", "set", "1", "--weight", "2.5", "--max-slots", "2", "-o", "json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"experiment": 1, "weight": 2.5, "max_slots": 2}
+    assert "Experiment 1 has weight 2.5, max_slots 2. Warning: trials that request more than 2 slots" in shown.err
+    view = search.store.experiments.get(1)
+    assert (view.weight, view.max_slots) == (2.5, 2)
+    assert main(["experiments", "set", "1", "--max-slots", "0"]) == 0
+    assert search.store.experiments.get(1).max_slots is None
+    assert main(["experiments", "set", "1"]) == 2
+    assert "Give --priority, --weight, --max-slots" in capsys.readouterr().err

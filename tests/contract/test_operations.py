@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -11,9 +12,9 @@ import pytest
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.engine.operations.follower import serving
-from airflow_provider_dtrain.engine.operations.ranks import NotWantedError
+from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank
 from airflow_provider_dtrain.engine.operations.serving import PIECE_BYTES, _Content, serve
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store import operations as of_store
 from airflow_provider_dtrain.store.database.tables import operation_pieces
 from airflow_provider_dtrain.store.records.operations import STORE_MOST, USER_MOST, OperationKind, Through
@@ -216,6 +217,16 @@ def test_a_command_needs_the_option_and_both_rights_and_is_logged(search, execut
     monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
     assert api.answer("POST", "/operations/exec", json=body).status_code == 201
     assert len(executed) == 1
+
+
+@on_sqlite
+def test_the_process_that_runs_a_command_checks_the_option_and_the_limit(search):
+    hook = api_of(search.store)._hook()
+    with pytest.raises(UserError, match="are off. To allow them, set"):
+        exec_in_rank(hook, 1, 0, ["true"], 5, by="ann")
+    hook.settings = dataclasses.replace(hook.settings, allow_exec=True)
+    with pytest.raises(UserError, match="from 1 to 3600, got 3601"):
+        exec_in_rank(hook, 1, 0, ["true"], 3601, by="ann")
 
 
 @on_sqlite

@@ -597,4 +597,26 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_config_hostile.py"
         "::test_a_file_that_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for",
     ),
+    # -- work beside ranks
+    Mutant(
+        name="a command beside a rank runs without the option",
+        path=f"{ENGINE}/operations/ranks.py",
+        old="    if not hook.settings.allow_exec:",
+        new="    if False:",
+        test="tests/contract/test_operations.py::test_the_process_that_runs_a_command_checks_the_option_and_the_limit[sqlite]",
+    ),
+    Mutant(
+        name="the API takes a command from a user who may not edit connections",
+        path="airflow_provider_dtrain/api/routes/operations.py",
+        old="    call.access.require_hosts()\n    command = shlex.join(body.argv)",
+        new="    command = shlex.join(body.argv)",
+        test="tests/contract/test_operations.py::test_a_command_needs_the_option_and_both_rights_and_is_logged[sqlite]",
+    ),
+    Mutant(
+        name="a user reads an operation of another user",
+        path="airflow_provider_dtrain/api/routes/operations.py",
+        old="    if found.by != call.access.name:",
+        new="    if not found.by:",
+        test="tests/contract/test_operations.py::test_only_its_user_reads_an_operation_and_only_while_the_user_has_the_rights[sqlite]",
+    ),
 )

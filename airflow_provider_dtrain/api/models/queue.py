@@ -72,6 +72,15 @@ class Priority(Model):
     priority: int = Field(ge=1, le=99)
 
 
+class Share(Model):
+    """Body of a change of an experiment's share of the queue. None leaves a value as it is."""
+
+    #: Relative to other experiments; 1 is usual.
+    weight: float | None = Field(default=None, gt=0, le=1_000_000)
+    #: Most slots that its gangs hold together; 0: no cap.
+    max_slots: int | None = Field(default=None, ge=0, le=2**31 - 1)
+
+
 class GangAction(Model):
     """Outcome of an action on a held gang."""
 

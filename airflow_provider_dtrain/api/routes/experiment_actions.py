@@ -9,11 +9,12 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_row
 from airflow_provider_dtrain.api.found import experiment_entry
 from airflow_provider_dtrain.api.models.experiments import ExperimentAction, Labels
-from airflow_provider_dtrain.api.models.queue import Priority
+from airflow_provider_dtrain.api.models.queue import Priority, Share
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
-from airflow_provider_dtrain.errors import ConflictError
+from airflow_provider_dtrain.errors import ConflictError, UserError
+from airflow_provider_dtrain.listings.experiments import wider_trials
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -61,6 +62,22 @@ def priority(call: CallDep, experiment_id: int, body: Priority) -> ExperimentAct
     call.log_action("experiment_priority", _key(entry), experiment_id=experiment_id, priority=body.priority)
     call.store.experiments.set(experiment_id, priority=body.priority, by=call.access.name)
     return _answer(call, experiment_id, f"The gangs of experiment {experiment_id} have priority {body.priority}.")
+
+
+@router.post("/experiments/{experiment_id}/share", **guarded(Rule.CHANGE_HOSTS))
+def share(call: CallDep, experiment_id: int, body: Share) -> ExperimentAction:
+    """Change the weight of an experiment, or the most slots that its gangs hold together."""
+    entry = experiment_entry(call, experiment_id)
+    call.access.require_hosts()
+    given = body.model_dump(exclude_none=True)
+    call.log_action("experiment_share", _key(entry), experiment_id=experiment_id, **given)
+    if not given:
+        raise UserError("Nothing to set: give weight or max_slots.")
+    call.store.experiments.set(experiment_id, by=call.access.name, **given)
+    message = f"Experiment {experiment_id} has {', '.join(f'{name} {value:g}' for name, value in given.items())}."
+    if wider := wider_trials(call.store, experiment_id, body.max_slots):
+        message += f" Warning: {wider}"
+    return _answer(call, experiment_id, message)
 
 
 @router.patch("/experiments/{experiment_id}", **guarded(Rule.EDIT_DAG))
