@@ -41,7 +41,7 @@ def dag_state(dag_id: str) -> DagState:
 
 
 def unusable(dag: DagState, dag_id: str) -> str:
-    """Return why a DAG cannot run, with the next step; empty: it can."""
+    """Return why a DAG cannot run, with the next step. Empty: it can run."""
     if not dag.exists:
         return f"Airflow knows no DAG {dag_id}. To write it, run: {WRITE_IT}"
     if dag.is_broken:

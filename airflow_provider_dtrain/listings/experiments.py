@@ -68,7 +68,7 @@ def _state(view: ExperimentView) -> str:
 
 
 def wider_trials(store: Store, experiment_id: int, max_slots: int | None) -> str:
-    """Return which waiting trials can never start below a cap, in a sentence; empty: each can.
+    """Return which waiting trials can never start below a cap, in a sentence. Empty: each can start.
 
     :param max_slots: None or 0 = no cap
     """

@@ -30,7 +30,7 @@ class LogBytes:
 
     @property
     def mark(self) -> bytes:
-        """A line in place of the bytes that were removed; empty: none were."""
+        """A line in place of the bytes that were removed. Empty: none were."""
         if not self.freed:
             return b""
         begin = self.start - self.freed
