@@ -210,6 +210,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_provider_dtrain.operators.config",
                     "airflow_provider_dtrain.operators.gang",
                     "airflow_provider_dtrain.operators.inference",
+                    "airflow_provider_dtrain.operators.operation",
                     "airflow_provider_dtrain.operators.search",
                     "airflow_provider_dtrain.operators.trial",
                 ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dtrain.client.following import Patience
@@ -47,8 +48,19 @@ def _trial(session: Session, trial_id: int) -> View:
     devices = _devices(session, trial_id) if trial.ranks else []
     lines = trial_lines(trial, curves, devices)
     if (speed := _speed(series)) is not None:
-        lines.append(f"speed: {speed:.3g} batches/s over the last reports")
+        lines.append(speed_words(speed, trial.hyperparameters))
     return View(lines=lines, is_last=trial.state in _ENDED)
+
+
+def speed_words(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
+    """Return the speed in words, with samples if the hyperparameters say how many a batch has.
+
+    :param hparams: ``global_batch_size`` is the number of samples per batch over all ranks
+    """
+    size = hparams.get("global_batch_size")
+    is_size = isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < float("inf")
+    samples = f"{batches_per_s * size:.4g} samples/s, " if is_size else ""
+    return f"speed: {samples}{batches_per_s:.3g} batches/s over the last reports"
 
 
 def _speed(series: list[dict[str, Any]]) -> float | None:

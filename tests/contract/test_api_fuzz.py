@@ -33,7 +33,7 @@ OPERATIONS = [found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).g
 #: Path parameter -> values that exist in the store of :func:`api`. Random ids alone would find nothing.
 KNOWN: dict[str, list[Any]] = {
     "experiment_id": [1, 2], "trial_id": [1, 2, 7], "allocation_id": [1, 8], "name": ["a100-01", "cpu-01"],
-    "index": [0, 7], "checkpoint_id": [1],
+    "index": [0, 7], "checkpoint_id": [1], "operation_id": [1, 2], "rank": [0, 1], "attempt": [1, 2],
 }  # fmt: skip
 EXAMPLES = budget(40) if is_nightly() else 6
 
@@ -65,6 +65,9 @@ def test_no_request_makes_the_server_fail(api: Api, operation: Any, mode: Any) -
         for name in set(case.path_parameters or ()) & set(KNOWN):
             if data.draw(st.booleans()):
                 case.path_parameters[name] = data.draw(st.sampled_from(KNOWN[name]))
+        for name in set(case.query or ()) & set(KNOWN):
+            if data.draw(st.booleans()):
+                case.query[name] = data.draw(st.sampled_from(KNOWN[name]))
         answer = api.client.request(**case.as_transport_kwargs(base_url="http://testserver"))
         assert answer.status_code < 500, f"{answer.status_code} {answer.text[:500]}"
 

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.errors import StaleWatchError
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.cutting_proxy import CuttingProxy
@@ -84,6 +85,37 @@ def test_a_follower_prints_each_byte_once_over_a_line_that_drops(server, log, ca
         assert proxy.cuts > 5
     assert capfdbinary.readouterr().out == log.content
     assert len(log.content) > 20_000
+
+
+def test_a_log_is_followed_while_the_follower_of_its_trial_is_gone_and_another_one_takes_over(
+    server, log, search, capfdbinary
+):
+    store, ticket = search.store, log.ticket
+    args = parser().parse_args(["trials", "logs", "1", "-f"])
+    log.write()
+    steps = 0
+
+    def sleep(_: float) -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 3:
+            # Nothing comes from the first follower any longer, and its later writes count for nothing.
+            stale = search.watches[ticket.attempt_id]
+            search.watches[ticket.attempt_id] = store.attempts.watch(ticket.attempt_id, watcher="another triggerer")
+            with pytest.raises(StaleWatchError):
+                store.events.commit_log(ticket.attempt_id, stale, "a", 0, None, b"of the dead", tail_end=10**6)
+        if steps in (1, 5, 6):
+            log.write()
+        if steps == 7:
+            log.end()
+
+    session = Session(address(server.url), "given")
+    patience = Patience(session, lambda _: None)
+    operations = Operations(session, patience)
+    reader = LogReader(ServerSource(session), args, patience=patience, operations=operations, sleep=sleep)
+    assert reader.follow() == 0
+    assert steps == 7
+    assert capfdbinary.readouterr().out == log.content
 
 
 def test_output_that_only_the_host_has_is_named_with_the_command(server, log, capfdbinary):

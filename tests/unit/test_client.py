@@ -20,6 +20,7 @@ from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import AwayError, Session
+from airflow_provider_dtrain.client.watching import speed_words
 from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError
 from airflow_provider_dtrain.terminal.output import UsageError
 from airflow_provider_dtrain.terminal.table import table_lines
@@ -334,3 +335,17 @@ def test_headers_that_were_cut_are_no_answer(serve):
     server = serve(cuts_headers, answers(200, {"ok": True}))
     assert session(server).get("/me") == {"ok": True}
     assert len(server.seen) == 2
+
+
+@pytest.mark.parametrize(
+    ("hparams", "words"),
+    [
+        ({"global_batch_size": 64}, "speed: 160 samples/s, 2.5 batches/s over the last reports"),
+        ({}, "speed: 2.5 batches/s over the last reports"),
+        ({"global_batch_size": "many"}, "speed: 2.5 batches/s over the last reports"),
+        ({"global_batch_size": float("nan")}, "speed: 2.5 batches/s over the last reports"),
+        ({"global_batch_size": True}, "speed: 2.5 batches/s over the last reports"),
+    ],
+)
+def test_a_view_shows_samples_per_second_if_the_size_of_a_batch_is_known(hparams, words):
+    assert speed_words(2.5, hparams) == words
