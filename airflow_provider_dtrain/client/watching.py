@@ -58,8 +58,9 @@ def speed_words(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
     :param hparams: ``global_batch_size`` is the number of samples per batch over all ranks
     """
     size = hparams.get("global_batch_size")
-    is_size = isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < float("inf")
-    samples = f"{batches_per_s * size:.4g} samples/s, " if is_size else ""
+    samples = ""
+    if isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < float("inf"):
+        samples = f"{batches_per_s * size:.4g} samples/s, "
     return f"speed: {samples}{batches_per_s:.3g} batches/s over the last reports"
 
 

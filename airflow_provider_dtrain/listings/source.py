@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_dtrain.core.telemetry import current_branch
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.listings.cluster import gang_line, host_line, slot_line
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
@@ -93,9 +92,12 @@ class StoreSource:
             raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
         return view
 
-    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
-        """Return the reports of a trial."""
-        rows = self.store.metrics.of_trial(self._trial(trial_id).trial_id)
+    def metrics(
+        self, trial_id: int, *, group: str | None, abandoned: bool, offset: int = 0, limit: int | None = None
+    ) -> list[MetricLine]:
+        """Return a page of the reports of a trial."""
+        own = self._trial(trial_id).trial_id
+        rows = self.store.metrics.page(own, group, with_abandoned=abandoned, offset=offset, limit=limit)
         return [
             MetricLine(
                 attempt=row.attempt,
@@ -106,8 +108,7 @@ class StoreSource:
                 at=row.at,
                 metrics=plain_data(row.metrics),
             )
-            for row in (rows if abandoned else current_branch(rows))
-            if group in (None, row.group)
+            for row in rows
         ]
 
     def timeline(self, trial_id: int) -> list[TimelineLine]:

@@ -57,6 +57,32 @@ class Metrics:
         return [_metric_row(row) for row in statements.rows(conn, query, values)]
 
     @reads
+    def page(
+        self,
+        conn: Connection,
+        trial_id: int,
+        group: str | None = None,
+        *,
+        with_abandoned: bool = False,
+        offset: int = 0,
+        limit: int | None = None,
+    ) -> list[MetricRow]:
+        """Return a page of the reports of rank 0, by step and then in the order of their arrival.
+
+        :param group: None = both
+        :param with_abandoned: also steps that a later attempt repeated, see ``core.telemetry.current_branch``
+        :param limit: None = all from the offset on
+        """
+        own = (metrics.c.trial_id == trial_id, metrics.c.rank == 0)
+        where = [*own, *([metrics.c.metric_group == group] if group is not None else [])]
+        if not with_abandoned:
+            firsts = sa.select(attempts.c.number, sa.func.min(metrics.c.step).label("step")).select_from(_REPORTS)
+            where += _current(conn.execute(firsts.where(*own).group_by(attempts.c.number)).all())
+        query = sa.select(metrics, attempts.c.number).select_from(_REPORTS).where(*where)
+        query = query.order_by(metrics.c.step, metrics.c.id).offset(offset).limit(limit)
+        return [_metric_row(row) for row in conn.execute(query)]
+
+    @reads
     def since(self, conn: Connection, trial_id: int, after: int, *, limit: int) -> list[tuple[int, MetricRow]]:
         """Return reports of rank 0 in the order of their arrival, each with its id.
 
@@ -164,6 +190,24 @@ def _metric_row(row: Row[Any]) -> MetricRow:
         attempt=row.number,
         rank=row.rank,
     )
+
+
+_REPORTS = metrics.join(attempts, attempts.c.id == metrics.c.attempt_id)
+
+
+def _current(firsts: Sequence[Row[Any]]) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions for reports that no later attempt replaced.
+
+    :param firsts: number and first reported step of each attempt
+    """
+    found: list[sa.ColumnElement[bool]] = []
+    least: int | None = None
+    for number, step in sorted(((row.number, row.step) for row in firsts), reverse=True):
+        # A later attempt that began at an earlier step replaces more than this one does.
+        if least is None or step < least:
+            least = step
+            found.append(sa.or_(attempts.c.number >= number, metrics.c.step < step))
+    return found
 
 
 @cache

@@ -108,7 +108,7 @@ async def test_copies_that_are_no_longer_kept_make_room_for_the_latest(
         scene.save(step, size)
         await scene.copier.copy_kept()
     assert scene.checkpoints.copied() == [1, 2]
-    # Two that come at once: neither of the copies is among the last two any more.
+    # Two that come at once: the last two are neither of the copies.
     scene.save(3, 10)
     scene.save(4, 80_000)
     await scene.copier.copy_kept()

@@ -93,9 +93,11 @@ def metrics(
     offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
 ) -> MetricList:
     """Return a page of the reports of a trial, by step."""
-    rows = _source(call).metrics(trial_id, group=group, abandoned=abandoned)
-    end = offset + METRICS_MOST
-    return MetricList(rows=rows[offset:end], next_offset=end if end < len(rows) else None)
+    # One more tells whether there is another page.
+    most = METRICS_MOST + 1
+    rows = _source(call).metrics(trial_id, group=group, abandoned=abandoned, offset=offset, limit=most)
+    following = offset + METRICS_MOST if len(rows) == most else None
+    return MetricList(rows=rows[:METRICS_MOST], next_offset=following)
 
 
 @router.get("/log", **guarded(Rule.READ_LOGS))
