@@ -77,7 +77,8 @@ class Metrics:
         where = [*own, *([metrics.c.metric_group == group] if group is not None else [])]
         if not with_abandoned:
             firsts = sa.select(attempts.c.number, sa.func.min(metrics.c.step).label("step")).select_from(_REPORTS)
-            where += _current(conn.execute(firsts.where(*own).group_by(attempts.c.number)).all())
+            found = conn.execute(firsts.where(*own).group_by(attempts.c.number))
+            where += _current([(row.number, row.step) for row in found])
         query = sa.select(metrics, attempts.c.number).select_from(_REPORTS).where(*where)
         query = query.order_by(metrics.c.step, metrics.c.id).offset(offset).limit(limit)
         return [_metric_row(row) for row in conn.execute(query)]
@@ -195,14 +196,14 @@ def _metric_row(row: Row[Any]) -> MetricRow:
 _REPORTS = metrics.join(attempts, attempts.c.id == metrics.c.attempt_id)
 
 
-def _current(firsts: Sequence[Row[Any]]) -> list[sa.ColumnElement[bool]]:
+def _current(firsts: Sequence[tuple[int, int]]) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for reports that no later attempt replaced.
 
     :param firsts: number and first reported step of each attempt
     """
     found: list[sa.ColumnElement[bool]] = []
     least: int | None = None
-    for number, step in sorted(((row.number, row.step) for row in firsts), reverse=True):
+    for number, step in sorted(firsts, reverse=True):
         # A later attempt that began at an earlier step replaces more than this one does.
         if least is None or step < least:
             least = step
