@@ -499,7 +499,8 @@ class Context(Ending):
 
         :return: the folder or URL that the checkpoint will have, on rank 0; None on the other ranks and with
             ``checkpoint_policy: none``
-        :raises CheckpointError: the state cannot be saved, or the previous save failed. Older checkpoints still exist
+        :raises CheckpointError: the state cannot be saved, or another run writes to the same folder. A save that the
+            storage rejects is tried again, and reported; only the last one of the program raises
         """
         self._last_step = step
         self._check_effect(step)
@@ -511,15 +512,17 @@ class Context(Ending):
             )
         return str(path) if path else None
 
-    def restore_checkpoint(self) -> int:
+    def restore_checkpoint(self, *, start_over: bool = False) -> int:
         """Load the latest intact checkpoint into all prepared objects. Return its step, or 0 without one.
 
         Without a checkpoint, the models get the weights of ``searcher.source_checkpoint``, if the configuration names
         one. Called by all ranks, after :meth:`prepare` and before the training loop.
 
-        :raises CheckpointError: the checkpoint does not fit the prepared objects
+        :param start_over: return 0 when every checkpoint is damaged, instead of an error
+        :raises CheckpointError: the checkpoint does not fit the prepared objects, every checkpoint is damaged, or
+            another run writes to the same folder
         """
-        metadata, counters = self._saver.restore()
+        metadata, counters = self._saver.restore(start_over=start_over)
         if not metadata:
             return 0
         self._is_restored = True

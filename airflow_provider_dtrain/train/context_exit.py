@@ -62,6 +62,7 @@ class Ending:
         self._rungs.settle()
         self._meet()
         self._saver.finish()
+        self._saver.release()
         self._timings.close()
         self._write_result()
         console.say_where(self._env, self._saver.shown_latest())
@@ -93,6 +94,7 @@ class Ending:
             self._reporter.flush()
             self._timings.close()
         self._saver.settle()
+        self._saver.release()
         if result:
             self._write_result()
 

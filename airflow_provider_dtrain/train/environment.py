@@ -53,6 +53,8 @@ class Environment:
     attempt: int | None = None
     #: Lengths at which the searcher decides, in units of ``searcher.max_length``.
     rungs: tuple[int, ...] = ()
+    #: Start from step 0 when every checkpoint is damaged (``DTRAIN_START_OVER``).
+    start_over: bool = False
     #: Shard of a batch inference -> failures that earlier attempts had because of it.
     shard_failures: Mapping[int, int] = field(default_factory=dict)
 
@@ -96,6 +98,7 @@ class Environment:
             experiment_id=context.get("experiment_id"),
             attempt=context.get("attempt"),
             rungs=_rungs(context.get("rungs")),
+            start_over=env.get("DTRAIN_START_OVER", "") not in {"", "0"},
             shard_failures=_shard_failures(context.get("shard_failures")),
         )
 

@@ -15,6 +15,7 @@
     ├── LimitError               a value exceeds a limit of the control side (also a ValueError)
     ├── CheckpointError          a checkpoint cannot be written, or does not fit the prepared objects
     │   ├── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
+    │   ├── CheckpointStorageError   the storage rejects a checkpoint now; another save may succeed
     │   └── WeightsError         the weights of a batch inference do not fit its model, or there are none
     ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
     ├── ResultError              the result of a decorated function cannot become an XCom
@@ -109,6 +110,10 @@ class CheckpointError(TrainError):
 
 class DamagedCheckpointError(CheckpointError):
     """Raised when a checkpoint is incomplete or its checksum differs."""
+
+
+class CheckpointStorageError(CheckpointError):
+    """Raised when the storage rejects a checkpoint. Another save may succeed."""
 
 
 class WeightsError(CheckpointError):

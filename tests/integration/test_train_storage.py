@@ -136,3 +136,18 @@ def test_two_ranks_resume_from_the_bucket_bit_for_bit(bucket, tmp_path):
     assert again[1].said(r"parameters (\w+)") == whole[0].said(r"parameters (\w+)") != []
     assert "********" not in first[0].output
     assert secrets["checkpoint_storage.secret_key"] not in first[0].output + json.dumps(first[0].events)
+
+
+def test_uploads_of_killed_processes_are_aborted_at_the_next_start(bucket, root):
+    kept = opened(bucket, root)
+    below = root.partition(BUCKET + "/")[2]
+
+    def uploads():
+        found = kept.fs.call_s3("list_multipart_uploads", Bucket=BUCKET).get("Uploads") or ()
+        return [one["Key"] for one in found]
+
+    for key in (f"{below}/step-00000001/state.pt", f"{below}0/step-00000001/state.pt"):
+        kept.fs.call_s3("create_multipart_upload", Bucket=BUCKET, Key=key)
+    assert len(uploads()) == 2
+    opened(bucket, root).sweep()
+    assert uploads() == [f"{below}0/step-00000001/state.pt"], "another trial's uploads stay"

@@ -79,10 +79,10 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, cap
     assert f"{newest.path} is damaged" in caplog.text
 
 
-def test_when_all_are_damaged_it_starts_from_nothing_and_says_so(tmp_path, caplog):
+def test_when_all_are_damaged_none_is_found_and_the_log_names_them(tmp_path, caplog):
     cut_state(write(tmp_path, 1).path)
     assert disk.find_whole([tmp_path]) is None
-    assert "starts from step 0" in caplog.text
+    assert "step-00000001 is damaged" in caplog.text
 
 
 def test_a_checkpoint_elsewhere_is_looked_at_as_well(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint import disk, retention
 from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
-from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,33 @@ class RemoteStorage:
         for url in self._prefixes():
             if not self.fs.exists(f"{url}/{disk.METADATA}"):
                 self.remove(url)
+        if self._scheme in {"s3", "s3a"}:
+            self._abort_uploads()
+
+    def _abort_uploads(self) -> None:
+        """Abort the multipart uploads below this prefix. The bucket keeps their parts, and lists them nowhere else."""
+        bucket, prefix, _ = self.fs.split_path(self.root)
+        place: dict[str, str] = {}
+        aborted = 0
+        try:
+            while True:
+                page = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{prefix}/", **place)
+                for upload in page.get("Uploads") or ():
+                    which = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    self.fs.call_s3("abort_multipart_upload", Bucket=bucket, **which)
+                    aborted += 1
+                if not page.get("IsTruncated"):
+                    break
+                place = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+        except Exception as error:
+            log.warning(
+                "Unfinished uploads below %s cannot be listed or aborted: %s. Allow s3:ListBucketMultipartUploads and "
+                "s3:AbortMultipartUpload, or set a lifecycle rule that aborts them.",
+                self.root,
+                _words(error),
+            )
+        if aborted:
+            log.info("Aborted %d unfinished uploads of killed processes below %s.", aborted, self.root)
 
     def reserve(self, step: int) -> str:
         """Return the URL that the next checkpoint of this step will have."""
@@ -87,7 +114,7 @@ class RemoteStorage:
         except Exception as error:
             self.remove(where)
             words = f"The checkpoint of step {step} cannot be written to {where}: {_words(error)}"
-            raise CheckpointError(words) from error
+            raise CheckpointStorageError(words) from error
         return disk.parse(text, Path(where.rpartition("/")[2]), where)
 
     def stage(self, step: int) -> Path:
@@ -111,7 +138,7 @@ class RemoteStorage:
         except Exception as error:
             self.remove(where)
             words = f"The checkpoint of step {step} cannot be written to {where}: {_words(error)}"
-            raise CheckpointError(words) from error
+            raise CheckpointStorageError(words) from error
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
         return disk.parse(text, Path(where.rpartition("/")[2]), where)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
-from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +136,7 @@ def write(
 
 
 def _cannot_write(folder: Path, step: int, error: OSError) -> CheckpointError:
-    return CheckpointError(f"The checkpoint of step {step} cannot be written below {folder}: {error}")
+    return CheckpointStorageError(f"The checkpoint of step {step} cannot be written below {folder}: {error}")
 
 
 def metadata_text(step: int, facts: Mapping[str, Any], files: Mapping[str, Any]) -> bytes:
@@ -224,7 +224,7 @@ def write_tree(folder: Path, step: int, facts: Mapping[str, Any], final: Path) -
         folder.rename(final)
         sync_folder(final.parent)
     except OSError as error:
-        raise CheckpointError(f"The checkpoint of step {step} cannot be written to {final}: {error}") from error
+        raise CheckpointStorageError(f"The checkpoint of step {step} cannot be written to {final}: {error}") from error
     return parse(text, final)
 
 
@@ -301,8 +301,6 @@ def newest(found: Sequence[tuple[Any, str, Callable[[], Checkpoint]]]) -> Checkp
             return read_whole()
         except DamagedCheckpointError as error:
             log.warning("Checkpoint %s is damaged and is skipped: %s. The one before it is tried.", name, error)
-    if found:
-        log.warning("None of %d checkpoints is intact: training starts from step 0.", len(found))
     return None
 
 

@@ -45,21 +45,12 @@ def _delete(path: Path) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove leftovers of processes that were killed during a save or a removal."""
+    """Remove leftovers of processes that were killed during a save or a removal.
+
+    Only the process that holds the lock of the folder calls it, so that no other process writes there.
+    """
     for path in [*folder.glob(f".step-*{TEMPORARY}"), *folder.glob(f".step-*{DELETED}")]:
-        pid = path.name.split(".")[-2]
-        if not pid.isdigit() or int(pid) == os.getpid() or not _is_alive(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def keep(checkpoints: Sequence[Checkpoint], policy: Mapping[str, Any]) -> list[Checkpoint]:

@@ -8,13 +8,15 @@ import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import disk, rank_states, reading, save_plan, storage, warm_start
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
+from airflow_provider_dtrain.train.checkpoint.folder_lock import FolderLock
 from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
 from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
@@ -26,7 +28,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, 
 from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import seeding
@@ -35,6 +37,8 @@ from airflow_provider_dtrain.train.reports.events import EventWriter
 
 log = logging.getLogger(__name__)
 
+#: Pauses before further tries of a save that the storage rejects, seconds. Training continues meanwhile.
+RETRY_AFTER_S = (1.0, 5.0)
 #: Name of a rank's tensors in a snapshot. No file has it.
 _TENSORS = "tensors"
 
@@ -79,8 +83,10 @@ class Saver:
         self._swept = False
         #: Rank 0 alone reads and writes.
         self._storage: storage.Storage | None = None
+        self._lock: FolderLock | None = None
         if distributed.get_rank() == 0 and self.policy["keep"] != "none":
             self._storage = storage.open_storage(where, self._storage_config, look=look)
+            self._lock = None if storage.is_url(where) else FolderLock(Path(where), env)
         #: The newest checkpoint that this process wrote or restored; rank 0 only.
         self.latest: disk.Checkpoint | None = None
 
@@ -93,7 +99,7 @@ class Saver:
 
         :param counters: numbers of the training loop that a resumed run needs
         :param facts: JSON for the metadata
-        :raises CheckpointError: the state cannot be saved, or the previous save failed
+        :raises CheckpointError: the state cannot be saved, or another run writes to the same folder
         """
         if self.policy["keep"] == "none":
             return None
@@ -101,7 +107,8 @@ class Saver:
             return self._save(step, counters, facts)
 
     def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
-        self.finish()
+        self._finish_previous()
+        self._claim()
         self._prepared.refuse_old_shards()
         others = self._prepared.other_states()
         apart = rank_states.gather(self._distributed, others)
@@ -168,20 +175,23 @@ class Saver:
             begun = self._rank_files.begin(place)
             others = {"begun": place, "more": partial(self._rank_files.collect, begun, plan.ranks)}
         write = partial(self._storage.write, where, step, contents, facts, **others)
-        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write))
+        # The parts of other ranks are collected once.
+        pauses_s = () if is_sharded else RETRY_AFTER_S
+        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write, pauses_s))
         return where
 
     def stage(self, step: int) -> Path | None:
         """Return a new folder for files on rank 0, None if checkpoints are switched off. Waits for the previous save.
 
-        :raises CheckpointError: there are prepared objects, or the previous save failed
+        :raises CheckpointError: there are prepared objects, or another run writes to the same folder
         """
         if len(self._prepared):
             raise CheckpointError(
                 "ctx.checkpoint saves the files of a program that saves its objects itself, but ctx.prepare or "
                 "ctx.register was given objects. Save these with ctx.save_checkpoint(step)."
             )
-        self.finish()
+        self._finish_previous()
+        self._claim()
         if self._storage is None:
             return None
         self._sweep(self._storage)
@@ -202,6 +212,28 @@ class Saver:
         with HERE.at(CHECKPOINT):
             self._background.wait()
 
+    def _finish_previous(self) -> None:
+        """Wait for the previous save. If the storage rejected it, training continues, and this save is the next try."""
+        try:
+            self.finish()
+        except CheckpointStorageError as error:
+            log.error("%s. Training continues, and the save that begins now tries again.", str(error).rstrip("."))
+
+    def _claim(self) -> None:
+        """Become the only run that writes to the folder.
+
+        :raises CheckpointError: another run writes to it
+        """
+        if self._lock is not None:
+            # A folder that accepts no files is named when the checkpoint is written.
+            with contextlib.suppress(OSError):
+                self._lock.acquire()
+
+    def release(self) -> None:
+        """Let other runs write to the folder."""
+        if self._lock is not None:
+            self._lock.release()
+
     def settle(self) -> None:
         """Wait until no save is running. Log a failure instead of raising it."""
         try:
@@ -215,10 +247,21 @@ class Saver:
             target.sweep()
             self._swept = True
 
-    def _write(self, target: storage.Storage, step: int, write: Callable[[], disk.Checkpoint]) -> None:
-        """Write the checkpoint, prune, and write the event. Runs in the background."""
+    def _write(
+        self,
+        target: storage.Storage,
+        step: int,
+        write: Callable[[], disk.Checkpoint],
+        pauses_s: Sequence[float] = (),
+    ) -> None:
+        """Write the checkpoint, prune, and write the event. Runs in the background.
+
+        :param pauses_s: seconds before each further try when the storage rejects the checkpoint
+        """
+        if self._lock is not None:
+            self._lock.check()
         self._sweep(target)
-        written = write()
+        written = _tried(write, pauses_s)
         self.latest = written
         removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
         self._writer.write(
@@ -236,15 +279,19 @@ class Saver:
 
     # -- restoring -------------------------------------------------------------------------------------------------
 
-    def restore(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    def restore(self, *, start_over: bool = False) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Load the newest intact checkpoint. Return its metadata and counters, both empty without one.
 
         Without a checkpoint, the weights of the source checkpoint are loaded, if the configuration names one. Called by
         all ranks, after everything is prepared.
+
+        :param start_over: return nothing when every checkpoint is damaged
+        :raises DamagedCheckpointError: every checkpoint is damaged
         """
         self.finish()
+        self._claim()
         with HERE.at(CHECKPOINT), self._scratch() as scratch:
-            found = self._find(scratch) if self._distributed.get_rank() == 0 else None
+            found = self._find(scratch, start_over=start_over) if self._distributed.get_rank() == 0 else None
             metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
             if metadata is None:
                 self._warm_start(scratch)
@@ -277,7 +324,7 @@ class Saver:
         """Return the path of the newest checkpoint as events show it, or None."""
         return self._shown(self.latest.url or self.latest.path) if self.latest else None
 
-    def _find(self, scratch: Path) -> disk.Checkpoint | None:
+    def _find(self, scratch: Path, *, start_over: bool = False) -> disk.Checkpoint | None:
         first = self._env.latest_checkpoint
         if self._storage is not None:
             found = storage.candidates(self._storage, first, self._storage_config)
@@ -285,7 +332,16 @@ class Saver:
             found = storage.elsewhere(first, self._storage_config)
         else:
             found = []
-        return disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
+        newest = disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
+        if newest is None and found:
+            if not (start_over or self._env.start_over):
+                raise DamagedCheckpointError(
+                    f"None of {len(found)} checkpoints is intact, the newest is {max(found)[1]}: training would start "
+                    "from step 0. To start over, delete them, call ctx.restore_checkpoint(start_over=True), or set "
+                    "DTRAIN_START_OVER=1 in environment.variables."
+                )
+            log.warning("None of %d checkpoints is intact: training starts from step 0.", len(found))
+        return newest
 
     def find_files(self, scratch: Path) -> tuple[disk.Checkpoint | None, bool]:
         """Return the newest intact checkpoint, and whether it is the source checkpoint. Called by rank 0.
@@ -407,6 +463,17 @@ class Saver:
         if isinstance(where, Path) and root is not None and root in where.parents:
             return str(where.relative_to(root))
         return str(where)
+
+
+def _tried(write: Callable[[], disk.Checkpoint], pauses_s: Sequence[float]) -> disk.Checkpoint:
+    """Return the written checkpoint, after further tries if the storage rejects it."""
+    for pause_s in pauses_s:
+        try:
+            return write()
+        except CheckpointStorageError as error:
+            log.warning("%s. The next try is in %g s.", str(error).rstrip("."), pause_s)
+            time.sleep(pause_s)
+    return write()
 
 
 def _policy(config: Mapping[str, Any]) -> dict[str, Any]:

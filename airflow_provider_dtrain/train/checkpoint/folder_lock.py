@@ -1,0 +1,190 @@
+"""Lock of a folder of checkpoints: one run at a time writes to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+
+NAME = ".writer.json"
+#: Interval at which the writer raises the counter of its lock, seconds.
+BEAT_S = 5.0
+#: Intervals without a new counter after which a writer on another host is dead, by the observer's own clock.
+DEAD_AFTER_BEATS = 6
+#: Largest lock file that is read, bytes.
+_LIMIT_BYTES = 4096
+
+
+class FolderLock:
+    """Lock of one process, renewed by a thread.
+
+    An earlier attempt of the same trial has ended for certain, so it is replaced at once. On the same host, the writer
+    is alive if its process is. A writer on another host must have stopped to raise its counter.
+
+    :param folder: folder of checkpoints
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        env: Environment,
+        *,
+        beat_s: float = BEAT_S,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._path = folder / NAME
+        self._beat_s = beat_s
+        self._pause = pause
+        self._mine: dict[str, Any] = {
+            "run": env.run or "off-cluster",
+            "trial": env.run.partition(".")[0] if env.run else None,
+            "host": socket.gethostname(),
+            "boot": _boot(),
+            "pid": os.getpid(),
+            "started": _started(os.getpid()),
+        }
+        self._beat = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def acquire(self) -> None:
+        """Take the lock, and keep it until :meth:`release`. A second call does nothing.
+
+        :raises CheckpointError: another run writes to the folder
+        :raises OSError: the folder does not accept files
+        """
+        if self._thread is not None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        if not self._create():
+            found = self._read()
+            if found is not None and not self._is_over(found):
+                raise CheckpointError(self._in_use(found))
+            self._write()
+        self._over.clear()
+        self._thread = threading.Thread(target=self._renew, name="dtrain-lock", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise when another run has taken the lock since.
+
+        :raises CheckpointError: names the other run
+        """
+        found = self._read()
+        if self._thread is not None and found is not None and not self._is_mine(found):
+            raise CheckpointError(self._in_use(found))
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._thread is None:
+            return
+        self._over.set()
+        self._thread.join()
+        self._thread = None
+        found = self._read()
+        if found is not None and self._is_mine(found):
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _in_use(self, found: dict[str, Any]) -> str:
+        return (
+            f"Another run writes checkpoints to {self._path.parent}: run {found.get('run')} on host "
+            f"{found.get('host')}, process {found.get('pid')}. Each would delete the checkpoints of the other. Use "
+            f"another checkpoint_dir, or end that run. To only read weights, use dtrain.load_weights. If that run has "
+            f"ended, delete {self._path}."
+        )
+
+    def _is_mine(self, found: dict[str, Any]) -> bool:
+        return all(found.get(name) == self._mine[name] for name in ("host", "boot", "pid", "started"))
+
+    def _is_over(self, found: dict[str, Any]) -> bool:
+        """Return whether the writer of a lock writes no longer."""
+        trial = found.get("trial")
+        if self._is_mine(found) or (trial is not None and trial == self._mine["trial"]):
+            return True
+        pid = found.get("pid")
+        if found.get("host") == self._mine["host"] and found.get("boot") == self._mine["boot"] and type(pid) is int:
+            return not found.get("started") or _started(pid) != found["started"]
+        return self._has_stopped(found)
+
+    def _has_stopped(self, found: dict[str, Any]) -> bool:
+        """Watch the counter of a writer on another host."""
+        log.warning(
+            "Checkpoint folder %s is locked by run %s on host %s: waiting up to %.0f s for a sign of life.",
+            self._path.parent,
+            found.get("run"),
+            found.get("host"),
+            self._beat_s * DEAD_AFTER_BEATS,
+        )
+        for _ in range(DEAD_AFTER_BEATS):
+            self._pause(self._beat_s)
+            if self._read() != found:
+                return self._read() is None
+        return True
+
+    def _create(self) -> bool:
+        """Create the lock file, or return False if there is one."""
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "w") as file:
+            file.write(self._text())
+        return True
+
+    def _write(self) -> None:
+        temporary = self._path.with_name(f"{NAME}.{self._mine['pid']}")
+        temporary.write_text(self._text())
+        os.replace(temporary, self._path)
+
+    def _text(self) -> str:
+        return json.dumps({**self._mine, "beat": self._beat})
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return the content of the lock file, or None without a valid one."""
+        try:
+            with open(self._path, "rb") as file:
+                found = json.loads(file.read(_LIMIT_BYTES))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._beat_s):
+            self._beat += 1
+            found = self._read()
+            if found is not None and not self._is_mine(found):
+                return
+            with contextlib.suppress(OSError):
+                self._write()
+
+
+def _boot() -> str | None:
+    """Return what identifies this start of the host, or None if the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> str | None:
+    """Return the start time of a process in the kernel's own unit, or None if it does not run."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]
+    except (OSError, IndexError):
+        return None
