@@ -146,6 +146,11 @@ class Context(Ending):
         return self._env.world_size
 
     @property
+    def last_step(self) -> int:
+        """Step of the latest report, checkpoint or question for a stop."""
+        return self._last_step
+
+    @property
     def is_chief(self) -> bool:
         """True on rank 0."""
         return self._env.rank == 0
@@ -450,6 +455,7 @@ class Context(Ending):
         position = self._position(step, batch)
         if self.distributed.get_rank() == 0:
             self._writer.write("validation", {"step": step, "metrics": safe})
+            self._reporter.loggers.log(step, safe, "validation/")
             self._goal.check(safe)
             units = self._goal.units(position, safe, self._records_per_epoch)
             self._rungs.reach(units, safe.get(self._goal.metric or ""), step)

@@ -64,6 +64,7 @@ class Ending:
         self._saver.finish()
         self._saver.release()
         self._timings.close()
+        self._reporter.loggers.close()
         self._write_result()
         console.say_where(self._env, self._saver.shown_latest())
         self.distributed.barrier()
@@ -92,6 +93,7 @@ class Ending:
         # A broken device must not hide the error that broke it.
         with contextlib.suppress(Exception):
             self._reporter.flush()
+            self._reporter.loggers.close()
             self._timings.close()
         self._saver.settle()
         self._saver.release()

@@ -28,6 +28,7 @@ from airflow_provider_dtrain.train.process import config_check, fast_exit, seedi
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.experiment_loggers import open_loggers
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import open_timings
 from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
@@ -146,6 +147,7 @@ def _build(
     average = optimizations.get("average_training_metrics", True)
     timings = open_timings(env.events_path, env.config, writer, env.rank)
     reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan, timings=timings)
+    reporter.loggers = open_loggers(env, hparams)
     gradients = Gradients(distributed, device, optimizations)
     where, look = _checkpoint_place(env, distributed, checkpoint_dir)
     saver = Saver(env, distributed, writer, prepared, progress, gradients, where=where, look=look, seed=seed)

@@ -344,24 +344,18 @@ def test_a_block_that_fails_on_one_rank_ends_the_checkpoint_of_all(tmp_path):
     assert list((tmp_path / "saved").glob("*step-*")) == []
 
 
-def test_the_ranks_agree_often_at_first_and_then_once_a_second():
+@pytest.mark.parametrize(("seconds", "gap"), [(0.1, 9), (60.0, 1), (1e-6, 100)])
+def test_the_ranks_agree_about_once_a_second_and_at_first_in_each_step(seconds, gap):
     now = [0.0]
-    pace = Pace(100, lambda: now[0])
-    gaps = []
+    pace, gaps = Pace(100, lambda: now[0]), []
     for _ in range(4):
         while not pace.is_due():
-            now[0] += 0.1
-        now[0] += 0.1
+            now[0] += seconds
+        now[0] += seconds
         gaps.append(pace.proposal())
         pace.begin(pace.proposal())
-    assert all(9 <= gap <= 10 for gap in gaps)
-    slow = Pace(100, lambda: now[0])
-    assert slow.is_due()
-    now[0] += 60
-    assert slow.proposal() == 1
-    fast = Pace(100, lambda: now[0])
-    assert fast.is_due()
-    assert fast.proposal() == 100, "scheduling_unit is the longest"
+    assert gaps[0] == 1, "the speed is unknown"
+    assert gap <= gaps[-1] <= gap + 1
 
 
 def test_the_answer_is_a_truth_value_that_can_be_called():

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 import time
 
 import pytest
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
+from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError, SetupError
+from airflow_provider_dtrain.train.reports.experiment_loggers import Loggers, open_loggers
 from airflow_provider_dtrain.train.reports.metrics import METRICS_LIMIT, Reporter, average_reports, weighted_mean
 
 
@@ -163,3 +166,51 @@ def test_the_name_of_a_metric_must_be_printable(name):
         it.report(1, {name: 1.0}, epoch=0)
     with pytest.raises(MetricError, match="must consist of printable characters, got '"):
         it.numbers(1, {name: 1.0})
+
+
+class Tracker:
+    """A logger that fails from a step on."""
+
+    name = "tracker"
+
+    def __init__(self, fails_at=99):
+        self.fails_at, self.got, self.closed = fails_at, [], False
+
+    def log(self, step, metrics):
+        if step >= self.fails_at:
+            raise OSError("server is away")
+        self.got.append((step, dict(metrics)))
+
+    def close(self):
+        self.closed = True
+
+
+def test_a_logger_that_fails_is_named_once_and_left_out(caplog):
+    bad, good = Tracker(fails_at=2), Tracker()
+    loggers = Loggers([bad, good])
+    for step in (1, 2, 3):
+        loggers.log(step, {"loss": 0.5, "infinite": None}, "validation/")
+    loggers.close()
+    assert [step for step, _ in bad.got] == [1]
+    assert good.got == [(step, {"validation/loss": 0.5}) for step in (1, 2, 3)]
+    assert (bad.closed, good.closed) == (False, True)
+    assert caplog.text.count("server is away") == 1
+
+
+@pytest.mark.parametrize(
+    ("loggers", "words"),
+    [
+        (["neptune"], "loggers must be a list of mlflow, wandb, got 'neptune'"),
+        ("wandb", "loggers must be a list"),
+        (["mlflow"], "loggers names mlflow, which is not installed where the ranks run"),
+    ],
+)
+def test_a_logger_that_cannot_be_had_is_refused_before_the_training(monkeypatch, loggers, words):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(SetupError, match=re.escape(words)):
+        open_loggers(Environment(config={"loggers": loggers}), {})
+
+
+def test_only_rank_0_opens_loggers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    open_loggers(Environment(rank=1, world_size=2, config={"loggers": ["mlflow"]}), {}).close()

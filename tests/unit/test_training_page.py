@@ -1,4 +1,4 @@
-"""The examples of docs/training.md run as they stand."""
+"""The examples of the pages about training run as they stand, and links lead to sections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "training.md").read_text(), re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = sorted((DOCS / "training").glob("*.md"))
+TEXT = "".join(page.read_text() for page in PAGES)
+BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def run(tmp_path, blocks):
@@ -31,3 +34,25 @@ def test_every_example_of_the_training_page_runs(tmp_path):
     done = run(tmp_path, BLOCKS)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "data").is_dir()
+
+
+def anchors_of(page: Path) -> set[str]:
+    """Return the names of a page's sections in links."""
+    lines = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL).splitlines()
+    titles = [line.lstrip("#").strip().lower() for line in lines if line.startswith("#")]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+def test_links_to_sections_of_the_training_pages_lead_to_them():
+    broken = []
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *PAGES]:
+        for target, anchor in re.findall(r"\]\((?!http)([^)#]*)#([^)]+)\)", page.read_text()):
+            found = (page.parent / target).resolve() if target else page
+            if found in PAGES and anchor not in anchors_of(found):
+                broken.append(f"{page.name}: {target}#{anchor}")
+    assert broken == []
+
+
+def test_the_overview_names_every_training_page():
+    overview = (DOCS / "training.md").read_text()
+    assert [page.name for page in PAGES if f"(training/{page.name})" not in overview] == []

@@ -148,6 +148,8 @@ class ExperimentConfig(Section):
     port_range: PortRange | None = None
     data: dict[str, Any] = Field(default={}, repr=False)
     tensorboard: bool = False
+    #: Experiment trackers that rank 0 sends the metrics to.
+    loggers: list[Literal["mlflow", "wandb"]] = []
     #: None: preemptible as soon as the trial has written a checkpoint.
     preemptible: bool | None = None
     launch: Literal["per_slot", "per_host"] = "per_slot"

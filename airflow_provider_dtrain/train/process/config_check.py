@@ -15,7 +15,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "inference", "resources", "optimizations", "reproducibility", "profiling", "checkpoint_storage",
         "checkpoint_policy", "min_validation_period", "min_checkpoint_period", "scheduling_unit", "records_per_epoch",
         "perform_initial_validation", "max_restarts", "log_policies", "preemption_timeout", "environment",
-        "bind_mounts", "network_interface", "port_range", "data", "tensorboard", "preemptible", "launch",
+        "bind_mounts", "network_interface", "port_range", "data", "tensorboard", "loggers", "preemptible", "launch",
         "warm_start", "on_unplaceable", "hang_timeout", "decision_timeout", "max_runtime",
     )),
     "searcher": frozenset((

@@ -11,6 +11,7 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
 from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.reports.experiment_loggers import Loggers
 from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.reports.timings import Timings
 
@@ -54,6 +55,8 @@ class Reporter:
         self._pending: list[Report] = []
         self._next_flush = 0.0
         self._said: set[str] = set()
+        #: Copies of what rank 0 writes.
+        self.loggers = Loggers()
         #: Set once the loop takes steps, so that all ranks soon synchronize. Before that, rank 0 writes its own values.
         self.meets = False
 
@@ -153,7 +156,9 @@ class Reporter:
             return
         events = []
         for step, epoch, at, metrics in reports:
-            fields = {"step": step, "metrics": self.json_safe(metrics)}
+            safe = self.json_safe(metrics)
+            self.loggers.log(step, safe)
+            fields: dict[str, Any] = {"step": step, "metrics": safe}
             if epoch is not None:
                 fields["epoch"] = epoch
             events.append((at, "report", fields))

@@ -50,7 +50,8 @@ class Pace:
         self._clock = clock
         self._calls = 0
         self._gap = 1
-        self._since = clock()
+        #: Time of the latest agreement; None before the first one, when the speed is unknown.
+        self._since: float | None = None
 
     def is_due(self) -> bool:
         """Count a call. Return whether the ranks agree in this one."""
@@ -59,6 +60,8 @@ class Pace:
 
     def proposal(self) -> int:
         """Return the number of calls that this rank makes in :data:`AGREE_EVERY_S`, at the latest speed."""
+        if self._since is None:
+            return 1
         seconds = max(self._clock() - self._since, 1e-9)
         return max(1, min(self._most, int(self._calls * AGREE_EVERY_S / seconds)))
 
