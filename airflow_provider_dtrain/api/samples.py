@@ -40,15 +40,13 @@ class Samples:
         with self._lock:
             known = self._experiments.get(key, {})
         nothing: _Sample = (0, 0, (None,) * len(of))
-        found = {
-            trial_id: known.get(trial_id, nothing) if sample else nothing
-            for trial_id, sample in zip(trials.trial_ids, trials.samples, strict=True)
-        }
-        changed = [
-            trial_id
-            for trial_id, sample in zip(trials.trial_ids, trials.samples, strict=True)
-            if sample != found[trial_id][0]
-        ]
+        found: dict[int, _Sample] = {}
+        changed = []
+        for trial_id, sample in zip(trials.trial_ids, trials.samples, strict=True):
+            kept = known.get(trial_id, nothing) if sample else nothing
+            found[trial_id] = kept
+            if kept[0] != sample:
+                changed.append(trial_id)
         for trial_id, (sample, text) in store.trial_table.samples(changed).items():
             hparams = json.loads(text)
             found[trial_id] = (sample, len(text), tuple(value_at(hparams, one.path) for one in of))

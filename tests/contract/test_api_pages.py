@@ -44,6 +44,25 @@ def test_the_cluster_page_has_each_slot_with_its_holder(api, search):
     assert holders[0]["task"] == {"dag_id": "d", "run_id": "r", "task_id": "trial", "map_index": 0}
 
 
+def test_pools_are_counted_alike_from_the_slots_of_a_page_and_by_the_database(api, search):
+    hosts = search.store.hosts
+    for name in ("c", "d", "e"):
+        hosts.add(host(name, slots=4))
+    hosts.set_slot_enabled("c", 1, False)
+    hosts.set_slot_enabled("a", 0, False)
+    hosts.mark_slot("c", 0, "stuck", "pid 7")
+    hosts.set_state("d", "draining")
+    hosts.set_state("e", "unreachable")
+    hosts.set_state("e", "lost")
+    pools = api.get("/cluster")["pools"]
+    assert pools == api.get("/cluster", host="a")["pools"]
+    assert pools == api.get("/cluster", pool="gpus")["pools"]
+    (pool,) = pools
+    assert (pool["hosts"], pool["slots"], pool["held"]) == (5, 18, 3)
+    assert pool["free"] == api.get("/queue")["pools"][0]["free"] == 5
+    assert api.get("/cluster", pool="none")["pools"] == []
+
+
 @SQLITE
 def test_the_cluster_page_leaves_out_defaults_and_shows_devices_of_one_host_only(api, search):
     search.store.hosts.add(host("c", slots=2))

@@ -96,7 +96,8 @@ def _record(
         "trial_id": trials.trial_ids,
         "number": trials.numbers,
         "state": trials.states,
-        "metric": [point(metric) for metric in trials.metrics],
+        # NaN and infinities become null in the answer.
+        "metric": trials.metrics,
         "columns": columns,
         "importance": [Importance(name=name, value=value) for name, value in found.shares.items()],
         "importance_note": found.note,

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.store.database.tables import attempts, experiments,
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, best_trial, experiment_views
 from airflow_provider_dtrain.store.labels import labels_of
-from airflow_provider_dtrain.store.pages.experiment_version import ExperimentsVersion
+from airflow_provider_dtrain.store.pages.experiment_version import RunningProgress, experiments_version
 from airflow_provider_dtrain.store.records.pages import (
     ExperimentEntry,
     ExperimentOrder,
@@ -27,7 +27,6 @@ from airflow_provider_dtrain.store.records.pages import (
     PageVersion,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentView
-from airflow_provider_dtrain.store.trial_progress import progress_of_experiments
 
 #: Latest ended trials from which the durations of the next ones are estimated.
 SAMPLE = 50
@@ -38,7 +37,7 @@ class ExperimentTable:
 
     def __init__(self, db: Database) -> None:
         self.db = db
-        self._version = ExperimentsVersion()
+        self._progress = RunningProgress()
 
     @reads
     def version(self, conn: Connection) -> PageVersion:
@@ -46,7 +45,7 @@ class ExperimentTable:
 
         The expected end of running trials moves with time alone. Their progress counts in steps of a thousandth.
         """
-        return self._version.read(conn, self.db.now())
+        return experiments_version(conn, self._progress.read(conn, self.db.now()))
 
     @reads
     def page(self, conn: Connection, query: ExperimentQuery) -> tuple[list[ExperimentEntry], int]:
@@ -64,7 +63,7 @@ class ExperimentTable:
         """Return a page in the order of the progress that it shows. That of running trials is no column of a table."""
         counted = _COUNTED.where(where).group_by(experiments.c.id, searches.c.max_trials)
         rows = conn.execute(counted.order_by(experiments.c.id.desc())).all()
-        running = self._running(conn, [row.id for row in rows if row.running])
+        running = self._progress.of(conn, [row.id for row in rows if row.running], self.db.now())
         shares = {row.id: _share(row.planned, row.ended, row.running, running.get(row.id, ())) for row in rows}
         ordered = sorted(shares, key=lambda one: shares[one], reverse=query.descending)
         ids = ordered[query.offset : query.offset + query.limit]
@@ -114,7 +113,8 @@ class ExperimentTable:
     ) -> list[ExperimentEntry]:
         own = labels_of(conn, "experiment", [view.experiment_id for view in views])
         if running is None:
-            running = self._running(conn, [view.experiment_id for view in views if view.trials.get("running")])
+            ids = [view.experiment_id for view in views if view.trials.get("running")]
+            running = self._progress.of(conn, ids, self.db.now())
         return [
             ExperimentEntry(
                 view=view,
@@ -124,11 +124,6 @@ class ExperimentTable:
             )
             for view in views
         ]
-
-    def _running(self, conn: Connection, ids: Sequence[int]) -> dict[int, list[TrialProgress]]:
-        """Return the progress of running trials per experiment."""
-        current = sa.and_(trials.c.experiment_id.in_(ids), trials.c.cleared_at.is_(None))
-        return progress_of_experiments(conn, current, self.db.now()) if ids else {}
 
     def _expected_end(self, conn: Connection, view: ExperimentView) -> Any:
         """Return the expected end of a running experiment. The cost does not depend on the number of its trials."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, metrics, searches, tags, trials
 from airflow_provider_dtrain.store.experiment_views import WITH_SEARCH
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
-from airflow_provider_dtrain.store.trial_progress import progress_of_experiments
+from airflow_provider_dtrain.store.trial_progress import TRIALS_MOST, progress_of_experiments
 
 #: Digits of a progress whose change is shown.
 PROGRESS_DIGITS = 3
@@ -54,34 +56,56 @@ _TAGS = (
 
 
 #: Running trials, with the newest report and attempt of the store: their progress changes with these only.
-_RUNNING = sa.and_(trials.c.state == "running", trials.c.cleared_at.is_(None))
+_IS_RUNNING = sa.and_(trials.c.state == "running", trials.c.cleared_at.is_(None))
 _NEWEST = sa.select(
     sa.select(sa.func.max(metrics.c.id)).scalar_subquery(),
     sa.select(sa.func.max(attempts.c.id)).scalar_subquery(),
-    sa.select(sa.func.count()).where(_RUNNING).scalar_subquery(),
-    sa.select(sa.func.sum(trials.c.id)).where(_RUNNING).scalar_subquery(),
-)
+    sa.func.count(),
+    sa.func.sum(trials.c.id),
+).where(_IS_RUNNING)
+#: Longest time for which the expected ends of running trials are kept.
+KEPT_FOR = timedelta(seconds=10)
 
 
-class ExperimentsVersion:
-    """Version of the table of experiments. It keeps the progress of running trials until one of them reports."""
+class RunningProgress:
+    """Progress of the running trials of all experiments, kept until one of them reports."""
 
     def __init__(self) -> None:
-        self._progress: tuple[object, object] = (None, None)
+        self._known: tuple[object, datetime, Mapping[int, Sequence[TrialProgress]]] | None = None
 
-    def read(self, conn: Connection, now: datetime) -> PageVersion:
-        """Return the version of the table."""
-        rows = conn.execute(_ROWS).all()
-        more = (conn.execute(one).all() for one in (_TRIALS, _LABELS, _TAGS))
-        return page_version(rows, *more, self._running(conn, now), dags={row[0] for row in rows})
-
-    def _running(self, conn: Connection, now: datetime) -> object:
-        """Return the progress of running trials by experiment."""
+    def read(self, conn: Connection, now: datetime) -> Mapping[int, Sequence[TrialProgress]]:
+        """Return the progress of at most 50 running trials of each experiment, and of at most 500 in all."""
         newest = tuple(conn.execute(_NEWEST).one())
-        known, progress = self._progress
-        if newest != known:
+        found = self._kept(newest, now)
+        if found is None:
             found = progress_of_experiments(conn, trials.c.cleared_at.is_(None), now)
-            shares = {key: [one.share or 0.0 for one in of] for key, of in found.items()}
-            progress = sorted((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
-            self._progress = (newest, progress)
-        return progress
+            self._known = (newest, now, found)
+        return found
+
+    def of(self, conn: Connection, ids: Sequence[int], now: datetime) -> Mapping[int, Sequence[TrialProgress]]:
+        """Return the same for some experiments, which are read alone unless the progress of all is known."""
+        if not ids:
+            return {}
+        known = self._kept(tuple(conn.execute(_NEWEST).one()), now)
+        if known is not None and sum(map(len, known.values())) < TRIALS_MOST:
+            return {one: known[one] for one in ids if one in known}
+        return progress_of_experiments(
+            conn, sa.and_(trials.c.experiment_id.in_(ids), trials.c.cleared_at.is_(None)), now
+        )
+
+    def _kept(self, newest: object, now: datetime) -> Mapping[int, Sequence[TrialProgress]] | None:
+        known = self._known
+        is_fresh = known is not None and known[0] == newest and abs(now - known[1]) < KEPT_FOR
+        return known[2] if known is not None and is_fresh else None
+
+
+def experiments_version(conn: Connection, running: Mapping[int, Sequence[TrialProgress]]) -> PageVersion:
+    """Return the version of the table of experiments.
+
+    :param running: progress of running trials by experiment
+    """
+    rows = conn.execute(_ROWS).all()
+    more = (conn.execute(one).all() for one in (_TRIALS, _LABELS, _TAGS))
+    shares = {key: [one.share or 0.0 for one in of] for key, of in running.items()}
+    progress = sorted((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
+    return page_version(rows, *more, progress, dags={row[0] for row in rows})

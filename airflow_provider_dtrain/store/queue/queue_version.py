@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import marshal
 from datetime import datetime
 from typing import Any
 
@@ -14,8 +16,6 @@ from airflow_provider_dtrain.store.database.tables import allocations, attempts,
 from airflow_provider_dtrain.store.queue.queue_rows import FROM_QUEUE, IN_QUEUE, TASK
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
 
-#: Times stay as the driver returns them, which is enough to compare them: the conversion of thousands is slow.
-_TIMES = sa.DateTime(timezone=True)
 _LIMIT = sa.bindparam("limit", type_=allocations.c.renewed_at.type)
 _ASKED = allocations.c.renewed_at <= _LIMIT
 _FOLLOWED = attempts.c.renewed_at <= _LIMIT
@@ -27,17 +27,21 @@ _IS_SILENT = sa.or_(
 )
 
 
+def _text(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """Return a time or JSON as the text of the database, which is enough to compare it: a conversion costs more."""
+    return sa.cast(column, sa.Text)
+
+
 def _while_silent(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.case((_IS_SILENT, sa.type_coerce(column, _TIMES)))
+    return sa.case((_IS_SILENT, _text(column)))
 
 
 #: What a row shows and what its place depends on, as far as it changes: the rest follows from the ids.
 _CHANGING = (
     *(allocations.c[name] for name in ("id", "state", "token", "priority", "sequence", "position")),
     *(allocations.c[name] for name in ("reason", "expected", "paused")),
-    *(sa.type_coerce(allocations.c[name], _TIMES) for name in ("granted_at", "expected_at", "eligible_since")),
-    # The text of a reason depends on the trials that give way.
-    sa.cast(allocations.c.claim, sa.Text),
+    # The text of a reason depends on the trials that give way, which the claim names.
+    *(_text(allocations.c[name]) for name in ("granted_at", "expected_at", "eligible_since", "claim")),
     allocations.c.preempted_for,
     attempts.c.id,
     attempts.c.state,
@@ -55,6 +59,7 @@ _POOLS = sa.select(pools.c.name, pools.c.version, pools.c.passed_version).order_
 
 def queue_version(conn: Connection, now: datetime) -> PageVersion:
     """Return the version of the gangs that wait or hold slots, and of the counts of pools."""
-    # Tuples have a text in half the time that rows take.
     rows = [tuple(row) for row in conn.execute(_ROWS, {"limit": now - SILENT_AFTER}).all()]
-    return page_version(conn.execute(_POOLS).all(), rows, dags={row[0] for row in rows})
+    # Equal rows have equal bytes in format 2, in a tenth of the time that their texts take.
+    digest = hashlib.sha256(marshal.dumps(rows, 2)).hexdigest()
+    return page_version(conn.execute(_POOLS).all(), digest, dags={row[0] for row in rows})

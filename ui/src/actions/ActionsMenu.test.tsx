@@ -38,6 +38,23 @@ const Probe = () => {
 /** What the clock does on a page: it moves no focus. */
 const poll = () => fireEvent.click(screen.getByText("poll"));
 
+/** A table whose first trial leaves with the second answer. */
+const leavingTable = async () => {
+  let polls = 0;
+  serve({
+    rows: () => {
+      polls += 1;
+      const rows = [{ id: 7, loss: polls }, { id: 8, loss: polls }].slice(polls - 1);
+      return { body: { total: rows.length, rows } };
+    },
+  });
+  show(<><Probe /><ActionDialog /></>);
+  await screen.findAllByText("loss 1");
+  button().focus();
+  await userEvent.keyboard("{Enter}");
+  await screen.findByRole("menuitem", { name: "Kill" });
+};
+
 /** A table whose rows change with each poll, and whose first trial moves down. */
 const table = async () => {
   let polls = 0;
@@ -98,5 +115,39 @@ describe("the menu of a row", () => {
     await userEvent.keyboard("{Escape}");
     await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
     await waitFor(isFocused);
+  });
+
+  it("gives the focus to the row that the keyboard reaches when its own row leaves the table", async () => {
+    await leavingTable();
+    await waitFor(() => expect(document.activeElement).toBe(screen.getByRole("menu")));
+    poll();
+    await screen.findAllByText("loss 2");
+    await waitFor(isClosed);
+    await waitFor(() => expect(document.activeElement).toBe(screen.getByText("loss 2").closest("tr")));
+  });
+
+  it("gives the focus to that row after the dialog of an action whose row has left the table", async () => {
+    await leavingTable();
+    await userEvent.keyboard("{ArrowDown}{Enter}");
+    await screen.findByRole("dialog");
+    poll();
+    await screen.findAllByText("loss 2");
+    await userEvent.keyboard("{Escape}");
+    await waitFor(() => expect(screen.queryByRole("dialog")).toBeNull());
+    await waitFor(() => expect(document.activeElement).toBe(screen.getByText("loss 2").closest("tr")));
+  });
+
+  it("leaves the focus where the user has put it meanwhile", async () => {
+    await table();
+    const other = screen.getByRole("button", { name: "Actions of trial 8" });
+    await userEvent.click(button());
+    await screen.findByRole("menuitem", { name: "Kill" });
+    await userEvent.keyboard("{Escape}");
+    await waitFor(isClosed);
+    await waitFor(isFocused);
+    other.focus();
+    poll();
+    await screen.findAllByText("loss 2");
+    expect(document.activeElement).toBe(screen.getByRole("button", { name: "Actions of trial 8" }));
   });
 });

@@ -1,8 +1,9 @@
 import { Menu, Portal } from "@chakra-ui/react";
-import { useRef, useState } from "react";
+import { useLayoutEffect, useRef, useState } from "react";
 
 import { Icon } from "../components/icons";
 import { type Action, ask, type Shortcut } from "./ask";
+import { entryOf, homeOf } from "./focusHome";
 
 interface Props {
   /** Name for screen readers: "Actions of host gpu-01". */
@@ -16,6 +17,20 @@ export const ActionsMenu = ({ label, actions, onDone }: Props) => {
   const [used, setUsed] = useState(false);
   const trigger = useRef<HTMLButtonElement>(null);
   const menu = useRef<HTMLDivElement>(null);
+  const hasFocus = () => {
+    const focused = document.activeElement;
+    return focused === trigger.current || menu.current?.contains(focused) === true;
+  };
+  useLayoutEffect(() => {
+    const home = homeOf(trigger.current);
+    return () => {
+      if (!hasFocus()) return;
+      // The row leaves the table, and its menu with it.
+      requestAnimationFrame(() => {
+        if (document.activeElement === document.body) entryOf(home)?.focus({ preventScroll: true });
+      });
+    };
+  }, [used]);
   if (actions.length === 0) return null;
   const more = <Icon name="more" />;
   const act = (chosen: string) => {
@@ -34,8 +49,7 @@ export const ActionsMenu = ({ label, actions, onDone }: Props) => {
   // Each key focuses the menu in the next frame. After a quick Escape it takes the focus from the button in this way, and
   // then leaves the document with it.
   const giveBack = () => {
-    const focused = document.activeElement;
-    if (focused === document.body || menu.current?.contains(focused) === true) trigger.current?.focus({ preventScroll: true });
+    if (document.activeElement === document.body || hasFocus()) trigger.current?.focus({ preventScroll: true });
   };
   return (
     <Menu.Root defaultOpen lazyMount onExitComplete={giveBack} onSelect={({ value }) => act(value)} unmountOnExit>

@@ -3,6 +3,7 @@ import { useSyncExternalStore } from "react";
 
 import { type IconName } from "../components/icons";
 import { type Question } from "../components/ConfirmDialog";
+import { homeOf } from "./focusHome";
 
 /** Something that a user can do, after a confirmation. */
 export interface Action {
@@ -36,6 +37,8 @@ interface Asked {
   onDone: () => void;
   /** Element that gets the focus afterwards. */
   from: Element | null;
+  /** Gets the focus if that element has left the document. */
+  home: HTMLElement | null;
 }
 
 let asked: Asked | null = null;
@@ -51,7 +54,7 @@ const put = (next: Asked | null) => {
  *
  * @param from gets the focus when the dialog closes
  */
-export const ask = (action: Action, onDone: () => void = () => undefined, from = document.activeElement): void => put({ action, onDone, from });
+export const ask = (action: Action, onDone: () => void = () => undefined, from = document.activeElement): void => put({ action, onDone, from, home: homeOf(from) });
 
 /** Close the dialog. */
 export const dismiss = (): void => put(null);

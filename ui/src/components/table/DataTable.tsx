@@ -1,6 +1,7 @@
 import { Box, chakra } from "@chakra-ui/react";
 import { type KeyboardEvent, memo, type ReactNode, startTransition, useCallback, useEffect, useRef, useState } from "react";
 
+import { FOCUS_HOME } from "../../actions/focusHome";
 import { type Rows } from "../../hooks/useRows";
 import { ErrorNotice } from "../ErrorNotice";
 import { Stale } from "../Stale";
@@ -142,6 +143,7 @@ export const DataTable = <R,>(props: Props<R>) => {
       <Stale stale={rows.stale}>
         <Box
           aria-busy={rows.loading}
+          {...FOCUS_HOME}
           data-testid="data-table"
           maxH={`${room}px`}
           onKeyDown={onKeyDown}

@@ -1,6 +1,7 @@
 import { Box } from "@chakra-ui/react";
 import { type FocusEvent, type KeyboardEvent, type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
 
+import { FOCUS_HOME } from "../../actions/focusHome";
 import { type Cluster, type Host } from "../../api/types";
 import { useRoom } from "../../components/table/useRoom";
 import { useVirtual } from "../../hooks/useVirtual";
@@ -84,6 +85,7 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
       <Box
         aria-label="Hosts"
         aria-rowcount={view === "rows" ? hosts.length + 1 : undefined}
+        {...FOCUS_HOME}
         data-testid="hosts"
         maxH={`${room}px`}
         onBlur={leave}
@@ -104,6 +106,7 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
         overflow="auto"
         ref={frame}
         role={view === "rows" ? "table" : "group"}
+        tabIndex={-1}
       >
         {view === "rows" ? (
           <Box bg="bg" borderBottomWidth={1} display="grid" fontSize="sm" fontWeight="medium" gap={3} position="sticky" px={2} py={2} role="row" style={{ gridTemplateColumns: ROW_COLUMNS }} top={0} zIndex={1}>
