@@ -27,7 +27,9 @@ class Prepared:
         self._on_save: Callable[[dict[str, Any]], None] | None = None
         self._on_load: Callable[[dict[str, Any]], None] | None = None
 
-    def watch(self, on_save: Callable[[dict[str, Any]], None], on_load: Callable[[dict[str, Any]], None]) -> None:
+    def watch(
+        self, on_save: Callable[[dict[str, Any]], None], on_load: Callable[[dict[str, Any]], None] | None
+    ) -> None:
         """Pass every state to these functions, which may change it, before it is saved and before it is loaded."""
         self._on_save = on_save
         self._on_load = on_load
@@ -126,6 +128,16 @@ class Prepared:
                     f"save_checkpoint takes whole tensors or DTensors, got {type(unwrap(item)).__name__} with {kind} "
                     f"parameters. {REMEDY}"
                 )
+
+    def form(self) -> str:
+        """Return a digest of the names and whole shapes of all parameters and buffers, in order."""
+        import hashlib
+
+        digest = hashlib.sha256()
+        for number, model in enumerate(self.models):
+            for name, value in bare(model).state_dict().items():
+                digest.update(f"{number} {plain_name(name)} {tuple(getattr(value, 'shape', ()))}\n".encode())
+        return digest.hexdigest()
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Load the saved state into every object.

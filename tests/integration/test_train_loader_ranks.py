@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
 
 from tests.support.ranks import run_ranks
@@ -151,31 +149,3 @@ def test_a_sharded_loader_with_uneven_ends_trains_everything_and_resumes_bit_equ
         assert begun[1] + resumed[1] == unbroken[1]
         assert len(begun[1]) == 4
         assert resumed[0] == unbroken[0], "the weights are equal bit for bit"
-
-
-FSDP = """
-    from torch.distributed.fsdp import fully_shard
-
-    if __name__ == "__main__":
-        import json
-        with dtrain.init() as ctx:
-            model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 2))
-            fully_shard(model)
-            optimizer = torch.optim.Adam(model.parameters(), 0.1)
-            try:
-                ctx.prepare(optimizer)
-                ctx.backward(model(torch.randn(8, 8)).pow(2).mean())
-                ctx.step(optimizer)
-                ctx.save_checkpoint(1)
-                found = "saved"
-            except dtrain.SetupError as error:
-                found = str(error)
-        print("found", json.dumps(found))
-"""
-
-
-def test_an_optimizer_of_a_sharded_model_is_refused_on_all_ranks(tmp_path):
-    ranks = run_ranks(trial_script(tmp_path, textwrap.dedent(FSDP)), tmp_path / "run", 2)
-    for rank in ranks:
-        assert said(rank).startswith("ctx.prepare takes objects with whole tensors, got Adam with DTensor parameters.")
-    assert not list(tmp_path.rglob("state.pt"))

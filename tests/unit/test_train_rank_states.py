@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from airflow_provider_dtrain.train.checkpoint import rank_states  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.saver import Saver  # noqa: E402
 from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
+from airflow_provider_dtrain.train.errors import CheckpointError  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
 from airflow_provider_dtrain.train.prepared import Prepared  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
@@ -124,3 +125,14 @@ def test_any_difference_between_states_is_seen(values):
     first, second = values
     assert [set(states) for states in apart(first, second)] == [{0}, {0}]
     assert apart(first, copy.deepcopy(first)) == [{}, {}]
+
+
+def test_models_that_differ_between_the_ranks_are_refused_at_the_first_save(tmp_path):
+    def body(distributed):
+        stage = torch.nn.Linear(2, 2 + distributed.rank)
+        saver(distributed, tmp_path, stage).save(1, {}, {})
+
+    results = in_ranks(3, body)
+    assert all(isinstance(error, CheckpointError) for error in results)
+    assert "those of rank 1 have other names or shapes than those of rank 0" in str(results[2])
+    assert "ctx.checkpoint(step)" in str(results[0])

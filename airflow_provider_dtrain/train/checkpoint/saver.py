@@ -81,6 +81,8 @@ class Saver:
         self._background = Background()
         self._rank_files = RankFiles(distributed, self._storage_config)
         self._swept = False
+        #: The ranks have compared the form of their models.
+        self._compared = False
         #: Rank 0 alone reads and writes.
         self._storage: storage.Storage | None = None
         self._lock: FolderLock | None = None
@@ -110,6 +112,7 @@ class Saver:
         self._finish_previous()
         self._claim()
         self._prepared.refuse_old_shards()
+        self._refuse_other_forms()
         others = self._prepared.other_states()
         apart = rank_states.gather(self._distributed, others)
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
@@ -133,6 +136,20 @@ class Saver:
             self._deliver(file if plan.parts else None)
             return None
         return self._write_in_background(step, taken, file, plan, {**self._facts(), **facts}, is_sharded=is_sharded)
+
+    def _refuse_other_forms(self) -> None:
+        """Raise at the first save when the ranks have different models, because only those of rank 0 are saved."""
+        if self._compared:
+            return
+        self._compared = True
+        forms = self._distributed.allgather(self._prepared.form())
+        other = next((rank for rank, form in enumerate(forms) if form != forms[0]), None)
+        if other is not None:
+            raise CheckpointError(
+                f"ctx.save_checkpoint takes the same models on all ranks, but those of rank {other} have other names "
+                "or shapes than those of rank 0, as with pipeline parallelism. Keep them out of ctx.prepare, and save "
+                "the files of each rank with ctx.checkpoint(step)."
+            )
 
     def _state(self, others: list[Any], counters: Mapping[str, int], *, is_chief: bool) -> dict[str, Any]:
         """Return the state to save. On other ranks than rank 0, only its sharded tensors count."""
@@ -415,11 +432,11 @@ class Saver:
         warm_start.refuse_other_optimizers(prepared.optimizers, saved[1], name)
         if not prepared.has_load_callback:
             prepared.refuse_other_numbers(skeleton)
-        targets = Targets(source)
+        targets = Targets(source, in_place=not prepared.has_load_callback)
         others = skeleton.get("others", [])
         mine = prepared.others_as_saved(skeleton.get("names") or {}, len(others))
         state = {
-            "models": targets.models(prepared.models, saved[0], in_place=not prepared.has_load_callback),
+            "models": targets.models(prepared.models, saved[0]),
             "optimizers": targets.optimizers(prepared.optimizers, saved[1]),
             "others": targets.others(mine, others),
             "sharded_gradients": targets.gradients(

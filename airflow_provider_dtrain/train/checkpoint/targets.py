@@ -16,12 +16,15 @@ from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
 class Targets:
     """Builds states from skeletons, and collects the tensors in them that have to be loaded.
 
-    Tensors of models are loaded in place, those of optimizers into tensors of their own, sharded as the parameters.
-    So no rank holds a second copy of its state.
+    Tensors of models are loaded in place, and those of optimizers into new tensors, sharded as the parameters, unless
+    the optimizer has them already. So no rank holds a second copy of its state.
+
+    :param in_place: False: load copies only, because a callback may change the state before it is loaded
     """
 
-    def __init__(self, source: TensorSource) -> None:
+    def __init__(self, source: TensorSource, *, in_place: bool = True) -> None:
         self._source = source
+        self._in_place = in_place
         #: Keys, and the tensors that get their numbers.
         self.wanted: list[tuple[str, Any]] = []
         self._plain: dict[str, Any] = {}
@@ -30,27 +33,24 @@ class Targets:
         """Return a state with new tensors on the CPU."""
         return fill(skeleton, self._new)
 
-    def models(self, models: Sequence[Any], saved: Sequence[Mapping[str, Any]], *, in_place: bool) -> list[Any]:
-        """Return the states of models that have the same names and shapes.
+    def models(self, models: Sequence[Any], saved: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Return the states of models that have the same names and shapes."""
+        return [self._model(bare(model), skeleton) for model, skeleton in zip(models, saved)]
 
-        :param in_place: load into the models themselves; False: into copies, which ``load_state_dict`` copies from
-        """
-        return [self._model(bare(model), skeleton, in_place) for model, skeleton in zip(models, saved)]
-
-    def _model(self, model: Any, saved: Mapping[str, Any], in_place: bool) -> Any:
+    def _model(self, model: Any, saved: Mapping[str, Any]) -> Any:
         state: OrderedDict[str, Any] = OrderedDict()
         mine = model.state_dict()
         by_name = {plain_name(name): value for name, value in saved.items()}
         for name, value in mine.items():
             skeleton = by_name[plain_name(name)]
             key = key_of(skeleton)
-            state[name] = self.plain(skeleton) if key is None else self._in(name, key, value, in_place)
+            state[name] = self.plain(skeleton) if key is None else self._in(name, key, value)
         versions = {plain_name(name): entry for name, entry in getattr(saved, "_metadata", {}).items()}
         known: Mapping[str, Any] = getattr(mine, "_metadata", {})
         state._metadata = {name: versions.get(plain_name(name), entry) for name, entry in known.items()}  # type: ignore[attr-defined]
         return state
 
-    def _in(self, name: str, key: str, value: Any, in_place: bool) -> Any:
+    def _in(self, name: str, key: str, value: Any) -> Any:
         """Return the tensor of a model, or a copy of its form."""
         import torch
 
@@ -59,7 +59,7 @@ class Targets:
                 f"{name} of the model must have memory, but is on the meta device. Call "
                 "model.to_empty(device=ctx.device) before ctx.restore_checkpoint()."
             )
-        target = value.detach() if in_place else torch.empty_like(value)
+        target = value.detach() if self._in_place else torch.empty_like(value)
         self.wanted.append((key, target))
         return target
 
@@ -95,7 +95,7 @@ class Targets:
     def _fits(self, tensor: Any, key: str) -> bool:
         import torch
 
-        if not isinstance(tensor, torch.Tensor) or tensor.is_meta:
+        if not self._in_place or not isinstance(tensor, torch.Tensor) or tensor.is_meta:
             return False
         return tuple(tensor.shape) == self._source.shape(key) and tensor.dtype == self._source.dtype(key)
 

@@ -26,7 +26,7 @@ def load_weights(models: Sequence[Any], skeleton: Mapping[str, Any], source: Ten
     saved = skeleton.get("models", [])
     refuse_other_models(models, saved, source, name)
     targets = Targets(source)
-    states = targets.models(models, saved, in_place=True)
+    states = targets.models(models, saved)
     source.load(targets.wanted)
     for model, state in zip(models, states):
         bare(model).load_state_dict(state)

@@ -101,7 +101,8 @@ class Trainer:
         self._state.sharing = self._shares.sharing.value
         self._validator = Validator(trial, context, self._callbacks)
         self._geometry = self._measure()
-        ctx._prepared.watch(self._on_save, self._on_load)
+        changes = self._callbacks.has("on_checkpoint_load_start")
+        ctx._prepared.watch(self._on_save, self._on_load if changes else None)
         ctx.prepare(self._state)
         seeding.seed_everything(seeding.derive(ctx.seed, "rank", self._rank))
         for model in context.models:
