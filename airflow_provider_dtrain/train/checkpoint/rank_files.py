@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.checkpoint import storage
 from airflow_provider_dtrain.train.checkpoint.save_plan import file_name
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
 
 #: Rank 0 waits for the files of the other ranks at most as long as for a large upload.
 LIMIT_S = 6 * 3600
@@ -49,12 +49,15 @@ class RankFiles:
         self._number = 0
         self._group: Any = None
 
-    def begin(self, begun: Path | str | None) -> Begun:
+    def begin(self, begun: Path | str | None) -> Begun | None:
         """Agree on who sees the place of a new checkpoint. Called by all ranks.
 
-        :param begun: return value of ``Storage.begin``, on rank 0
+        :param begun: return value of ``Storage.begin``, on rank 0; None there: the storage rejects the checkpoint
+        :return: None if the storage rejects the checkpoint
         """
-        place, inode = self._distributed.broadcast((str(begun), _inode(begun)) if begun is not None else None)
+        place, inode = self._distributed.broadcast((None if begun is None else str(begun), _inode(begun)))
+        if place is None:
+            return None
         seeing = self._distributed.allgather(storage.is_url(place) or _inode(place) == inode)
         if not all(seeing) and self._group is None:
             self._group = self._distributed.new_group()
@@ -64,7 +67,7 @@ class RankFiles:
     def deliver(self, begun: Begun, content: TensorFile) -> None:
         """Write this rank's file, or send it to rank 0. Runs in the background of a rank other than 0.
 
-        :raises CheckpointError: it cannot be written
+        :raises CheckpointStorageError: it cannot be written
         """
         rank = self._distributed.get_rank()
         if not begun.seeing[rank]:
@@ -76,14 +79,15 @@ class RankFiles:
         except BaseException as error:
             words = f"{type(error).__name__}: {error}"[:1000]
             self._distributed.post(_key(begun, rank), json.dumps({"error": words}))
-            raise CheckpointError(f"Rank {rank} cannot write its part of a checkpoint to {place}: {words}") from error
+            message = f"Rank {rank} cannot write its part of a checkpoint to {place}: {words}"
+            raise CheckpointStorageError(message) from error
         self._distributed.post(_key(begun, rank), json.dumps(answer))
 
     def collect(self, begun: Begun, ranks: Sequence[int]) -> dict[str, Any]:
         """Return name, size and sha256 of the other ranks' files, once they are durable. Runs on rank 0.
 
         :param ranks: ranks with a file
-        :raises CheckpointError: a rank could not write its file
+        :raises CheckpointStorageError: a rank could not write its file
         """
         others = [rank for rank in ranks if rank]
         files = {file_name(rank): self._receive(begun, rank) for rank in others if not begun.seeing[rank]}
@@ -98,7 +102,7 @@ class RankFiles:
         self._distributed.forget(key)
         answer = json.loads(text)
         if "error" in answer:
-            raise CheckpointError(f"Rank {rank} cannot write its part of the checkpoint: {answer['error']}")
+            raise CheckpointStorageError(f"Rank {rank} cannot write its part of the checkpoint: {answer['error']}")
         return dict(answer)
 
     def _send(self, content: TensorFile) -> None:

@@ -165,7 +165,7 @@ class Saver:
     def _deliver(self, file: TensorFile | None) -> None:
         """Write this rank's file in the background. Runs on other ranks than rank 0."""
         begun = self._rank_files.begin(None)
-        if file is not None:
+        if file is not None and begun is not None:
             self._background.start("dtrain-checkpoint", partial(self._rank_files.deliver, begun, file))
 
     def _write_in_background(
@@ -187,15 +187,29 @@ class Saver:
             contents[save_plan.file_name(0)] = file
         others: dict[str, Any] = {}
         if is_sharded:
-            self._sweep(self._storage)
-            place = self._storage.begin(where, step)
-            begun = self._rank_files.begin(place)
-            others = {"begun": place, "more": partial(self._rank_files.collect, begun, plan.ranks)}
+            others = self._begin(where, step, plan.ranks)
         write = partial(self._storage.write, where, step, contents, facts, **others)
         # The parts of other ranks are collected once.
         pauses_s = () if is_sharded else RETRY_AFTER_S
         self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write, pauses_s))
         return where
+
+    def _begin(self, where: Any, step: int, ranks: Sequence[int]) -> dict[str, Any]:
+        """Return what the storage needs for the files of other ranks. Called by rank 0 while the others deliver.
+
+        :param ranks: ranks with a file
+        """
+        assert self._storage is not None
+        try:
+            self._sweep(self._storage)
+            place = self._storage.begin(where, step)
+        except Exception as error:
+            # The other ranks wait. The error is that of the save, which runs in the background.
+            self._rank_files.begin(None)
+            return {"more": partial(_fail, error)}
+        begun = self._rank_files.begin(place)
+        assert begun is not None
+        return {"begun": place, "more": partial(self._rank_files.collect, begun, ranks)}
 
     def stage(self, step: int) -> Path | None:
         """Return a new folder for files on rank 0, None if checkpoints are switched off. Waits for the previous save.
@@ -480,6 +494,10 @@ class Saver:
         if isinstance(where, Path) and root is not None and root in where.parents:
             return str(where.relative_to(root))
         return str(where)
+
+
+def _fail(error: Exception) -> dict[str, Any]:
+    raise error
 
 
 def _tried(write: Callable[[], disk.Checkpoint], pauses_s: Sequence[float]) -> disk.Checkpoint:
