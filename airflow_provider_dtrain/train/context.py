@@ -14,9 +14,9 @@ from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context_exit import Ending
 from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
-from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
 from airflow_provider_dtrain.train.data.device import mover
-from airflow_provider_dtrain.train.data.loader import BatchCounter, Loader, Progress, validation_loader
+from airflow_provider_dtrain.train.data.loader import BatchCounter, Progress
+from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader
 from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
@@ -103,7 +103,7 @@ class Context(Ending):
         self.stepped = False
         self._counter = BatchCounter(progress)
         self._schedules = Schedules()
-        self._datasets = DatasetComparison(distributed)
+        self._loaders = ScriptLoaders(distributed, seed)
         self._files = FileCheckpoints(env, distributed, saver)
         self._pace: Pace | None = None
 
@@ -247,65 +247,70 @@ class Context(Ending):
 
     def loader(
         self,
-        dataset: Any,
+        data: Any,
         *,
         batch_size: int | None = None,
-        shuffle: bool = True,
+        shuffle: bool | None = None,
         drop_last: bool = False,
         max_batches: int | None = None,
         **options: Any,
     ) -> Loader:
         """Return this rank's part of one epoch of training data, from the restored position on.
 
-        Global batch ``b`` of an epoch holds the same samples with any number of slots.
+        Global batch ``b`` of an epoch holds the same samples with any number of slots. A data set with a sampler, an
+        iterable data set or a ready loader is used as in a trial class, see "Which loaders are cut" in
+        docs/training/trial-class.md. Then, all ranks make this call.
 
-        :param dataset: map-style, with a length; the whole data set on each rank
+        :param data: a map-style data set, the whole one on each rank; an iterable data set; or a ready DataLoader
         :param batch_size: samples per rank and step; default: :attr:`per_slot_batch_size`
-        :param shuffle: shuffle by the trial's seed, in a new order each epoch
+        :param shuffle: shuffle a map-style data set by the trial's seed, in a new order each epoch; default: true
         :param drop_last: drop a smaller last batch. Otherwise it is divided evenly, and at most ``slots - 1`` samples
             occur twice
-        :param max_batches: length of an epoch in batches; default: the whole data set
-        :param options: options of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``pin_memory``
-        :raises SetupError: the data set differs between the ranks
+        :param max_batches: length of an epoch in batches; default: all data
+        :param options: options of ``torch.utils.data.DataLoader``, e.g. ``num_workers``, ``collate_fn``, ``sampler``
+        :raises SetupError: the data differs between the ranks, or cannot be divided between them
         """
         self._progress.has_loader = True
-        loader = Loader(
-            dataset,
-            self._progress,
-            seed=self.seed,
-            rank=self.distributed.get_rank(),
-            size=self.distributed.get_size(),
-            per_slot=batch_size or self.per_slot_batch_size,
+        shares = self._loaders.shares(
+            data,
+            "ctx.loader",
+            "training",
+            per_slot=lambda: self.per_slot_batch_size,
+            batch_size=batch_size,
             shuffle=shuffle,
             drop_last=drop_last,
-            max_batches=max_batches,
+            limit=max_batches,
             options=options,
+        )
+        return Loader(
+            shares,
+            self._progress,
+            ranks=self.distributed.get_size(),
             timings=self._timings,
             on_last=self._gradients.announce_last,
             leaves=self._sees_stop,
         )
-        self._datasets.refuse_part(dataset, "ctx.loader", "training")
-        return loader
 
-    def validation_loader(self, dataset: Any, *, batch_size: int | None = None, **options: Any) -> Any:
+    def validation_loader(self, data: Any, *, batch_size: int | None = None, **options: Any) -> ValidationLoader:
         """Return this rank's share of validation data, in order. Each sample is on exactly one rank.
 
         Shares may differ by one sample, so pass their size to :meth:`report_validation` as ``weight``. Call a model
         with buffers (batch norm) as ``dtrain.unwrap(model)`` here: DistributedDataParallel exchanges buffers in each
         call, and would wait for a rank that has no batch left.
 
-        :param dataset: map-style, with a length; the whole data set on each rank
-        :raises SetupError: the data set differs between the ranks
+        :param data: as for :meth:`loader`
+        :raises SetupError: the data differs between the ranks, or cannot be divided between them
         """
-        loader = validation_loader(
-            dataset,
-            rank=self.distributed.get_rank(),
-            size=self.distributed.get_size(),
-            per_slot=batch_size or self.per_slot_batch_size,
+        shares = self._loaders.shares(
+            data,
+            "ctx.validation_loader",
+            "validation",
+            per_slot=lambda: self.per_slot_batch_size,
+            batch_size=batch_size,
+            shuffle=None,
             options=options,
         )
-        self._datasets.refuse_part(dataset, "ctx.validation_loader", "validation")
-        return loader
+        return ValidationLoader(shares)
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the remaining epochs, up to ``count - 1``. The first may be a restored, partly trained epoch.

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.torch
 SHARES = """
     import itertools, json, random
     from torch.utils import data as td
-    from airflow_provider_dtrain.train.trial.dataloader import Shares
+    from airflow_provider_dtrain.train.data.shares import Shares
 
     class Numbers(td.Dataset):
         def __len__(self): return 33

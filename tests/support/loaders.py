@@ -9,7 +9,7 @@ from torch.utils import data as td
 from torch.utils.data.distributed import DistributedSampler
 
 from airflow_provider_dtrain.train import pytorch
-from airflow_provider_dtrain.train.trial.dataloader import Shares
+from airflow_provider_dtrain.train.data.shares import Shares
 from tests.support.rank_threads import in_ranks
 
 COUNT = 32

@@ -8,18 +8,13 @@ import pickle
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.data.loader import (
-    Loader,
-    Progress,
-    SeededBatches,
-    permutation,
-    rank_batches,
-    validation_loader,
-)
+from airflow_provider_dtrain.train.data.loader import Progress, SeededBatches, permutation, rank_batches
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.search.stop_criteria import epochs_done
 
 torch = pytest.importorskip("torch")
+from tests.support.script_loaders import training_loader, validation_part  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 
@@ -65,8 +60,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 def loader(progress, length=10, **changes):
     """Return a loader of one rank with global batches of 4."""
-    options = {"seed": 5, "rank": 0, "size": 1, "per_slot": 4, "shuffle": True, "drop_last": False}
-    return Loader(list(range(length)), progress, max_batches=None, options={}, **{**options, **changes})
+    return training_loader(list(range(length)), progress, **{"seed": 5, **changes})
 
 
 def as_lists(batches):
@@ -131,15 +125,17 @@ def test_a_position_saved_before_the_restored_passes_began_is_kept():
 
 
 def test_a_dataset_without_a_length_is_refused_by_name():
-    with pytest.raises(SetupError, match="generator has no length"):
-        Loader((i for i in range(3)), Progress(), seed=0, rank=0, size=1, per_slot=1, shuffle=False, drop_last=False,
-               max_batches=None, options={})  # fmt: skip
+    class Endless(torch.utils.data.Dataset):
+        pass
+
+    with pytest.raises(SetupError, match="Endless has no length"):
+        training_loader(Endless(), Progress())
+    with pytest.raises(SetupError, match="got generator. Wrap a generator in a class"):
+        training_loader((i for i in range(3)), Progress())
 
 
 def test_validation_gives_each_sample_to_exactly_one_rank():
-    parts = [
-        sum(as_lists(validation_loader(list(range(11)), rank=r, size=3, per_slot=2, options={})), []) for r in range(3)
-    ]
+    parts = [sum(as_lists(validation_part(list(range(11)), rank=r, size=3, per_slot=2)), []) for r in range(3)]
     assert sorted(sum(parts, [])) == list(range(11))
 
 
@@ -147,7 +143,7 @@ def test_loading_data_draws_nothing_from_the_global_generator():
     torch.manual_seed(1)
     before = torch.get_rng_state()
     list(loader(Progress()))
-    list(validation_loader(list(range(5)), rank=0, size=1, per_slot=2, options={}))
+    list(validation_part(list(range(5)), per_slot=2))
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -169,8 +165,7 @@ def mark(_):
 def test_attributes_that_a_worker_sets_are_those_of_the_data_set():
     data = Marked(range(4))
     data.old = 1
-    batches = Loader(data, Progress(), seed=1, rank=0, size=1, per_slot=4, shuffle=False, drop_last=False,
-                     max_batches=None, options={"num_workers": 1, "worker_init_fn": mark})  # fmt: skip
+    batches = training_loader(data, Progress(), shuffle=False, options={"num_workers": 1, "worker_init_fn": mark})
     assert as_lists(batches) == [[1, 1, 1, 1]]
 
 

@@ -10,7 +10,8 @@ from torch.distributed import HashStore  # noqa: E402
 from torch.utils.data import Subset, TensorDataset  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison, description  # noqa: E402
+from airflow_provider_dtrain.train.data.dataset_comparison import description  # noqa: E402
+from airflow_provider_dtrain.train.data.script_loaders import ScriptLoaders  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
@@ -27,10 +28,10 @@ def loaders(tmp_path):
         alone = ctx.distributed
         for rank in range(SIZE):
             distributed = Distributed(Environment(rank=rank, world_size=SIZE), store=store)
-            contexts.append((distributed, DatasetComparison(distributed)))
+            contexts.append((distributed, ScriptLoaders(distributed, 1)))
 
         def make(rank, method, dataset):
-            ctx.distributed, ctx._datasets = contexts[rank]
+            ctx.distributed, ctx._loaders = contexts[rank]
             return getattr(ctx, method)(dataset, batch_size=4)
 
         yield make

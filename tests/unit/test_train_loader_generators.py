@@ -17,10 +17,11 @@ from torch.utils import data as td  # noqa: E402
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
-from airflow_provider_dtrain.train.data.loader import Loader, Pass, Progress  # noqa: E402
-from airflow_provider_dtrain.train.trial.dataloader import Shares  # noqa: E402
+from airflow_provider_dtrain.train.data.loader import Pass, Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
+from tests.support.script_loaders import training_loader  # noqa: E402
 
 SHUFFLES = {
     "python": lambda: random.sample(range(COUNT), COUNT),
@@ -232,9 +233,7 @@ def test_the_ranks_draw_other_numbers_from_a_data_set_with_a_generator():
 def test_a_script_resumes_with_the_numbers_of_its_data_sets_own_generator():
     def batches(start):
         progress = Progress(passes=[], restored=[Pass(start)], in_epochs=True)
-        loader = Loader(Augmented(), progress, seed=5, rank=0, size=1, per_slot=4, shuffle=True, drop_last=False,
-                        max_batches=None, options={})  # fmt: skip
-        return [batch.tolist() for batch in loader]
+        return [batch.tolist() for batch in training_loader(Augmented(), progress, seed=5)]
 
     assert batches(12) == batches(0)[3:]
 

@@ -15,7 +15,7 @@ from torch.utils import data as td  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing, repetitions  # noqa: E402
-from airflow_provider_dtrain.train.trial.dataloader import Shares  # noqa: E402
+from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from tests.support.loaders import COUNT, SHARDED, Drawn, Numbers, flat, own_part, trained, validated  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 

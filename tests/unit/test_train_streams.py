@@ -18,7 +18,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
-from airflow_provider_dtrain.train.trial.dataloader import Shares  # noqa: E402
+from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained, validated  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 from tests.support.small_trial import Kept, Small, digest  # noqa: E402

@@ -9,7 +9,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from airflow_provider_dtrain.train.checkpoint import warm_start  # noqa: E402
-from airflow_provider_dtrain.train.data.loader import Loader, Progress, validation_loader  # noqa: E402
+from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.script_loaders import ScriptLoaders  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import (  # noqa: E402
@@ -22,25 +23,27 @@ from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # 
 from airflow_provider_dtrain.train.initialization import _checkpoint_place  # noqa: E402
 from airflow_provider_dtrain.train.reports.console import say_done, say_validation, say_where  # noqa: E402
 from airflow_provider_dtrain.train.reports.reducers import Reducers  # noqa: E402
+from tests.support.script_loaders import training_loader  # noqa: E402
 
 pytestmark = pytest.mark.torch
 CPU = torch.device("cpu")
 
 
 def loader(dataset, **changes):
-    options = {"seed": 1, "rank": 0, "size": 1, "per_slot": 4, "shuffle": True, "drop_last": False, "max_batches": None}
-    return Loader(dataset, Progress(), **{**options, **changes}, options={})
+    return training_loader(dataset, Progress(), **changes)
 
 
 def test_data_without_samples_is_refused_before_training():
     with pytest.raises(EmptyLoaderError, match=r"training data has no samples: len\(list\) is 0"):
         loader([])
     with pytest.raises(EmptyLoaderError, match="validation data has no samples"):
-        validation_loader([], rank=0, size=1, per_slot=4, options={})
+        ScriptLoaders(Distributed(Environment()), 1).shares(
+            [], "ctx.validation_loader", "validation", per_slot=lambda: 4, batch_size=None, shuffle=None, options={}
+        )
 
 
 def test_data_smaller_than_a_batch_that_is_left_out_is_refused():
-    with pytest.raises(EmptyLoaderError, match="3 samples, a global batch takes 4, and drop_last"):
+    with pytest.raises(EmptyLoaderError, match=r"no batch \(3 samples\). A batch of all 1 slots takes 4"):
         loader([1, 2, 3], drop_last=True)
     assert len(loader([1, 2, 3])) == 1
 

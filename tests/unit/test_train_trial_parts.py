@@ -18,11 +18,12 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.data.device import move  # noqa: E402
+from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.durations import Geometry, Length, Position  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.reports.reducers import Reducer, combine, partial  # noqa: E402
-from airflow_provider_dtrain.train.trial.dataloader import DataLoader, Shares, batch_length  # noqa: E402
+from airflow_provider_dtrain.train.trial.dataloader import DataLoader, batch_length  # noqa: E402
 
 
 def shares(make, size):

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
-from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
-from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.errors import EmptyLoaderError
 from airflow_provider_dtrain.train.process.seeding import derive, seed_everything
-from airflow_provider_dtrain.train.reports.timings import Timings
 
 
 @dataclass
@@ -144,139 +142,6 @@ def rank_batches(
         yield list(batch[rank * share : (rank + 1) * share])
 
 
-class Loader:
-    """One epoch of training data for one rank, from the restored position on.
-
-    Iterate it once per epoch. Samples are shuffled by the trial's seed and the number of the epoch.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        progress: Progress,
-        *,
-        seed: int,
-        rank: int,
-        size: int,
-        per_slot: int,
-        shuffle: bool,
-        drop_last: bool,
-        max_batches: int | None,
-        options: dict[str, Any],
-        timings: Timings | None = None,
-        on_last: Callable[[], None] | None = None,
-        leaves: Callable[[], bool] | None = None,
-    ) -> None:
-        refuse_loader(dataset, options, "ctx.loader")
-        if not hasattr(dataset, "__len__"):
-            raise SetupError(
-                f"{type(dataset).__name__} has no length, so it cannot be sharded by index. Use a map-style dataset, "
-                "or shard an iterable one by ctx.distributed.get_rank() in your own loader."
-            )
-        refuse_empty(dataset, "training")
-        self.dataset = dataset
-        self._progress = progress
-        self._seed = seed
-        self._rank = rank
-        self._size = size
-        self._per_slot = per_slot
-        self._shuffle = shuffle
-        self._drop_last = drop_last
-        self._max_batches = max_batches
-        self._options = options
-        self._timings = timings or Timings()
-        #: Called before the last batch of the last epoch is handed out.
-        self._on_last = on_last
-        #: Whether the epoch must end before its next batch. Called inside ``ctx.epochs`` only.
-        self._leaves = leaves if progress.in_epochs else None
-        if max_batches is not None and max_batches < 1:
-            raise EmptyLoaderError(
-                f"max_batches must be 1 or more, got {max_batches}: no batch is left. Leave it out to take all data."
-            )
-        if not len(self):
-            raise EmptyLoaderError(
-                f"The training data has {len(dataset)} samples, a global batch takes {per_slot * size}, and drop_last "
-                "drops smaller ones: no batch is left. Use drop_last=False or a smaller batch size."
-            )
-
-    def __len__(self) -> int:
-        """Return the number of batches of a whole epoch."""
-        whole = self._per_slot * self._size
-        length = len(self.dataset)
-        count = length // whole if self._drop_last else -(-length // whole)
-        return count if self._max_batches is None else min(count, self._max_batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        current = self._progress.begin_pass()
-        if current.finished:
-            return
-        loader = self._torch_loader(current.samples)
-        left = len(loader)
-        HERE.now = DATA
-        try:
-            for batch in self._timings.batches(loader):
-                HERE.now = COMPUTE
-                if left == 1 and self._on_last is not None and self._progress.last_epoch:
-                    self._on_last()
-                left -= 1
-                # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
-                current.samples += self._per_slot * self._size
-                self._progress.handed += 1
-                yield batch
-                if left and self._leaves is not None and self._leaves():
-                    return
-                HERE.now = DATA
-            HERE.now = COMPUTE
-        finally:
-            # Also when the loop does not ask for a further batch, e.g. behind a shorter loader in zip().
-            current.finished = current.finished or not left
-
-    def _torch_loader(self, start: int) -> Any:
-        epoch = self._progress.epoch
-        length = len(self.dataset)
-        order: Sequence[int] = permutation(length, self._seed, epoch) if self._shuffle else range(length)
-        if self._max_batches is not None:
-            order = order[: self._max_batches * self._per_slot * self._size]
-        batches = rank_batches(
-            order, start=start, per_slot=self._per_slot, rank=self._rank, size=self._size, drop_last=self._drop_last
-        )
-        return torch_loader(
-            self.dataset,
-            list(batches),
-            derive(self._seed, "loader", epoch, self._rank),
-            start // (self._per_slot * self._size),
-            self._options,
-        )
-
-
-def refuse_loader(dataset: Any, options: Mapping[str, Any], call: str) -> None:
-    """Raise when a script passes a data loader, or an option that would choose the samples.
-
-    :param call: name of the method, for the message
-    :raises SetupError: says what to pass instead
-    """
-    import torch.utils.data as torch_data
-
-    if isinstance(dataset, torch_data.DataLoader):
-        kept = ", ".join(f"{name}=..." for name in ("num_workers", "collate_fn"))
-        raise SetupError(
-            f"{call} takes a data set, got a {type(dataset).__name__}. Pass its data set and its options: "
-            f"{call}(loader.dataset, batch_size=..., {kept}). A loader with a sampler of its own works in a trial "
-            "class, or in a loop over it without ctx.loader."
-        )
-    if isinstance(dataset, torch_data.IterableDataset):
-        raise SetupError(
-            f"{call} takes a map-style data set, got the iterable {type(dataset).__name__}, which has no indices to "
-            "shard by. Give each rank its part (ctx.distributed.get_rank()) in your own loader."
-        )
-    refused = sorted({"sampler", "batch_sampler", "generator"} & set(options))
-    if refused:
-        raise SetupError(
-            f"{call} chooses the samples of each rank itself, got {', '.join(refused)}. Remove the option; "
-            "shuffle=False keeps the order of the data set. A loader with a sampler of its own works in a trial class."
-        )
-
-
 def refuse_empty(dataset: Any, what: str) -> None:
     """Raise when a data set has no samples.
 
@@ -367,16 +232,3 @@ def torch_loader(
     if not collates:
         return DataLoader(dataset, batch_size=None, sampler=batches, generator=generator, **options)
     return DataLoader(dataset, batch_sampler=batches, generator=generator, **options)
-
-
-def validation_loader(dataset: Any, *, rank: int, size: int, per_slot: int, options: dict[str, Any]) -> Any:
-    """Return a DataLoader over this rank's samples, in order. Each sample is on exactly one rank."""
-    refuse_loader(dataset, options, "ctx.validation_loader")
-    refuse_empty(dataset, "validation")
-    import torch
-    from torch.utils.data import DataLoader, Subset
-
-    shard = Subset(dataset, range(rank, len(dataset), size))
-    # Its own generator, so that validation does not change the training after it.
-    generator = torch.Generator().manual_seed(0)
-    return DataLoader(shard, batch_size=per_slot, shuffle=False, generator=generator, **options)

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any
 
 from airflow_provider_dtrain.train.data.device import move as move_batch
+from airflow_provider_dtrain.train.data.shares import Shares
 from airflow_provider_dtrain.train.durations import Geometry, Length, Position
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process import seeding
@@ -17,7 +18,6 @@ from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial, check_training
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTrialContext
-from airflow_provider_dtrain.train.trial.dataloader import Shares
 from airflow_provider_dtrain.train.trial.metrics import BatchMetrics, means
 from airflow_provider_dtrain.train.trial.state import TrialState
 from airflow_provider_dtrain.train.trial.validation import Validator

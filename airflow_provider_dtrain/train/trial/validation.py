@@ -12,6 +12,7 @@ import torch
 
 from airflow_provider_dtrain.train.data.device import move
 from airflow_provider_dtrain.train.data.index_source import sampler_parts
+from airflow_provider_dtrain.train.data.shares import Shares
 from airflow_provider_dtrain.train.errors import MetricError, TrialClassError
 from airflow_provider_dtrain.train.process.heartbeat import HERE, VALIDATION
 from airflow_provider_dtrain.train.reports import reducers
@@ -19,7 +20,7 @@ from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial, evaluates_batches
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
-from airflow_provider_dtrain.train.trial.dataloader import DataLoader, Shares
+from airflow_provider_dtrain.train.trial.dataloader import DataLoader
 from airflow_provider_dtrain.train.trial.metrics import read_column
 
 log = logging.getLogger(__name__)

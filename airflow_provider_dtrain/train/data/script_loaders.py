@@ -1,0 +1,237 @@
+"""Data loaders of a training script: a data set or a ready loader, divided between the ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
+from airflow_provider_dtrain.train.data.loader import Progress, refuse_empty
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.reports.timings import Timings
+
+
+class ScriptLoaders:
+    """Makes the shares of the data that a script passes to ``ctx.loader`` and ``ctx.validation_loader``.
+
+    A map-style data set is cut without an exchange between the ranks. For everything else, all ranks make the call.
+    """
+
+    def __init__(self, distributed: Distributed, seed: int) -> None:
+        self._distributed = distributed
+        self._seed = seed
+        self._datasets = DatasetComparison(distributed)
+        #: Ready loaders whose indices were compared. The loader is held, so that no other one gets its id.
+        self._ready: dict[tuple[int, str, int | None], tuple[Any, Any]] = {}
+
+    def shares(
+        self,
+        data: Any,
+        call: str,
+        what: str,
+        *,
+        per_slot: Callable[[], int],
+        batch_size: int | None,
+        shuffle: bool | None,
+        drop_last: bool = False,
+        limit: int | None = None,
+        options: Mapping[str, Any],
+    ) -> Any:
+        """Return the shares of a data set or of a ready loader.
+
+        :param call: name of the method, for messages
+        :param what: ``training`` or ``validation``
+        :param per_slot: returns the batch size of the configuration
+        :param shuffle: None: shuffle for training, where the library chooses the order
+        :param limit: largest number of batches per epoch
+        :raises SetupError: the data cannot be divided, or has options that it cannot have
+        """
+        # Imported here, because the library must be importable without torch.
+        from torch.utils import data as torch_data
+
+        if limit is not None and limit < 1:
+            raise EmptyLoaderError(
+                f"max_batches must be 1 or more, got {limit}: no batch is left. Leave it out to take all data."
+            )
+        ready = getattr(data, "torch_loader", data)
+        is_set = isinstance(data, torch_data.Dataset) or hasattr(data, "__getitem__")
+        if isinstance(ready, torch_data.DataLoader) or not is_set:
+            given = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last or None, **options}
+            refused = {name for name, value in given.items() if value is not None}
+            return self._of_loader(data, call, what, limit, refused)
+        chosen = {"batch_size": batch_size or per_slot(), "drop_last": drop_last, **options}
+        if isinstance(data, torch_data.IterableDataset):
+            if shuffle:
+                raise SetupError(
+                    f"{call} cannot shuffle the iterable data set {type(data).__name__}. Leave shuffle out, and "
+                    "shuffle in its __iter__."
+                )
+            return self._made(torch_data.DataLoader(data, **chosen), what, limit)
+        return self._of_data_set(data, call, what, shuffle, limit, chosen)
+
+    def _of_data_set(
+        self, data: Any, call: str, what: str, shuffle: bool | None, limit: int | None, chosen: dict[str, Any]
+    ) -> Any:
+        from torch.utils import data as torch_data
+
+        if not hasattr(data, "__len__"):
+            raise SetupError(
+                f"{type(data).__name__} has no length, so it cannot be sharded by index. Give it a __len__, or pass an "
+                "IterableDataset or a DataLoader."
+            )
+        if "generator" in chosen:
+            raise SetupError(f"{call} shuffles by the trial's seed, got generator. Remove the option.")
+        refuse_empty(data, what)
+        if {"sampler", "batch_sampler"} & chosen.keys():
+            if shuffle:
+                raise SetupError(f"{call} takes shuffle=True or a sampler, got both. Remove one of them.")
+            if "batch_sampler" in chosen:
+                chosen = {name: chosen[name] for name in chosen.keys() - {"batch_size", "drop_last"}}
+            return self._made(torch_data.DataLoader(data, **chosen), what, limit)
+        is_shuffled = what == "training" if shuffle is None else shuffle
+        loader = torch_data.DataLoader(data, shuffle=is_shuffled, **chosen)
+        self._datasets.refuse_part(data, call, what)
+        return self._made(loader, what, limit, whole=True)
+
+    def _of_loader(self, data: Any, call: str, what: str, limit: int | None, given: set[str]) -> Any:
+        if given:
+            raise SetupError(
+                f"{call} uses the {type(data).__name__} as it is, got {', '.join(sorted(given))} for it. Remove these "
+                "options, or pass its data set."
+            )
+        if not hasattr(data, "__iter__") or iter_is_itself(data):
+            raise SetupError(
+                f"{call} takes a data set, a DataLoader, or an object that can be iterated once per epoch, got "
+                f"{type(data).__name__}. Wrap a generator in a class whose __iter__ starts it."
+            )
+        key = id(data), what, limit
+        if key not in self._ready:
+            self._ready[key] = data, self._made(data, what, limit)
+        return self._ready[key][1]
+
+    def _made(self, loader: Any, what: str, limit: int | None, *, whole: bool = False) -> Any:
+        from airflow_provider_dtrain.train.data.shares import Shares
+
+        return Shares(loader, self._distributed, self._seed, what, whole=whole, limit=limit)
+
+
+def iter_is_itself(data: Any) -> bool:
+    """Return whether an object is an iterator, which can be iterated once."""
+    return hasattr(data, "__next__")
+
+
+class Loader:
+    """One epoch of training data for one rank, from the restored position on.
+
+    Iterate it once per epoch. With several ranks, all ranks iterate it.
+
+    :param ranks: number of ranks
+    :param on_last: called before the last batch of the last epoch is handed out
+    :param leaves: whether the epoch must end before its next batch; called inside ``ctx.epochs`` only
+    :raises EmptyLoaderError: no batch is left
+    """
+
+    def __init__(
+        self,
+        shares: Any,
+        progress: Progress,
+        *,
+        ranks: int = 1,
+        timings: Timings | None = None,
+        on_last: Callable[[], None] | None = None,
+        leaves: Callable[[], bool] | None = None,
+    ) -> None:
+        self._shares = shares
+        self._progress = progress
+        self._timings = timings or Timings()
+        self._on_last = on_last
+        self._leaves = leaves if progress.in_epochs else None
+        self._length: int | None = shares.length()
+        if self._length is None and ranks > 1:
+            raise SetupError(
+                "The training data has no length, so the ranks cannot agree on where an epoch ends. Give it a __len__, "
+                "or set max_batches."
+            )
+
+    @property
+    def dataset(self) -> Any:
+        """The whole data set."""
+        return self._shares.loader.dataset
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch."""
+        if self._length is None:
+            raise TypeError("The training data has no length. Set max_batches.")
+        return self._length
+
+    def __iter__(self) -> Iterator[Any]:
+        current = self._progress.begin_pass()
+        if current.finished:
+            return
+        shares = self._shares
+        batches = shares.training(self._progress.epoch, current.samples, self._length)
+        done = current.samples // shares.stride
+        is_whole = shares.drawn is not None and done >= shares.drawn
+        HERE.now = DATA
+        try:
+            for batch, is_last in self._timings.batches(self._marked(batches, done)):
+                HERE.now = COMPUTE
+                is_whole = is_last
+                if is_last and self._on_last is not None and self._progress.last_epoch:
+                    self._on_last()
+                # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
+                current.samples += shares.stride
+                self._progress.handed += 1
+                yield batch
+                if not is_last and self._leaves is not None and self._leaves():
+                    return
+                HERE.now = DATA
+            HERE.now = COMPUTE
+        finally:
+            # Also when the loop does not ask for a further batch, e.g. behind a shorter loader in zip().
+            current.finished = current.finished or is_whole
+
+    def _marked(self, batches: Iterator[Any], done: int) -> Iterator[tuple[Any, bool]]:
+        """Yield each batch with whether it is the last of the epoch. Without a length, one batch is read ahead."""
+        shares = self._shares
+        end = object()
+        iterator = iter(batches)
+        ahead: Any = None
+        if shares.drawn is None:
+            ahead = next(iterator, end)
+            if ahead is end:
+                raise shares.nothing()
+        while True:
+            if shares.settles_at is not None and done >= shares.settles_at:
+                shares.settle()
+            if shares.drawn is not None:
+                batch = end if done >= shares.drawn else next(iterator, end)
+            else:
+                batch = ahead
+                ahead = end if batch is end else next(iterator, end)
+            if batch is end:
+                return
+            done += 1
+            yield batch, done == shares.drawn if shares.drawn is not None else ahead is end
+
+
+class ValidationLoader:
+    """Validation data of one rank, in order. Each sample of a data set is on exactly one rank."""
+
+    def __init__(self, shares: Any) -> None:
+        self._shares = shares
+        shares.length()
+
+    @property
+    def dataset(self) -> Any:
+        """The part of the data set that this rank evaluates, or the data set itself if the library does not cut it."""
+        return self._shares.validation_part()
+
+    def __len__(self) -> int:
+        """Return the number of batches of this rank."""
+        return len(self._shares.validation())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._shares.validation())
