@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -71,10 +72,12 @@ def test_what_needs_a_shell_is_named(command: str, syntax: str) -> None:
         (f"{LAUNCH} --no_python ./run.sh", "./run.sh"),
         ("python -u -m determined.launch.torch_distributed train.py", "python -u train.py"),
         (f"{LAUNCH} bash -c 'a && $B'", "bash -c 'a && $B'"),
+        ("python -m determined.launch.deepspeed python train.py --x 1", "python train.py --x 1"),
+        ("python3 -m determined.launch.deepspeed train.py", "python3 train.py"),
     ],
 )
 def test_determineds_launcher_is_taken_out_with_a_warning(given_: str, command: str) -> None:
-    with pytest.warns(ForeignFieldWarning, match="determined.launch.torch_distributed is left out"):
+    with pytest.warns(ForeignFieldWarning, match=r"determined.launch.\w+ is left out"):
         text = ExperimentConfig.model_validate({"entrypoint": given_})
     with pytest.warns(ForeignFieldWarning, match="is left out"):
         words = ExperimentConfig.model_validate({"entrypoint": shlex.split(given_)})
@@ -103,7 +106,8 @@ def test_an_entrypoint_with_the_launcher_is_translated_in_templates_and_below_ov
         f"{LAUNCH} --trial model_def:T extra",
         f"{LAUNCH} --trial 5",
         "python3 -m determined.launch.horovod --autohorovod --trial a:B",
-        "python3 -m determined.launch.deepspeed train.py",
+        "python3 -m determined.launch.deepspeed --trial model_def:DeepSpeedTrial",
+        "python3 -m determined.launch.deepspeed model_def:DeepSpeedTrial",
         f"{LAUNCH} train.py > log",
     ],
 )
@@ -117,3 +121,13 @@ def test_the_translated_command_runs(tmp_path: Path) -> None:
     command = assemble(None, {"entrypoint": f"{LAUNCH} --nproc_per_node 2 -- train.py --x 'a b'"}).config.command
     done = subprocess.run([sys.executable, *command[1:]], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['--x', 'a b']"
+
+
+def test_the_refusal_of_a_launcher_says_what_to_name_instead() -> None:
+    refused = {
+        "determined.launch.deepspeed --trial a:B": "name a script that calls deepspeed.init_distributed()",
+        "determined.launch.horovod --autohorovod --trial a:B": "module:TrialClass of a PyTorchTrial",
+    }
+    for command, words in refused.items():
+        with pytest.raises(ConfigError, match=re.escape(words)):
+            assemble(None, {"entrypoint": f"python3 -m {command}"})

@@ -27,6 +27,9 @@ _ESCAPED_IN_QUOTES: Final = re.compile(r'\\(["\\])')
 _OPERATORS: Final = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", "2>&1", "2>", "&>"})
 _EXPANSION: Final = re.compile(r"\$[A-Za-z_]\w*|\$[{(]|`", re.ASCII)
 _LAUNCHER: Final = "determined.launch.torch_distributed"
+#: ``deepspeed.init_distributed`` reads torchrun's environment, so scripts that call it need no launcher.
+_DEEPSPEED: Final = "determined.launch.deepspeed"
+_LAUNCHERS: Final = (_LAUNCHER, _DEEPSPEED)
 _FOREIGN_LAUNCHER: Final = re.compile(r"determined\.launch\.\w+\Z")
 _NO_EFFECT: Final = "resources.slots_per_trial sets the number of ranks, and the launch sets their rendezvous"
 
@@ -167,20 +170,26 @@ def _checked_words(text: str) -> list[str]:
 def _foreign(launcher: str) -> str:
     if launcher == _LAUNCHER:
         return f"{launcher} is not followed by a script, or by --trial module:TrialClass and nothing else"
+    if launcher == _DEEPSPEED:
+        return (
+            f"{launcher} is not followed by a script. DeepSpeedTrial classes are not supported: name a script that "
+            "calls deepspeed.init_distributed()"
+        )
     return (
         f"{launcher} is a launcher of Determined; ranks are started here with torchrun's environment: "
-        "name the training script itself (Horovod, DeepSpeed's launcher and TensorFlow are not supported)"
+        "name the training script itself, or module:TrialClass of a PyTorchTrial (Horovod and TensorFlow are not "
+        "supported)"
     )
 
 
 def without_launcher(entrypoint: Any) -> tuple[Any, list[str]]:
-    """Return an entrypoint without ``python3 -m determined.launch.torch_distributed``, and warnings.
+    """Return an entrypoint without Determined's launchers for torch and DeepSpeed, and warnings.
 
     An entrypoint that cannot be translated is returned unchanged.
 
     :param entrypoint: text or list of words, as written
     """
-    if isinstance(entrypoint, str) and _LAUNCHER in entrypoint:
+    if isinstance(entrypoint, str) and any(launcher in entrypoint for launcher in _LAUNCHERS):
         try:
             words = list(itertools.islice(_words(entrypoint), _SEARCHED))
         except ValueError:
@@ -192,11 +201,12 @@ def without_launcher(entrypoint: Any) -> tuple[Any, list[str]]:
     command = _translated([word.value for word in words])
     if command is None:
         return entrypoint, []
-    return command.written_as(entrypoint, words), _warnings(command.options)
+    return command.written_as(entrypoint, words), _warnings(command.launcher, command.options)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Command:
+    launcher: str
     trial: str | None = None
     #: Words to put before the script: an interpreter, or nothing.
     before: Sequence[str] = ()
@@ -213,10 +223,12 @@ class _Command:
         return " ".join([*map(shlex.quote, self.before), entrypoint[words[self.first].start :]])
 
 
-def _warnings(options: Sequence[str]) -> list[str]:
-    found = [f"entrypoint: {_LAUNCHER} is left out: ranks start with torchrun's environment here"]
+def _warnings(launcher: str, options: Sequence[str]) -> list[str]:
+    found = [f"entrypoint: {launcher} is left out: ranks start with torchrun's environment here"]
+    if launcher == _DEEPSPEED:
+        found[0] += ", which deepspeed.init_distributed reads"
     if options:
-        found.append(f"entrypoint: {', '.join(options)[:200]} of {_LAUNCHER} has no effect: {_NO_EFFECT}")
+        found.append(f"entrypoint: {', '.join(options)[:200]} of {launcher} has no effect: {_NO_EFFECT}")
     return found
 
 
@@ -225,9 +237,10 @@ def _translated(words: list[str]) -> _Command | None:
 
     None: the launcher is not used, or the command names nothing to run.
     """
-    if _LAUNCHER not in words[1:]:
+    launcher = next((word for word in words[1:] if word in _LAUNCHERS), None)
+    if launcher is None:
         return None
-    place = words.index(_LAUNCHER)
+    place = words.index(launcher)
     if words[place - 1] != "-m":
         return None
     interpreter = words[: place - 1] or ["python3"]
@@ -237,13 +250,16 @@ def _translated(words: list[str]) -> _Command | None:
     if words[first] == "--trial" or words[first].startswith("--trial="):
         given = [*words[first].partition("=")[2:], *words[first + 1 :]]
         names = [name for name in given if name]
-        return _Command(trial=names[0], options=options) if len(names) == 1 and is_trial_class(names[0]) else None
+        is_known = launcher == _LAUNCHER and len(names) == 1 and is_trial_class(names[0])
+        return _Command(launcher=launcher, trial=names[0], options=options) if is_known else None
     if is_trial_class(words[first]) and first == len(words) - 1:
-        return _Command(trial=words[first], options=options)
+        is_known = launcher == _LAUNCHER
+        return _Command(launcher=launcher, trial=words[first], options=options) if is_known else None
     if mode == "module":
-        return _Command(before=[*interpreter, "-m"], first=first, options=options)
+        return _Command(launcher=launcher, before=[*interpreter, "-m"], first=first, options=options)
     needs_interpreter = mode != "no python" and words[first].endswith(".py")
-    return _Command(before=interpreter if needs_interpreter else (), first=first, options=options)
+    before = interpreter if needs_interpreter else ()
+    return _Command(launcher=launcher, before=before, first=first, options=options)
 
 
 def _options(words: list[str], first: int) -> tuple[int, list[str], str]:
