@@ -38,7 +38,8 @@ def gc(args: Namespace) -> int:
     cutoff = datetime.now(UTC) - timedelta(days=days)
     with _progress() as step:
         hosts = _hosts(args, hook, cutoff, step) if args.hosts else []
-        rows = [*_host_rows(hosts), *_store_rows(hook, cutoff, step, dry_run=args.dry_run)]
+        rows = [*_host_rows(hosts), *_file_rows(hook, cutoff, dry_run=args.dry_run)]
+        rows += _store_rows(hook, cutoff, step, dry_run=args.dry_run)
     show(args, rows if not is_table(args) else [_short(row) for row in rows])
     _say(args, hosts, days)
     return 0
@@ -99,6 +100,16 @@ def _host_rows(hosts: list[Collected]) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _file_rows(hook: DtrainHook, cutoff: datetime, *, dry_run: bool) -> list[dict[str, Any]]:
+    from airflow_provider_dtrain.engine.copies.tensorboard import old_event_files, remove_event_files
+
+    found = old_event_files(hook.store, hook.settings.checkpoint_dir, cutoff)
+    if not dry_run:
+        remove_event_files(found)
+    facts = {"count": len(found), "bytes": sum(found.values()), "skipped": None}
+    return [{"where": "this machine", "what": "TensorBoard files", **facts}]
 
 
 def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool) -> list[dict[str, Any]]:

@@ -157,6 +157,14 @@ class Retention:
         return Removed(kind=kind.name, count=len(rows), size_bytes=sum(int(row.size or 0) for row in rows))
 
     @reads
+    def ended(self, conn: Connection, trial_ids: Iterable[int], cutoff: datetime) -> set[int]:
+        """Return those of the trials that ended before the cutoff."""
+        found: set[int] = set()
+        for some in _pieces(sorted(set(trial_ids))):
+            found |= set(conn.scalars(_ended(cutoff).where(trials.c.id.in_(some))))
+        return found
+
+    @reads
     def collectable(
         self, conn: Connection, runs: Iterable[str], cutoff: datetime, *, with_checkpoints: bool = False
     ) -> tuple[list[str], list[str]]:

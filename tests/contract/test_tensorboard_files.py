@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,13 @@ import pytest
 
 from airflow_provider_dtrain.engine.copies import tensorboard
 from airflow_provider_dtrain.engine.copies.event_files import crc32c, scalars_event, scalars_of, version_event
-from airflow_provider_dtrain.engine.copies.tensorboard import EventFile, TensorboardKeeper, tensorboard_folder
+from airflow_provider_dtrain.engine.copies.tensorboard import (
+    EventFile,
+    TensorboardKeeper,
+    old_event_files,
+    remove_event_files,
+    tensorboard_folder,
+)
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -180,3 +187,28 @@ async def test_a_folder_that_cannot_be_written_is_a_warning(
     keeper.close()
     await keeper.run()
     assert "TensorBoard files are not written" in caplog.text
+
+
+def test_files_of_trials_that_ended_long_ago_are_removed_and_no_others(trial: Trial, tmp_path: Path) -> None:
+    store, own = trial.store, tensorboard_folder(tmp_path, 1, 1)
+    trial.report(1, loss=1.0)
+    trial.file(own).write()
+    others = [own / "events.out.tfevents.1.of-the-user", tensorboard_folder(tmp_path, 1, 99) / "x"]
+    strange = tmp_path / "experiment-1" / "trial-one" / "tensorboard" / next(own.iterdir()).name
+    for path in (*others, strange):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"kept")
+    later = store.db.now() + timedelta(days=1)
+    assert old_event_files(store, tmp_path, later) == {}
+    store.attempts.end(trial.ticket.attempt_id, trial.watch, state="completed")
+    assert old_event_files(store, tmp_path, store.db.now() - timedelta(days=1)) == {}
+    found = old_event_files(store, tmp_path, later)
+    assert [path.parent for path in found] == [own]
+    assert all(found.values())
+    remove_event_files(found)
+    assert list(own.iterdir()) == [others[0]]
+    assert strange.exists()
+    others[0].rename(own / next(iter(found)).name)
+    remove_event_files(found)
+    assert not own.exists()
+    assert old_event_files(store, tmp_path / "nothing", later) == {}

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +87,25 @@ class EventFile:
             found = _NAME.fullmatch(path.name)
             if found is not None and (int(found[1]), int(found[2])) < own:
                 path.unlink(missing_ok=True)
+
+
+def old_event_files(store: Store, checkpoint_dir: Path, cutoff: datetime) -> dict[Path, int]:
+    """Return the TensorBoard files of this machine whose trials ended before the cutoff, with their bytes."""
+    found: dict[int, list[Path]] = {}
+    for path in checkpoint_dir.glob(f"experiment-*/trial-*/{FOLDER}/events.out.tfevents.*"):
+        trial = path.parent.parent.name.removeprefix("trial-")
+        if _NAME.fullmatch(path.name) and trial.isascii() and trial.isdigit() and len(trial) < 19:
+            found.setdefault(int(trial), []).append(path)
+    old = store.retention.ended(found, cutoff)
+    return {path: path.lstat().st_size for trial, paths in found.items() if trial in old for path in paths}
+
+
+def remove_event_files(paths: Iterable[Path]) -> None:
+    """Remove TensorBoard files, and their folders if nothing else is in them."""
+    for path in paths:
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
 
 
 class TensorboardKeeper:
