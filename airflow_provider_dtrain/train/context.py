@@ -30,6 +30,7 @@ from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console
 from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
+from airflow_provider_dtrain.train.reports.gathering import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.reports.timings import Timings
@@ -104,6 +105,8 @@ class Context(Ending):
         self._counter = BatchCounter(progress)
         self._schedules = Schedules()
         self._loaders = ScriptLoaders(distributed, seed)
+        #: Size of the latest validation data, if its samples were dealt to the ranks in turn.
+        self._validation_samples: int | None = None
         self._files = FileCheckpoints(env, distributed, saver)
         self._pace: Pace | None = None
 
@@ -154,6 +157,9 @@ class Context(Ending):
     def is_chief(self) -> bool:
         """True on rank 0."""
         return self._env.rank == 0
+
+    #: Hugging Face Accelerate's name.
+    is_main_process = is_chief
 
     @property
     def should_stop(self) -> StopAnswer:
@@ -310,6 +316,7 @@ class Context(Ending):
             shuffle=None,
             options=options,
         )
+        self._validation_samples = shares.dealt_samples
         return ValidationLoader(shares)
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
@@ -491,6 +498,28 @@ class Context(Ending):
         :param reducer: ``avg``, ``sum``, ``max`` or ``min``
         """
         return reduce_over_ranks(self.distributed.allgather, metrics, weight, reducer)
+
+    def gather_for_metrics(self, values: Any) -> Any:
+        """Return values of all ranks' samples, e.g. predictions, without duplicates. Called once by all ranks.
+
+        Call it after the loop over :meth:`validation_loader`, with the values of all its batches. They are then in the
+        order of the data set; values of anything else are in the order of the ranks. Metrics of ``torchmetrics`` need
+        no such call, because they exchange their states themselves.
+
+        :param values: a tensor whose first dimension is the samples, or such tensors in a dict, list or tuple; None on
+            a rank without samples
+        :return: the same structure on the CPU, equal on all ranks
+        """
+        return gather_samples(self.distributed.allgather, values, self._validation_samples)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here. Called by all ranks."""
+        self.distributed.barrier()
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on rank 0 alone, with the arguments of Python's own print."""
+        if self.is_chief:
+            print(*values, **options)  # noqa: T201
 
     def set_result(self, value: Any) -> None:
         """Set the result that rank 0 returns at the end. Default: last step, metrics and checkpoint.

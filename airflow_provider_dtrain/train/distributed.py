@@ -90,6 +90,16 @@ class Distributed:
         """The number of hosts of the gang."""
         return self._hosts
 
+    @property
+    def cross_rank(self) -> int:
+        """Number of this host in the gang, under the name of Determined."""
+        return self.get_host_rank()
+
+    @property
+    def cross_size(self) -> int:
+        """Number of hosts of the gang, under the name of Determined."""
+        return self.get_num_agents()
+
     def barrier(self) -> None:
         """Wait until every rank has called it."""
         if self._group is not None:

@@ -200,6 +200,13 @@ class Shares:
             drawn = list(drawn)[self._rank :: self._size]
         return self._load(self._own(drawn, drops=False), derive(self._seed, "validation"), 0)
 
+    @property
+    def dealt_samples(self) -> int | None:
+        """Number of samples that :meth:`validation` deals to the ranks in turn, None if it does not."""
+        if self._source is None or not self._by_sample or self.sharing is not Sharing.CUT:
+            return None
+        return len(self._source)
+
     def validation_part(self) -> Any:
         """Return the data set of :meth:`validation`, cut to this rank if the samples are known by their indices."""
         if self._source is None or not self._by_sample:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import logging
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import MetricError, SetupError, TrialClassError
+
+log = logging.getLogger(__name__)
 
 
 class Reducer(enum.Enum):
@@ -79,17 +82,6 @@ class Wrapped:
     for_training: bool
     for_validation: bool
 
-    def refuse_silence(self, *, training: bool) -> None:
-        """Raise when a function got no value in validation. In training, its metric is omitted.
-
-        :raises TrialClassError: names the metric
-        """
-        if not training:
-            raise TrialClassError(
-                f"The reducer of metric {self.name!r} got no value in validation. Call its update(...) in "
-                "evaluate_batch, or wrap it with for_validation=False."
-            )
-
     def metrics(self, value: Any) -> Mapping[str, Any]:
         """Return the metrics that a reduced value represents.
 
@@ -110,6 +102,7 @@ class Reducers:
 
     def __init__(self) -> None:
         self._wrapped: list[Wrapped] = []
+        self._silent: set[int] = set()
 
     def wrap(self, reducer: Any, name: str | None, *, for_training: bool, for_validation: bool) -> MetricReducer:
         """Add a reducer, or one made from a function. Return it.
@@ -129,6 +122,16 @@ class Reducers:
         """Return the reducers of training, or those of validation."""
         return [item for item in self._wrapped if (item.for_training if training else item.for_validation)]
 
+    def _warn_of_silence(self, item: Wrapped, *, training: bool) -> None:
+        """Warn once about a function that got no value in validation. Its metric is omitted."""
+        if not training and id(item) not in self._silent:
+            self._silent.add(id(item))
+            log.warning(
+                "The reducer of metric %r got no value in validation, so the metric is left out. Call its update(...) "
+                "in evaluate_batch, or wrap it with for_validation=False.",
+                item.name,
+            )
+
     def reset(self, *, training: bool) -> None:
         """Reset the reducers of training, or those of validation."""
         for item in self.chosen(training=training):
@@ -143,7 +146,7 @@ class Reducers:
         found: dict[str, Any] = {}
         for index, item in enumerate(chosen):
             if isinstance(item.reducer, SimpleMetricReducer) and not any(answer[index] for answer in answers):
-                item.refuse_silence(training=training)
+                self._warn_of_silence(item, training=training)
                 continue
             merge(found, item.metrics(item.reducer.cross_slot_reduce([answer[index] for answer in answers])))
         return found

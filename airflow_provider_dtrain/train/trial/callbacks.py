@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -108,7 +109,7 @@ class Callbacks:
         #: Hook -> methods that override it.
         self._methods: dict[str, list[Callable[..., None]]] = {
             hook: [
-                getattr(callback, hook)
+                _adapted(getattr(callback, hook), hook)
                 for callback in self._callbacks.values()
                 if getattr(type(callback), hook) is not getattr(PyTorchCallback, hook)
             ]
@@ -160,6 +161,14 @@ def _checked(callbacks: Any) -> dict[str, PyTorchCallback]:
         seen[id(callback)] = name
         _check_methods(name, type(callback))
     return dict(callbacks)
+
+
+def _adapted(method: Callable[..., None], hook: str) -> Callable[..., None]:
+    """Return a hook's method. ``on_training_epoch_start`` may have its older form, without an argument."""
+    if hook != "on_training_epoch_start" or inspect.signature(method).parameters:
+        return method
+    log.warning("on_training_epoch_start of a callback takes no epoch_idx. It runs, but add the argument.")
+    return lambda _: method()
 
 
 def _check_methods(name: str, kind: type) -> None:

@@ -107,6 +107,13 @@ class Experimental:
         """Leave batches where they are. The trial moves them with ``context.to_device``."""
         self.auto_to_device = False
 
+    def use_amp(self) -> None:
+        """Raise SetupError, because the configuration sets the precision."""
+        raise SetupError(
+            "experimental.use_amp() is not supported; set optimizations.mixed_precision: fp16 in the configuration, "
+            "which scales the loss as well."
+        )
+
     def disable_dataset_reproducibility_checks(self) -> None:
         """Do not shard data loaders other than the library's own. Each rank iterates the loader that the trial returns.
 
@@ -140,6 +147,8 @@ class PyTorchTrialContext:
         self._position: Position | None = None
         self._epoch_length: int | None = None
         self._batch = 0
+        self._writer: Any = None
+        self._logs_tensorboard = True
         #: Whether the latest :meth:`step_optimizer` took a step.
         self.stepped = False
         self._timed = context._timings.enabled
@@ -269,8 +278,11 @@ class PyTorchTrialContext:
         """
         return self._gradients.toggle(optimizer)
 
-    def to_device(self, data: Any) -> Any:
-        """Return the data on the device, including tensors and numpy arrays inside lists, tuples and dicts."""
+    def to_device(self, data: Any, warned_types: Any = None) -> Any:
+        """Return the data on the device, including tensors and numpy arrays in containers.
+
+        :param warned_types: has no effect; Determined's name
+        """
         return move(data, self.device)
 
     # -- where training is -----------------------------------------------------------------------------------------
@@ -356,6 +368,37 @@ class PyTorchTrialContext:
         path = (self._ctx._env.run_dir or Path.cwd()) / "tensorboard" / f"rank{self.distributed.get_rank()}"
         path.mkdir(parents=True, exist_ok=True)
         return path
+
+    def get_tensorboard_writer(self) -> Any:
+        """Return this rank's ``torch.utils.tensorboard.SummaryWriter`` in :meth:`get_tensorboard_path`."""
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter  # an optional library
+
+            self._writer = SummaryWriter(log_dir=str(self.get_tensorboard_path()))
+        return self._writer
+
+    def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
+        """Remember the value. Event files of reported metrics follow ``tensorboard`` of the configuration."""
+        self._logs_tensorboard = bool(enable_tensorboard_logging)
+
+    def get_enable_tensorboard_logging(self) -> bool:
+        """Return the value of :meth:`set_enable_tensorboard_logging`."""
+        return self._logs_tensorboard
+
+    def autocast_forward_pass(self, to_call: Any) -> Any:
+        """Return the function or module such that each call runs in the precision of ``mixed_precision``."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self._gradients.autocast():
+                return to_call(*args, **kwargs)
+
+        return call
+
+    def configure_apex_amp(self, *_: Any, **__: Any) -> None:
+        """Raise SetupError, because the configuration sets the precision."""
+        raise SetupError(
+            "configure_apex_amp is not supported; set optimizations.mixed_precision: fp16 or bf16 in the configuration."
+        )
 
     def _advance(self, optimizer: Any) -> None:
         for index, known in enumerate(self.optimizers):

@@ -74,6 +74,18 @@ class DataLoader:
     def __len__(self) -> int:
         return len(self.torch_loader)
 
+    def get_data_loader(self, repeat: bool = False, skip: int = 0, num_replicas: int = 1, rank: int = 0) -> Any:
+        """Return the torch DataLoader, which the library divides and repeats itself.
+
+        :raises SetupError: an argument has another value than its default
+        """
+        if repeat or skip or num_replicas != 1 or rank:
+            raise SetupError(
+                "get_data_loader takes no repeat, skip, num_replicas or rank: return the DataLoader itself, and the "
+                "library divides it between the ranks."
+            )
+        return self.torch_loader
+
 
 def batch_length(batch: Any) -> int:
     """Return the number of records in a batch: the length of the first tensor or array in it.

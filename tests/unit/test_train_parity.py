@@ -1,0 +1,139 @@
+"""Names and habits of Determined and Accelerate that programs bring along."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import airflow_provider_dtrain.train as dtrain  # noqa: E402
+from airflow_provider_dtrain.train import pytorch  # noqa: E402
+from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
+from airflow_provider_dtrain.train.reports.gathering import gather_samples  # noqa: E402
+from tests.support.rank_threads import in_ranks  # noqa: E402
+from tests.support.small_trial import Kept, Small  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_gathered_values_are_in_the_order_of_the_data_set(size, count):
+    def body(d):
+        mine = torch.arange(count)[d.rank :: d.size]
+        values = {"p": mine.float()[:, None], "both": (mine, mine + 1)} if len(mine) else None
+        return gather_samples(d.allgather, values, count)
+
+    for found in in_ranks(size, body):
+        assert found["p"].flatten().tolist() == list(range(count))
+        assert found["both"][1].tolist() == list(range(1, count + 1))
+
+
+def test_values_of_anything_else_are_rank_after_rank():
+    found = in_ranks(2, lambda d: gather_samples(d.allgather, torch.full((2 + 3 * d.rank,), d.rank), 7))
+    assert found[0].tolist() == [0, 0, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (lambda rank: None, "no value on any rank"),
+        (lambda rank: torch.tensor(1.0), "For numbers, use ctx.reduce"),
+        (lambda rank: {"a": torch.ones(1)} if rank else {"b": torch.ones(1)}, "one of them lacks 'b'"),
+    ],
+)
+def test_values_that_cannot_be_gathered_are_named(values, words):
+    for error in in_ranks(2, lambda d: gather_samples(d.allgather, values(d.rank), None)):
+        assert isinstance(error, SetupError)
+        assert words in str(error)
+
+
+def test_a_script_gathers_predictions_and_prints_on_rank_0(tmp_path, capsys):
+    data = torch.utils.data.TensorDataset(torch.arange(10).float())
+    with dtrain.init(hparams={"global_batch_size": 4}, checkpoint_dir=tmp_path) as ctx:
+        found = torch.cat([batch for (batch,) in ctx.validation_loader(data)])
+        assert ctx.gather_for_metrics(found).tolist() == list(range(10))
+        assert ctx.is_main_process
+        ctx.barrier()
+        ctx.print("hello", end="!")
+    assert "hello!" in capsys.readouterr().out
+
+
+def test_names_of_determined_exist_or_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = {}
+
+    class Trial(Small):
+        def __init__(self, context):
+            super().__init__(context)
+            seen["before"] = context.current_train_batch()
+            context.set_enable_tensorboard_logging(False)
+            seen["logs"] = context.get_enable_tensorboard_logging()
+            seen["moved"] = context.to_device(torch.ones(1), [])
+            seen["called"] = context.autocast_forward_pass(lambda x: x + 1)(1)
+            seen["hosts"] = (context.distributed.cross_rank, context.distributed.cross_size)
+            loader = pytorch.DataLoader(self.data(), batch_size=4)
+            seen["loader"] = len(loader.get_data_loader())
+            for call in (
+                lambda: context.configure_apex_amp([], []),
+                context.experimental.use_amp,
+                lambda: loader.get_data_loader(repeat=True),
+            ):
+                with pytest.raises(SetupError):
+                    call()
+
+    Kept(Trial).run({"batches": 1})
+    assert seen == {"before": 0, "logs": False, "moved": torch.ones(1), "called": 2, "hosts": (0, 1), "loader": 5}
+
+
+def test_a_tensorboard_writer_of_a_trial_writes_to_its_path(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    monkeypatch.chdir(tmp_path)
+
+    class Trial(Small):
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            writer = self.context.get_tensorboard_writer()
+            assert writer is self.context.get_tensorboard_writer()
+            writer.add_scalar("own", batch_idx)
+            writer.flush()
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    Kept(Trial).run({"batches": 1})
+    assert list((tmp_path / "tensorboard" / "rank0").glob("events.*"))
+
+
+def test_the_older_form_of_a_callback_runs_with_a_warning(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+    begun = []
+
+    class Older(pytorch.PyTorchCallback):
+        def on_training_epoch_start(self):
+            begun.append(1)
+
+    class Trial(Small):
+        def build_callbacks(self):
+            return {"older": Older()}
+
+    Kept(Trial).run({"epochs": 2})
+    assert begun == [1, 1]
+    assert "takes no epoch_idx" in caplog.text
+
+
+def test_a_reducer_of_training_alone_does_not_end_the_trial_at_its_first_validation(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    class Trial(Small):
+        def __init__(self, context):
+            super().__init__(context)
+            self.seen = context.wrap_reducer(sum, name="seen")
+
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            self.seen.update(1)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    kept = Kept(Trial)
+    metrics = kept.run({"epochs": 2}, config={"min_validation_period": {"epochs": 1}})
+    assert set(metrics) == {"accuracy"}
+    assert caplog.text.count("'seen' got no value in validation") == 1
