@@ -17,6 +17,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -45,6 +46,8 @@ FILES = "files"
 TEMPORARY = ".tmp"
 DELETED = ".deleted"
 _CHUNK_BYTES = 1 << 20
+#: Most threads that compute checksums at once.
+_MOST_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -251,20 +254,27 @@ def refuse_files(checkpoint: Checkpoint) -> None:
 
 
 def verify(checkpoint: Checkpoint) -> None:
-    """Check every file against its digest.
+    """Check every file against its digest. Several files are read at once.
 
     :raises DamagedCheckpointError: a file is missing, shorter, or different
     """
-    for name, expected in checkpoint.metadata["files"].items():
-        try:
-            found = describe(checkpoint.path / name)
-        except OSError as error:
-            raise DamagedCheckpointError(f"{checkpoint.path.name}: {name} cannot be read ({error})") from error
-        if found != expected:
-            what = next(key for key in expected if found.get(key) != expected[key])
-            raise DamagedCheckpointError(
-                f"{checkpoint.path.name}: {what} of {name} is {found.get(what)}, but {expected[what]} was written"
-            )
+    files = checkpoint.metadata["files"]
+    with ThreadPoolExecutor(max(1, min(len(files), os.cpu_count() or 1, _MOST_READERS))) as readers:
+        # The first damaged file in the order of the metadata is named.
+        for _ in readers.map(lambda item: _verify_file(checkpoint.path, *item), files.items()):
+            pass
+
+
+def _verify_file(folder: Path, name: str, expected: Mapping[str, Any]) -> None:
+    try:
+        found = describe(folder / name)
+    except OSError as error:
+        raise DamagedCheckpointError(f"{folder.name}: {name} cannot be read ({error})") from error
+    if found != expected:
+        what = next(key for key in expected if found.get(key) != expected[key])
+        raise DamagedCheckpointError(
+            f"{folder.name}: {what} of {name} is {found.get(what)}, but {expected[what]} was written"
+        )
 
 
 def find_whole(folders: Iterable[Path], first: Path | None = None) -> Checkpoint | None:
