@@ -40,7 +40,9 @@ PAGES = (
         "32 trials", "global_batch_size", "adamw", "stopped by the searcher",
     )),
     Facts("experiment-hyperparameters", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=hyperparameters", (
-        "32 trials by accuracy", "optimizer", "Importance for accuracy", "accuracy over dropout",
+        "32 trials by accuracy", "optimizer", "Importance for accuracy",
+        # The most important hyperparameter, which is known a moment after the trials.
+        "accuracy over lr",
     )),
     Facts("experiment-rungs", "/plugin/dtrain/experiments/{experiment cifar10-asha}?tab=rungs", (
         "Bracket 0", "Bracket 2", "22 reported, 4 continued, 17 stopped",
