@@ -592,16 +592,17 @@ class Context(Ending):
         self._meet()
         return self._files.write(step, metadata or {}, self._facts_of(step))
 
-    def latest_checkpoint(self) -> SavedFiles | None:
+    def latest_checkpoint(self, *, start_over: bool = False) -> SavedFiles | None:
         """Return the newest intact checkpoint of :meth:`checkpoint`: folder, step, metadata. None without one.
 
         Without one, a trial gets ``searcher.source_checkpoint`` if the configuration names it, with ``is_source`` set.
         Called by all ranks, before the training loop. Each rank gets a folder with the files of all ranks that wrote
         it, on its own host.
 
-        :raises CheckpointError: the newest checkpoint was written by :meth:`save_checkpoint`
+        :param start_over: return None when every checkpoint is damaged, instead of an error
+        :raises CheckpointError: the newest checkpoint was written by :meth:`save_checkpoint`, or all are damaged
         """
-        found = self._files.latest()
+        found = self._files.latest(start_over=start_over)
         if found is not None and not found.is_source:
             self._last_step = found.step
             # The program may have had nothing left to train.

@@ -218,6 +218,28 @@ def test_the_newest_intact_files_are_found_and_a_damaged_checkpoint_is_passed_ov
     assert "step-00000003 is damaged" in caplog.text
 
 
+def test_files_go_to_a_bucket_and_come_back_with_their_folders(tmp_path):
+    pytest.importorskip("fsspec")
+    options = {"checkpoint_dir": f"memory://door/{tmp_path.name}", "backend": "sockets"}
+    with dtrain.init(**options) as ctx:
+        save(ctx, 1, "old")
+        save(ctx, 2, "new", a=1)
+    with dtrain.init(**options) as ctx:
+        found = ctx.latest_checkpoint()
+        assert (found.step, found.metadata, found.where.startswith("memory://door/")) == (2, {"a": 1}, True)
+        assert Path(found, "deep/er/weights.bin").read_text() == "new"
+
+
+def test_training_does_not_start_over_silently_when_every_checkpoint_is_damaged(tmp_path):
+    with train(tmp_path) as ctx:
+        save(ctx, 1)
+    (tmp_path / "saved" / "step-00000001" / "deep" / "er" / "weights.bin").unlink()
+    with train(tmp_path) as ctx:
+        with pytest.raises(dtrain.CheckpointError, match=r"start_over=True to .*ctx\.latest_checkpoint"):
+            ctx.latest_checkpoint()
+        assert ctx.latest_checkpoint(start_over=True) is None
+
+
 def test_a_block_that_raises_leaves_nothing_behind(tmp_path):
     with train(tmp_path) as ctx:
         with pytest.raises(KeyError), ctx.checkpoint(1) as folder:

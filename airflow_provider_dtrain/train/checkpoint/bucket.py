@@ -174,7 +174,10 @@ class RemoteStorage:
             found = self._download(f"{url}/{name}", target / name)
             if found != expected:
                 raise DamagedCheckpointError(f"{url}: {name} differs from what was written")
-        return disk.parse(self._metadata(url), target, url)
+        text = self._metadata(url)
+        # Other ranks recognize the copy by it.
+        (target / disk.METADATA).write_bytes(text)
+        return disk.parse(text, target, url)
 
     # -- single objects --------------------------------------------------------------------------------------------
 

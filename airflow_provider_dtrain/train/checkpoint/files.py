@@ -172,16 +172,17 @@ class FileCheckpoints:
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
-    def latest(self) -> SavedFiles | None:
+    def latest(self, *, start_over: bool = False) -> SavedFiles | None:
         """Return the newest intact checkpoint of files, or None. Called by all ranks.
 
+        :param start_over: return None when every checkpoint is damaged
         :raises CheckpointError: the newest checkpoint was written by ``save_checkpoint``
         """
         with HERE.at(CHECKPOINT):
             found, is_source, problem = None, False, None
             if self._distributed.rank == 0:
                 try:
-                    found, is_source = self._saver.find_files(self._scratch_folder())
+                    found, is_source = self._saver.find_files(self._scratch_folder(), start_over=start_over)
                 except CheckpointError as error:
                     problem = str(error)
             shown = [str(found.path), found.where, found.sha256, dict(found.metadata)] if found is not None else None

@@ -368,20 +368,21 @@ class Saver:
             if not (start_over or self._env.start_over):
                 raise DamagedCheckpointError(
                     f"None of {len(found)} checkpoints is intact, the newest is {max(found)[1]}: training would start "
-                    "from step 0. To start over, delete them, call ctx.restore_checkpoint(start_over=True), or set "
-                    "DTRAIN_START_OVER=1 in environment.variables."
+                    "from step 0. To start over, delete them, pass start_over=True to ctx.restore_checkpoint "
+                    "or ctx.latest_checkpoint, or set DTRAIN_START_OVER=1 in environment.variables."
                 )
             log.warning("None of %d checkpoints is intact: training starts from step 0.", len(found))
         return newest
 
-    def find_files(self, scratch: Path) -> tuple[disk.Checkpoint | None, bool]:
+    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[disk.Checkpoint | None, bool]:
         """Return the newest intact checkpoint, and whether it is the source checkpoint. Called by rank 0.
 
         :param scratch: folder for copies
+        :param start_over: find nothing when every checkpoint is damaged
         :raises CheckpointError: it was not written by ``ctx.checkpoint``, or the source checkpoint is damaged
         """
         self.finish()
-        found = self._find(scratch)
+        found = self._find(scratch, start_over=start_over)
         source = self._env.source_checkpoint
         is_source = found is None and source is not None
         if found is None and source is not None:
