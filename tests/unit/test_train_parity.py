@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
-from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
+from airflow_provider_dtrain.train.errors import MetricError, SetupError  # noqa: E402
 from airflow_provider_dtrain.train.reports.gathering import gather_samples  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 from tests.support.small_trial import Kept, Small  # noqa: E402
@@ -137,3 +137,31 @@ def test_a_reducer_of_training_alone_does_not_end_the_trial_at_its_first_validat
     metrics = kept.run({"epochs": 2}, config={"min_validation_period": {"epochs": 1}})
     assert set(metrics) == {"accuracy"}
     assert caplog.text.count("'seen' got no value in validation") == 1
+
+
+@pytest.mark.parametrize(
+    "several", [torch.ones(3), [1, 2], {"a": 1}, torch.zeros(0)], ids=["tensor", "list", "dict", "none"]
+)
+def test_metrics_of_several_values_are_left_out_with_one_warning(caplog, monkeypatch, several):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    class Trial(Small):
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            return {**super().train_batch(batch, epoch_idx, batch_idx), "output": several}
+
+        def evaluate_batch(self, batch):
+            return {**super().evaluate_batch(batch), "predictions": several}
+
+    config = {"min_validation_period": {"epochs": 1}, "scheduling_unit": 1}
+    assert set(Kept(Trial).run({"epochs": 2}, config=config)) == {"accuracy"}
+    for name in ("output", "predictions"):
+        assert caplog.text.count(f"Metric '{name}' has several values per batch") == 1
+
+
+def test_a_metric_that_is_a_word_is_still_an_error():
+    class Trial(Small):
+        def evaluate_batch(self, batch):
+            return {"accuracy": "good"}
+
+    with pytest.raises(MetricError, match="'accuracy' must be one number"):
+        Kept(Trial).run({"epochs": 1})

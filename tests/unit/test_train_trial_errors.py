@@ -84,7 +84,7 @@ def test_training_metrics_that_are_no_numbers_are_named(metrics, match):
     [
         (None, "evaluate_batch must return a dict .* got NoneType"),
         ({"a": None}, "Metric 'a' must be .* got NoneType"),
-        ({"a": torch.zeros(2)}, "Metric 'a' must be .* got Tensor"),
+        ({"loss": torch.zeros(2)}, "Metric 'loss' must be .* got Tensor"),
     ],
 )
 def test_validation_metrics_that_are_no_numbers_are_named(metrics, match):

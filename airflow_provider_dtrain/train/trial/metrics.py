@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
 from airflow_provider_dtrain.train.reports.reducers import number
+
+log = logging.getLogger(__name__)
 
 _ABSENT = object()
 
@@ -20,6 +24,7 @@ class BatchMetrics:
         #: Batches collected.
         self.count = 0
         self._columns: dict[str, list[Any]] = {}
+        self._left_out: set[str] = set()
 
     def add(self, metrics: Any) -> None:
         """Add the result of a batch: a loss, or a dict of metrics. Tensors are detached.
@@ -46,7 +51,7 @@ class BatchMetrics:
         :raises MetricError: a value is not a number
         :raises NonFiniteLossError: a loss is NaN; names its batch
         """
-        found = {name: read_column(name, column) for name, column in self._columns.items()}
+        found = read_columns(self._columns, self._left_out)
         self.count = 0
         self._columns = {}
         if fail_on_nan:
@@ -85,6 +90,38 @@ def _as_dict(metrics: Any) -> dict[str, Any]:
     if metrics is None:
         raise MetricError("train_batch must return the loss, or a dict of metrics (empty if there are none), got None.")
     return {"loss": metrics}
+
+
+def read_columns(columns: Mapping[str, list[Any]], left_out: set[str]) -> dict[str, list[Any]]:
+    """Return columns as floats, without metrics of several values, which curves and searchers cannot use.
+
+    A loss of several values is an error.
+
+    :param left_out: names of metrics that were warned of, to which new ones are added
+    :raises MetricError: a value is neither a number nor several
+    """
+    found = {}
+    for name, column in columns.items():
+        try:
+            found[name] = read_column(name, column)
+        except MetricError:
+            if name.lower().endswith("loss") or not any(map(_holds_several, column)):
+                raise
+            if name not in left_out:
+                left_out.add(name)
+                log.warning(
+                    "Metric %r has several values per batch and is left out. Return numbers, e.g. their mean, or keep "
+                    "them in a custom reducer.",
+                    name,
+                )
+    return found
+
+
+def _holds_several(value: Any) -> bool:
+    if isinstance(value, (list, tuple, dict)):
+        return True
+    shape = getattr(value, "shape", None)
+    return shape is not None and math.prod(shape) != 1
 
 
 def read_column(name: str, column: list[Any]) -> list[Any]:

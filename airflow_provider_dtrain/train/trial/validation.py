@@ -21,7 +21,7 @@ from airflow_provider_dtrain.train.trial.base import PyTorchTrial, evaluates_bat
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.dataloader import DataLoader
-from airflow_provider_dtrain.train.trial.metrics import read_column
+from airflow_provider_dtrain.train.trial.metrics import read_columns
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,8 @@ class Validator:
         self._loader = trial.build_validation_data_loader()
         self._shares = None
         self._warned = False
+        #: Metrics of several values that were warned of.
+        self._left_out: set[str] = set()
         if self._by_batch:
             seed = context.get_trial_seed()
             self._shares = Shares(
@@ -60,7 +62,7 @@ class Validator:
         self._callbacks.call("on_validation_epoch_start")
         outputs, weights = self._outputs()
         self._callbacks.call("on_validation_epoch_end", outputs)
-        mine = _columns(outputs, weights)
+        mine = _columns(outputs, weights, self._left_out)
         answers = context.distributed.allgather((self._partials(mine), sum(weights)))
         if not sum(count for _, count in answers):
             assert self._shares is not None
@@ -112,7 +114,8 @@ class Validator:
             metrics = self._trial.evaluate_full_dataset(loader)
             if not isinstance(metrics, dict):
                 raise MetricError(f"evaluate_full_dataset must return a dict, got {type(metrics).__name__}.")
-            return {name: number(name, value) for name, value in metrics.items()}
+            columns = read_columns({name: [value] for name, value in metrics.items()}, self._left_out)
+            return {name: column[0] for name, column in columns.items()}
 
         self._context._reducers.reset(training=False)
         metrics = self._context.distributed.on_chief(evaluate)
@@ -174,7 +177,9 @@ def takes_index(method: Any) -> bool:
     return False
 
 
-def _columns(outputs: list[dict[str, Any]], weights: list[int]) -> dict[str, tuple[list[float], list[int]]]:
+def _columns(
+    outputs: list[dict[str, Any]], weights: list[int], left_out: set[str]
+) -> dict[str, tuple[list[float], list[int]]]:
     """Return each metric's values and their weights.
 
     :raises MetricError: batches have different metrics
@@ -186,4 +191,5 @@ def _columns(outputs: list[dict[str, Any]], weights: list[int]) -> dict[str, tup
                 f"evaluate_batch returned {sorted(output)} for batch {index}, but {sorted(names)} for batch 0; return "
                 "the same metrics for every batch."
             )
-    return {name: (read_column(name, [output[name] for output in outputs]), weights) for name in names}
+    columns = read_columns({name: [output[name] for output in outputs] for name in names}, left_out)
+    return {name: (column, weights) for name, column in columns.items()}
