@@ -135,6 +135,23 @@ def test_an_experiment_needs_no_dag_of_ones_own(cluster: Cluster, tmp_path: Path
     assert all(f"lr={value}" in listed.out for value in (0.1, 0.2, 0.3))
 
 
+def test_a_run_of_the_dag_for_operations_reaches_the_hosts(cluster: Cluster) -> None:
+    cluster.cli("init")
+    cluster.until(lambda: cluster.commands.run("dags", "details", "dtrain_operations").code == 0, "the DAG", 180)
+    begun = cluster.airflow.page("POST", "/operations/doctor", {})
+    assert (begun["through"], begun["dag_id"]) == ("dag", "dtrain_operations")
+
+    def operation() -> dict[str, Any]:
+        found: dict[str, Any] = cluster.airflow.page("GET", f"/operations/{begun['operation_id']}")
+        return found
+
+    cluster.until(lambda: operation()["state"] in ("done", "failed"), "the operation", 180)
+    assert operation()["error"] is None
+    answers = [row for row in operation()["result"]["rows"] if row["message"].startswith("answers; Python")]
+    assert len(answers) == len(cluster.store.hosts.list())
+    assert all(row["ok"] for row in answers)
+
+
 def test_an_experiment_is_started_and_forked_on_a_page_and_ends_with_its_results(cluster: Cluster) -> None:
     cluster.cli("init")
     cluster.until(lambda: cluster.airflow.page("GET", "/me")["starting"]["exists"], "the DAG", 180)
