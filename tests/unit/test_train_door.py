@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,7 @@ from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
+from airflow_provider_dtrain.train.process import message_server
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
@@ -146,6 +148,21 @@ def test_a_stranger_cannot_join_the_ranks_and_does_not_disturb_them(tmp_path):
     lines = outputs(start(tmp_path / "run", body, 2))
     assert lines[1].count("answer b''") == 3
     assert all("together [0, 1]" in line for line in lines)
+
+
+def test_a_rank_of_another_run_does_not_take_the_place_of_one_that_has_not_joined_yet():
+    place = ("127.0.0.1", free_port())
+    server = message_server.MessageServer(*place, size=2, run="mine", timeout_s=5.0)
+    for hello in ({"run": "another", "rank": 1, "size": 2}, {"run": "mine", "rank": 1, "size": 3}):
+        with socket.create_connection(place) as stranger:
+            message_server.send(stranger, hello)
+            with pytest.raises(dtrain.LostRankError):
+                message_server.receive(stranger)
+    own = [message_server.connect(*place, rank=rank, size=2, run="mine", timeout_s=5.0) for rank in (0, 1)]
+    for connection in own:
+        message_server.send(connection, {"op": "leave"})
+        connection.close()
+    server.close()
 
 
 def test_messages_without_torch_have_the_meaning_of_those_with_it(tmp_path):
