@@ -8,6 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
+from tests.support.bucket import BUCKET
 from tests.support.ranks import run_ranks, script
 
 pytestmark = pytest.mark.torch
@@ -106,11 +107,11 @@ HIDDEN = """
 """
 
 
-def run(tmp_path, layout, size, name, extra=NOTHING, before=NOTHING, **options):
+def run(tmp_path, layout, size, name, extra=NOTHING, before=NOTHING, context=None, **options):
     (tmp_path / "checkpoints").mkdir(exist_ok=True)
     body = dedent(BODY).replace("        EXTRA", indent(dedent(extra), " " * 8)).replace("BEFORE", dedent(before))
     env = {**IMPORTS, "LAYOUT": layout, "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), **options}
-    ranks = run_ranks(script(tmp_path, body), tmp_path / name, size, env=env)
+    ranks = run_ranks(script(tmp_path, body), tmp_path / name, size, env=env, context=context)
     for rank in ranks:
         assert rank.exit_code == 0, rank.output
     return ranks
@@ -168,3 +169,14 @@ def test_a_rank_that_cannot_write_its_part_is_named_and_the_next_save_succeeds(t
     assert "Rank 1 cannot write its part of the checkpoint: OSError: [Errno 27] File too large" in words[0]
     assert "Rank 1 cannot write its part of a checkpoint to" in words[1]
     assert [path.name for path in (tmp_path / "checkpoints").glob("*step*")] == ["step-00000010"]
+
+
+@pytest.mark.nightly
+def test_each_rank_uploads_its_part_to_a_bucket(tmp_path, bucket):
+    pytest.importorskip("s3fs")
+    place = {"config": {"checkpoint_storage": bucket.config}, "checkpoint_url": f"s3://{BUCKET}/sharded/trial-1"}
+    saved = said(run(tmp_path, "fsdp", 2, "first", context=place), "saved")[0]
+    uploaded = {key.rpartition("/")[2] for key in bucket.objects("sharded/trial-1/step-00000003")}
+    assert uploaded >= {"rank-00000.safetensors", "rank-00001.safetensors", "metadata.json"}
+    step, restored = said(run(tmp_path, "plain", 1, "second", context=place), "restored")[0]
+    assert (step, restored) == (3, saved)

@@ -266,3 +266,11 @@ def test_a_file_that_is_cut_after_the_check_is_named(tmp_path):
     (found.path / "rank-00000.safetensors").write_bytes(b"")
     with pytest.raises(dtrain.CheckpointError, match=r"rank-00000.safetensors cannot be read: the file ends too early"):
         files.load([("models.0.w", torch.zeros(64))])
+
+
+def test_a_copy_without_metadata_as_of_a_bucket_is_read(tmp_path):
+    found = write(tmp_path, [[("models.0.w", torch.ones(3), Box((0,), (3,)))]])
+    (found.path / disk.METADATA).unlink()
+    target = torch.zeros(3)
+    source(found).load([("models.0.w", target)])
+    assert target.tolist() == [1, 1, 1]

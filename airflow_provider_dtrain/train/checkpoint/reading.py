@@ -49,5 +49,5 @@ def open_state(
     missing = next((key for key in keys(state) if key not in index), None)
     if missing is not None:
         raise DamagedCheckpointError(f"{disk.STATE} has the tensor {missing}, which {INDEX} does not have")
-    folder = visible_folder(found.path if found else None, distributed, disk.METADATA)
+    folder = visible_folder(found.path if found else None, distributed, disk.STATE)
     return state, FileSource(index, folder, distributed)

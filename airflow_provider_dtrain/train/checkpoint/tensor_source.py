@@ -298,15 +298,15 @@ class _Files:
             raise CheckpointError(f"{self._folder / name} cannot be read: {error}") from error
 
 
-def visible_folder(folder: Path | None, distributed: Distributed, metadata: str) -> Path | None:
+def visible_folder(folder: Path | None, distributed: Distributed, name: str) -> Path | None:
     """Return rank 0's folder on a rank that sees the same folder, and None elsewhere. Called by all ranks.
 
     :param folder: the folder, on rank 0
-    :param metadata: a file in it
+    :param name: a file in it
     """
-    mark = _mark(folder / metadata) if folder is not None else None
+    mark = _mark(folder / name) if folder is not None else None
     place, mark = distributed.broadcast((str(folder.absolute()), mark) if folder is not None else None)
-    return Path(place) if mark is not None and _mark(Path(place) / metadata) == mark else None
+    return Path(place) if mark is not None and _mark(Path(place) / name) == mark else None
 
 
 def _mark(path: Path) -> tuple[int, int, int] | None:
