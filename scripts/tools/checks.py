@@ -59,6 +59,11 @@ TOOLS = (
 #: loop running in its process, in which no asynchronous test can run.
 SCHEDULER_TESTS = ("tests/integration/test_main_job.py", "tests/integration/test_search_dags.py", "tests/ui")
 BESIDE = "pytest, under a scheduler"
+#: Folders of the other tests, in the order in which they run. Those with faults wait most of the time: they come first,
+#: because type checks and a scheduler keep the machine busy then.
+FOLDERS = (
+    "tests/faults", "tests/contract", "tests/gpu", "tests/integration", "tests/oracle", "tests/property", "tests/unit",
+)  # fmt: skip
 #: Checks that run while the other ones run.
 PAGES = "pages"
 TYPES = "mypy"
@@ -143,7 +148,7 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
         ignored = [f"--ignore={path}" for path in SCHEDULER_TESTS]
         tests = {
             BESIDE: [*module, "pytest", *_books(BESIDE), *tier, *SCHEDULER_TESTS],
-            "pytest": [*module, "pytest", *_books("pytest"), *tier, *together, "--durations=15", *ignored],
+            "pytest": [*module, "pytest", *_books("pytest"), *tier, *together, "--durations=15", *ignored, *FOLDERS],
         }
     if only_tests:
         return tests

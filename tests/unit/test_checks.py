@@ -71,3 +71,11 @@ def test_an_error_of_the_tests_themselves_gets_no_second_look(look):
     code, said = look("import nothing_of_that_name\n")
     assert code != 0
     assert "re-run" not in said
+
+
+def test_every_folder_with_tests_is_run(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import checks
+
+    found = {str(path.parent.relative_to(checks.ROOT)) for path in checks.ROOT.glob("tests/**/test_*.py")}
+    assert found == {*checks.FOLDERS, "tests/ui"}
