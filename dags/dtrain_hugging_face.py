@@ -21,6 +21,7 @@ with DAG(
         task_id="train",
         config="hugging_face/train.yaml",
         overrides={
+            "model_dir": "hugging_face",
             "hyperparameters.epochs": "{{ params.epochs }}",
             "resources.slots_per_trial": "{{ params.slots_per_trial }}",
             "resources.pool": "{{ params.pool or 'null' }}",

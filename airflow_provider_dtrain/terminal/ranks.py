@@ -13,7 +13,7 @@ TIMED_OUT, SIGNALLED = 124, 128
 #: Most bytes of the output that a host sends.
 OUTPUT_BYTES = 1 << 20
 #: Longest time limit of a command in seconds.
-MOST_S = 3600
+EXEC_MOST_S = 3600
 
 
 @dataclass(frozen=True, kw_only=True)

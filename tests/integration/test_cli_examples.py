@@ -26,14 +26,15 @@ def ready(world: World) -> World:
     return world
 
 
-def test_there_are_six_examples() -> None:
-    assert len(EXAMPLES) == 6
+def test_there_are_seven_examples() -> None:
+    assert len(EXAMPLES) == 7
 
 
-@pytest.mark.nightly("digits-digits", "digits-grid", "large_batch-large")
+@pytest.mark.nightly("digits-digits", "digits-grid", "hugging_face-train", "large_batch-large")
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_an_example_is_validated_previewed_and_created(ready: World, path: Path) -> None:
-    given = [str(path), "--template", str(path.with_name("template.yaml"))]
+    template = path.with_name("template.yaml")
+    given = [str(path), *(["--template", str(template)] if template.exists() else [])]
     for command in (("configs", "validate"), ("searches", "preview"), ("experiments", "create")):
         done = ready(*command, *given)
         assert done.code == 0, f"{' '.join(command)}: {done.out}{done.err}"

@@ -14,8 +14,9 @@ ROOT = Path(airflow_provider_dtrain.__file__).parent
 TIMING = Path(timing.__file__)
 #: Runs on the hosts, so it imports nothing of the package.
 SUPERVISOR = set((ROOT / "supervisor").glob("*.py"))
-#: Periods of Airflow's triggerer, of records in the task log, and of the store's time series.
-INNER = {"EARLIEST_EVENT_S", "LATE_S", "RECORD_EVERY_S"}
+#: Periods of Airflow's triggerer, of records in the task log, and of the store's time series; limits of a host's clock
+#: and of a command beside a rank.
+INNER = {"EARLIEST_EVENT_S", "LATE_S", "RECORD_EVERY_S", "CLOCK_LIMIT_S", "EXEC_MOST_S"}
 NAMES = {name for name in vars(timing) if name.isupper()}
 
 

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.torch
 from torch.utils import data as td  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
-import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
@@ -269,17 +268,6 @@ def test_indices_whose_equality_is_not_known_make_a_stream():
 
     assert trained(make(0))[0] is Sharing.CUT
     assert trained(make(1))[0] is Sharing.STREAM
-
-
-def test_a_script_is_told_what_to_pass_instead_of_a_ready_loader():
-    with dtrain.init(hparams={"global_batch_size": 4}) as ctx:
-        for method in (ctx.loader, ctx.validation_loader):
-            with pytest.raises(dtrain.SetupError, match=r"got a DataLoader. Pass its data set and its options"):
-                method(td.DataLoader(Numbers()))
-            with pytest.raises(dtrain.SetupError, match="got the iterable Lines"):
-                method(Lines())
-            with pytest.raises(dtrain.SetupError, match="chooses the samples of each rank itself, got sampler"):
-                method(Numbers(), sampler=range(3))
 
 
 OF_NINE = [[0, 2, 4, 6], [1, 3, 5, 7], [8]]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.errors import DtrainError, HostRefusedError, NotFoundError, UserError
 from airflow_provider_dtrain.terminal.output import NotNowError
-from airflow_provider_dtrain.terminal.ranks import MOST_S, CommandResult, RankStack, Stacks
+from airflow_provider_dtrain.terminal.ranks import EXEC_MOST_S, CommandResult, RankStack, Stacks
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -89,8 +89,8 @@ def require_exec(hook: DtrainHook, timeout_s: float) -> None:
     """
     if not hook.settings.allow_exec:
         raise UserError(_EXEC_OFF)
-    if not 0 < timeout_s <= MOST_S:
-        raise UserError(f"--timeout must be a number of seconds from 1 to {MOST_S}, got {timeout_s}.")
+    if not 0 < timeout_s <= EXEC_MOST_S:
+        raise UserError(f"--timeout must be a number of seconds from 1 to {EXEC_MOST_S}, got {timeout_s}.")
 
 
 def exec_in_rank(
