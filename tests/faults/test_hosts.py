@@ -21,7 +21,6 @@ def world(new_world: Callable[..., World]) -> World:
     return new_world("sqlite", clocks=True)
 
 
-@pytest.mark.each_change
 def test_a_crashed_host_is_left_out_and_gives_its_slots_back_once_it_is_up(world: World, dice: random.Random) -> None:
     trial = world.submit(2, until=60)
     world.running(trial, step=12)

@@ -54,6 +54,7 @@ def entries(place: Path) -> list[str]:
     return sorted(os.listdir(place / "out" / "_dtrain" / "done"))
 
 
+@pytest.mark.nightly
 async def test_the_results_arrive_and_a_second_run_computes_nothing(engine: Engine, place: Path) -> None:
     ticket = engine.submit(document(place), folder=place)
     outcome = await engine.carry(ticket)

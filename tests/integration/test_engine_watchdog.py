@@ -109,7 +109,7 @@ async def test_a_stopped_rank_is_named_and_training_goes_on_with_it(
     assert outcome.state == "completed"
 
 
-@pytest.mark.nightly("on-ProcessStuckError-infra")
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("way", "error", "kind"), [("on", "ProcessStuckError", "infra"), ("sleep", "RankHangsError", "user")]
 )

@@ -19,6 +19,7 @@ DATA, PROCESSOR, DAG = re.findall(
 pytest.importorskip("pyarrow")
 
 
+@pytest.mark.nightly
 @pytest.mark.torch
 def test_the_tutorial_labels_all_of_its_rows_and_notices_another_model_file(tmp_path: Path) -> None:
     (tmp_path / "make_example.py").write_text(DATA)

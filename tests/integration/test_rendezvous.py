@@ -26,7 +26,7 @@ async def listening(engine: Engine, caplog: pytest.LogCaptureFixture, document: 
     return [json.loads(mark) for mark in marks if mark]
 
 
-@pytest.mark.nightly("library")
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["plain", "library"])
 async def test_a_gang_of_one_host_listens_on_the_loopback_address_only(
     engine: Engine, caplog: pytest.LogCaptureFixture, kind: str

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.airflow, pytest.mark.slow]
 Visits = Callable[..., Visit]
 
 
-@pytest.mark.each_change("cluster-dark", "experiments-light")
+@pytest.mark.each_change("experiments-light")
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("facts", PAGES, ids=[page.name for page in PAGES])
 def test_a_page_shows_the_seeded_facts_and_is_accessible(
@@ -44,7 +44,6 @@ def test_an_admin_drains_and_enables_a_host_with_the_keyboard(visit: Visits, sit
     expect(row(page, "cpu-01")).to_contain_text("ready", timeout=WAIT_MS)
 
 
-@pytest.mark.each_change
 def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: PagesSite) -> None:
     one = visit("viewer")
     for facts in PAGES[:3]:
