@@ -128,10 +128,16 @@ def measure(kind, layout, size, folder):
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
     common = {
-        **os.environ, "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
-        "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536",
-    }  # fmt: skip
+        **os.environ,
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "MALLOC_TRIM_THRESHOLD_": "65536",
+    }
     command = [sys.executable, __file__, "--rank", kind, "--layout", layout, "--folder", str(folder)]
     ranks = [
         subprocess.Popen(

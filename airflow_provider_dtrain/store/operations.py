@@ -68,10 +68,17 @@ class Operations:
             )
         now = self.db.now()
         values = {
-            "kind": kind.value, "trial_id": trial_id, "arguments": dict(arguments), "by": by,
-            "through": through.value, "state": OperationState.WAITING.value, "requested_at": now, "read_at": now,
-            "size_bytes": 0, "read_bytes": 0,
-        }  # fmt: skip
+            "kind": kind.value,
+            "trial_id": trial_id,
+            "arguments": dict(arguments),
+            "by": by,
+            "through": through.value,
+            "state": OperationState.WAITING.value,
+            "requested_at": now,
+            "read_at": now,
+            "size_bytes": 0,
+            "read_bytes": 0,
+        }
         return int(conn.execute(operations.insert().values(**values).returning(operations.c.id)).scalar_one())
 
     def _sweep(self, conn: Connection) -> None:

@@ -47,7 +47,7 @@ class Prepared:
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
             raise SetupError(
                 f"ctx.register takes objects with state_dict and load_state_dict, got {type(item).__name__} "
-                f"for {name!r}."
+                f"for {name!r}. Give it both methods."
             )
         self.names[len(self.others)] = name
         self.others.append(item)

@@ -62,8 +62,14 @@ BESIDE = "pytest, under a scheduler"
 #: Folders of the other tests, in the order in which they run. Those with faults wait most of the time: they come first,
 #: because type checks and a scheduler keep the machine busy then.
 FOLDERS = (
-    "tests/faults", "tests/contract", "tests/gpu", "tests/integration", "tests/oracle", "tests/property", "tests/unit",
-)  # fmt: skip
+    "tests/faults",
+    "tests/contract",
+    "tests/gpu",
+    "tests/integration",
+    "tests/oracle",
+    "tests/property",
+    "tests/unit",
+)
 #: Checks that run while the other ones run.
 PAGES = "pages"
 TYPES = "mypy"

@@ -134,13 +134,14 @@ def test_a_link_to_decisions_is_not_followed(one_host: Host, tmp_path: Any) -> N
 
 
 PLAIN = (
-    "python", "-c",
+    "python",
+    "-c",
     "import json, os, time\n"
     "for epoch in (1, 2):\n"
     "    with open(os.environ['DTRAIN_METRICS'], 'a') as file:\n"
     "        file.write(json.dumps({'step': epoch, 'validation': {'loss': 0.5}, 'epoch': epoch}) + '\\n')\n"
     "time.sleep(1000)\n",
-)  # fmt: skip
+)
 
 
 def test_a_program_without_the_library_asks_by_its_metrics_file_and_is_ended_by_the_answer(one_host: Host) -> None:

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.torch
 
 
 def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
-    path = script(tmp_path, """
+    path = script(
+        tmp_path,
+        """
         import json
 
         class Net(torch.nn.Module):
@@ -62,7 +64,8 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
                 except Exception as error:
                     found[name] = f"{type(error).__name__}: {error}"
         print("found", json.dumps(found))
-    """)  # fmt: skip
+    """,
+    )
     ranks = [said(rank) for rank in run_ranks(path, tmp_path / "run", 2)]
     for case in ("whole", "unused and said", "static", "closure"):
         assert len(ranks[0][case]) == 64, ranks[0][case]

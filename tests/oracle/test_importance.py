@@ -58,9 +58,13 @@ def test_the_shares_are_those_of_optuna(seed: int) -> None:
     trials = []
     for _ in range(draw.choice((10, 11, 60, 400))):
         hparams = {
-            "rate": 10 ** draw.uniform(-5, 0), "width": draw.randint(3, 101), "layers": draw.randint(1, 4), "fixed": 7,
-            "dropout": draw.uniform(-0.5, 0.5), "optimizer": draw.choice(SPACE["optimizer"]["vals"]),
-        }  # fmt: skip
+            "rate": 10 ** draw.uniform(-5, 0),
+            "width": draw.randint(3, 101),
+            "layers": draw.randint(1, 4),
+            "fixed": 7,
+            "dropout": draw.uniform(-0.5, 0.5),
+            "optimizer": draw.choice(SPACE["optimizer"]["vals"]),
+        }
         metric = math.log10(hparams["rate"]) ** 2 + (hparams["optimizer"] == "sgd") + hparams["width"] / 100
         trials.append((hparams, round(metric, draw.choice((1, 9)))))
     space = dimensions(SPACE)

@@ -37,11 +37,13 @@ QUERIES = {
 }  # fmt: skip
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
 BODIES = {
-    "/configs/validate": CONFIG, "/experiments": CONFIG, "/code": {},
+    "/configs/validate": CONFIG,
+    "/experiments": CONFIG,
+    "/code": {},
     **{f"/operations/{kind}": {"trial_id": 1} for kind in ("log", "stacks", "outputs")},
     "/operations/checkpoint": {"trial_id": 1, "checkpoint_id": 1},
     "/operations/exec": {"trial_id": 1, "argv": ["true"]},
-}  # fmt: skip
+}
 #: Commands of Airflow in one process, then DAGs without files.
 PREPARE = """
 import json, sys

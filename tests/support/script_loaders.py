@@ -13,9 +13,15 @@ from airflow_provider_dtrain.train.environment import Environment
 def training_loader(dataset, progress, *, seed=1, per_slot=4, max_batches=None, options=None, **chosen):
     """Return what ``ctx.loader`` gives a single rank."""
     shares = ScriptLoaders(Distributed(Environment()), seed).shares(
-        dataset, "ctx.loader", "training", per_slot=lambda: per_slot, batch_size=None, limit=max_batches,
-        options=options or {}, **{"shuffle": None, **chosen},
-    )  # fmt: skip
+        dataset,
+        "ctx.loader",
+        "training",
+        per_slot=lambda: per_slot,
+        batch_size=None,
+        limit=max_batches,
+        options=options or {},
+        **{"shuffle": None, **chosen},
+    )
     return Loader(shares, progress)
 
 

@@ -34,7 +34,7 @@ _FOCUSED = "() => document.activeElement.closest('[data-control]')?.getAttribute
 def test_the_tab_key_reaches_every_control(visit: Callable[..., Visit], site: PagesSite, name: str) -> None:
     (facts,) = (one for one in PAGES if one.name == name)
     page = visit("admin").open(site.address(facts.path))
-    # What arrives late may replace controls, such as axes in the order of their importance.
+    # The importance of hyperparameters is computed later than the rest, and the axes are then sorted by it.
     for text in facts.texts:
         page.get_by_test_id("dtrain").get_by_text(text).first.wait_for(timeout=WAIT_MS)
     names = page.evaluate(_CONTROLS)

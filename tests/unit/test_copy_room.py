@@ -63,13 +63,18 @@ class Scene:
     def __init__(self, folder: Path, *, copies: int, limit_bytes: int, **config: Any) -> None:
         self.host, self.checkpoints = Host({}), Checkpoints()
         settings = SimpleNamespace(
-            checkpoint_dir=folder, checkpoint_copy_limit_bytes=limit_bytes, trial_copy_limit_bytes=limit_bytes,
+            checkpoint_dir=folder,
+            checkpoint_copy_limit_bytes=limit_bytes,
+            trial_copy_limit_bytes=limit_bytes,
             trial_copies=copies,
-        )  # fmt: skip
+        )
         rt: Any = SimpleNamespace(
-            settings=settings, store=SimpleNamespace(checkpoints=self.checkpoints), log=logging.getLogger("room"),
-            db=self.call, link=self.link,
-        )  # fmt: skip
+            settings=settings,
+            store=SimpleNamespace(checkpoints=self.checkpoints),
+            log=logging.getLogger("room"),
+            db=self.call,
+            link=self.link,
+        )
         view: Any = SimpleNamespace(experiment_id=1, trial_id=1)
         self.copier = CheckpointCopier(rt, view, ExperimentConfig.model_validate(config))
 

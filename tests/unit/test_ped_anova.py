@@ -24,23 +24,38 @@ SPACE = {
 def trials():
     for n in range(30):
         hparams = {
-            "rate": 10 ** -(n % 6 / 1.2), "width": 3 + n * 7 % 99, "layers": 1 + n % 4,
-            "dropout": (n * 11 % 30) / 30 - 0.5, "optimizer": OPTIMIZERS[n % 3],
-        }  # fmt: skip
+            "rate": 10 ** -(n % 6 / 1.2),
+            "width": 3 + n * 7 % 99,
+            "layers": 1 + n % 4,
+            "dropout": (n * 11 % 30) / 30 - 0.5,
+            "optimizer": OPTIMIZERS[n % 3],
+        }
         yield hparams, (n % 6 - 2) ** 2 + n * 7 % 99 / 50 + (hparams["optimizer"] == "sgd")
 
 
 def test_the_shares_are_those_of_optuna_5():
     found = importance(dimensions(SPACE), list(trials()), smaller_is_better=True)
-    assert found.shares == pytest.approx({
-        "rate": 0.7033653729657245, "width": 0.132854239234742, "optimizer": 0.09222166359226243,
-        "dropout": 0.07022324677779233, "layers": 0.0013354774294787753,
-    }, rel=1e-9)  # fmt: skip
+    assert found.shares == pytest.approx(
+        {
+            "rate": 0.7033653729657245,
+            "width": 0.132854239234742,
+            "optimizer": 0.09222166359226243,
+            "dropout": 0.07022324677779233,
+            "layers": 0.0013354774294787753,
+        },
+        rel=1e-9,
+    )
     found = importance(dimensions(SPACE), list(trials()), smaller_is_better=False)
-    assert found.shares == pytest.approx({
-        "rate": 0.9837852616137183, "optimizer": 0.006184523713484209, "layers": 0.0058939190831931694,
-        "width": 0.0039737331750612104, "dropout": 0.0001625624145431733,
-    }, rel=1e-9)  # fmt: skip
+    assert found.shares == pytest.approx(
+        {
+            "rate": 0.9837852616137183,
+            "optimizer": 0.006184523713484209,
+            "layers": 0.0058939190831931694,
+            "width": 0.0039737331750612104,
+            "dropout": 0.0001625624145431733,
+        },
+        rel=1e-9,
+    )
     assert list(found.shares) == ["rate", "optimizer", "layers", "width", "dropout"]
 
 

@@ -46,11 +46,18 @@ def start(folder: Path, body: str, size: int, **context: object) -> list[subproc
     port, ranks = str(free_port()), []
     for rank in range(size):
         environment = {
-            "PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
-            "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(size), "DTRAIN_RUN": "t1.1.7",
-            "DTRAIN_RUN_DIR": str(folder), "DTRAIN_CONTEXT": str(folder / "context.json"),
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(ROOT),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(size),
+            "DTRAIN_RUN": "t1.1.7",
+            "DTRAIN_RUN_DIR": str(folder),
+            "DTRAIN_CONTEXT": str(folder / "context.json"),
             "DTRAIN_EVENTS": str(folder / f"events{rank}"),
-        }  # fmt: skip
+        }
         command = [sys.executable, "-S", "program.py"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         ranks.append(subprocess.Popen(command, cwd=folder, env=environment, **pipes))

@@ -21,9 +21,16 @@ log = logging.getLogger(__name__)
 
 #: Options of a torch DataLoader that are passed on to the loader of a rank's share.
 KEPT_OPTIONS = (
-    "num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context",
-    "prefetch_factor", "persistent_workers", "in_order",
-)  # fmt: skip
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+    "in_order",
+)
 
 
 class Shares:
