@@ -10,7 +10,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_dtrain.client.client import Client
+from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.engine.operations.follower import serving
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank
 from airflow_provider_dtrain.engine.operations.serving import PIECE_BYTES, _Content, serve
@@ -170,6 +172,28 @@ def test_a_run_of_the_dag_executes_what_a_user_requests(server, store, search, e
     assert [one["user"] for one in executed] == ["ann"] * 3
     with pytest.raises(ConflictError, match="no running ranks"):
         Client().trials.get(1).stacks()
+
+
+@on_sqlite
+def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, search, monkeypatch):
+    search.submit(0, slots=2)
+    content = bytes(range(256)) * 9000
+
+    def trigger(conf: dict, user: str, dag_id: str) -> str:
+        store.operations.take(conf["operation"], Through.DAG)
+        for start in range(0, len(content), PIECE_BYTES):
+            store.operations.write(conf["operation"], start, content[start : start + PIECE_BYTES])
+        store.operations.done(conf["operation"], {"name": "step-1"})
+        return "run-1"
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
+    received: list[bytes] = []
+    session = Client().session
+    operations = Operations(session, Patience(session, print))
+    body = {"trial_id": 1, "checkpoint_id": 1}
+    assert operations.run("checkpoint", body, put=received.append) == {"name": "step-1"}
+    assert b"".join(received) == content
+    assert pieces(store) == 0
 
 
 @on_sqlite
