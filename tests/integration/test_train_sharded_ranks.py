@@ -8,6 +8,7 @@ from textwrap import dedent, indent
 
 import pytest
 
+import airflow_provider_dtrain.train as dtrain
 from tests.support.bucket import BUCKET
 from tests.support.ranks import run_ranks, script
 
@@ -137,6 +138,9 @@ def test_a_checkpoint_of_fsdp2_is_resumed_with_other_numbers_of_ranks_and_other_
         ranks = run(tmp_path, layout, size, f"{layout}{size}")
         assert said(ranks, "restored")[0] == [3 * (number + 1), saved]
         saved = said(ranks, "saved")[0]
+    # A part that several ranks hold is in one file, also after tensor parallelism.
+    newest = max((tmp_path / "checkpoints").glob("step-*"))
+    assert dtrain.export_weights(newest, tmp_path / "model.safetensors").stat().st_size > 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hide a folder from a rank")

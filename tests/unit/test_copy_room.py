@@ -129,6 +129,14 @@ async def test_a_checkpoint_that_fits_keeps_the_copies_until_it_has_one(tmp_path
     assert scene.checkpoints.copied() == [3]
 
 
+async def test_copies_that_are_no_longer_kept_go_before_those_that_are(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, copies=2, limit_bytes=150_000, checkpoint_policy="all")
+    for step, size in ((1, 50_000), (2, 50_000), (3, 100_000)):
+        scene.save(step, size)
+        await scene.copier.copy_kept()
+    assert scene.checkpoints.copied() == [2, 3]
+
+
 async def test_a_checkpoint_that_never_fits_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(tmp_path, copies=2, limit_bytes=150_000, checkpoint_policy="all")
     scene.save(1, 200_000)
