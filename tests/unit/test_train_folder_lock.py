@@ -55,6 +55,19 @@ def test_the_lock_of_a_process_that_ended_is_taken_also_when_its_number_is_used_
     assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
 
 
+def test_a_writer_in_another_container_of_the_same_host_is_not_judged_by_its_process_number(tmp_path):
+    written_by(tmp_path, pid=os.getppid(), started="1")
+    text = (tmp_path / NAME).read_text()
+    (tmp_path / NAME).write_text(text.replace(os.readlink("/proc/self/ns/pid"), "pid:[1]"))
+
+    def beats(_):
+        found = json.loads((tmp_path / NAME).read_text())
+        (tmp_path / NAME).write_text(json.dumps({**found, "beat": found["beat"] + 1}))
+
+    with pytest.raises(CheckpointError, match="Another run writes checkpoints"):
+        lock(tmp_path, pause=beats).acquire()
+
+
 def test_a_later_attempt_of_the_same_trial_takes_the_lock_at_once(tmp_path):
     written_by(tmp_path, host="elsewhere", trial="s-t9")
     lock(tmp_path, run="s-t9.2.6", pause=lambda _: pytest.fail("no wait is needed")).acquire()

@@ -174,9 +174,12 @@ class FolderLock:
 
 
 def _boot() -> str | None:
-    """Return what identifies this start of the host, or None if the system does not say."""
+    """Return what identifies this start of the host and the process numbers in use, or None if the system is silent.
+
+    Containers of a host share its start and often its name, but number their processes by themselves.
+    """
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return None
 
