@@ -1,4 +1,4 @@
-"""The Grafana dashboard, on an exposition in the format of Prometheus that Airflow's own OpenTelemetry logger wrote."""
+"""The Grafana dashboard, on what Airflow's own OpenTelemetry and StatsD loggers write."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from airflow.sdk._shared.observability.metrics.otel_logger import SafeOtelLogger
 from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
@@ -27,9 +28,12 @@ from airflow_provider_dtrain.store.meter import GAUGES, TIMINGS, Metric
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
+from tests.support.statsd import statsd_server
+from tests.support.statsd_exporter import exported
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "docs" / "grafana" / "dtrain.json").read_text())
+MAPPINGS = yaml.safe_load((ROOT / "docs" / "grafana" / "statsd-mapping.yml").read_text())["mappings"]
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
 QUERIES = [
     pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']}-{target['refId']}".replace(" ", "-"))
@@ -53,9 +57,7 @@ def exposition() -> Iterator[Callable[[], str]]:
 
 
 @pytest.fixture
-def busy(
-    exposition: Callable[[], str], store: Store, submit: Callable[..., Ticket], start: Callable[[Ticket], int]
-) -> Callable[[], None]:
+def busy(store: Store, submit: Callable[..., Ticket], start: Callable[[Ticket], int]) -> Callable[[], None]:
     """Return a function that makes the store emit each metric once."""
     store.hosts.add(host("h1", 2))
     store.hosts.add(host("h2", 2))
@@ -98,7 +100,33 @@ def test_every_panel_reads_metrics_and_labels_that_are_emitted(
     busy: Callable[[], None], exposition: Callable[[], str]
 ) -> None:
     busy()
-    found = samples(exposition())
+    check_panels(samples(exposition()))
+
+
+def test_every_panel_reads_what_the_mapping_makes_of_statsd_once(
+    busy: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with statsd_server(monkeypatch, with_tags=True) as server:
+        busy()
+        lines = server.until("airflow.dtrain.host.lost.gpus")
+    page = exported(lines, MAPPINGS)
+    check_panels({name: [dict(labels) for labels in series] for name, series in page.items()})
+    assert all("pool_name" in dict(labels) for series in page.values() for labels in series)
+    assert sum(page["airflow_dtrain_gang_grants_total"].values()) == 2
+    assert page["airflow_dtrain_trial_finish_total"].keys() == {
+        (("dag_id", "d"), ("pool_name", "gpus"), ("state", "errored"))
+    }
+    waited = [float(line.split(":")[1].split("|")[0]) for line in lines if "time_to_grant,pool_name" in line]
+    name = "airflow_dtrain_gang_time_to_grant_milliseconds"
+    assert sum(page[f"{name}_count"].values()) == len(waited) == 2
+    assert sum(page[f"{name}_sum"].values()) == pytest.approx(sum(waited))
+
+
+def check_panels(found: dict[str, list[dict[str, str]]]) -> None:
+    """Check that every query of the dashboard finds its metrics with their labels.
+
+    :param found: name -> labels of each series
+    """
     for expression, legend in (param.values for param in QUERIES):
         names = metric_names(expression)
         assert names, expression
