@@ -275,5 +275,6 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
         "location": _text(4096), "rows": _count, "shards": _shard, "bytes": _count, "skipped": _skipped,
         "sha256": _text(64), "schema": _schema,
     },
+    "trace": {"path": _text(4096), "step": _maybe(_count), "size_bytes": _maybe(_count)},
     "timings": {"batches": _maybe(_count), "names": _timings},
 }  # fmt: skip

@@ -79,7 +79,8 @@ def role_outputs(layout: Layout, args: argparse.Namespace) -> None:
     limit_files = fields.integer("limit_files", 0, OUTPUT_FILES)
     if not os.path.isdir(folder.file("work")):
         raise Refused("not_found", f"{args.run} has no files on this host.")
-    Outputs(folder, known, limit_bytes, limit_files).send(sys.stdout.buffer)
+    traces = fields.flag("traces", default=False)
+    Outputs(folder, known, limit_bytes, limit_files, traces=traces).send(sys.stdout.buffer)
 
 
 def role_put(layout: Layout, args: argparse.Namespace) -> Json:

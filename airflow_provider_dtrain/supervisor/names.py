@@ -11,6 +11,8 @@ LOCK_DIR, NO_LOCK_DIR = "/run/lock", "none"
 DELETED = ".deleted"
 #: Folders of a run whose files are its outputs.
 OUTPUT_FOLDERS = ("checkpoints", "work")
+#: Folder of the traces of the profiler of the training library.
+TRACES = "work/traces"
 #: Last member of the outputs archive. It lists what was sent and what was not.
 OUTPUTS_END = "end.json"
 RUN_NAME = re.compile(r"(?:[0-9a-f]{8}-)?t\d{1,18}\.\d{1,9}\.\d{1,18}", re.ASCII)

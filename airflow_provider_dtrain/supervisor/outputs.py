@@ -18,7 +18,7 @@ from .fields import parse_object
 from .files import names_in, read_bytes, read_text, write_json
 from .layout import RunFolder
 from .limits import OUTPUT_DEPTH, OUTPUT_LOOKS, OUTPUT_PATH, SETTLE_WAIT_S, SETTLED_S
-from .names import OUTPUT_FOLDERS, OUTPUTS_END, Json
+from .names import OUTPUT_FOLDERS, OUTPUTS_END, TRACES, Json
 from .processes import all_procs, descendants, find_process
 from .refusal import Refused
 
@@ -91,13 +91,17 @@ class Outputs:
 
     :param known: path -> version of the files that the control side has
     :param limit_bytes: largest total size of the files
+    :param traces: send only the traces of the profiler
     """
 
-    def __init__(self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int) -> None:
+    def __init__(
+        self, folder: RunFolder, known: Json, limit_bytes: int, limit_files: int, *, traces: bool = False
+    ) -> None:
         self.folder = folder
         self.known = known
         self.limit_bytes = limit_bytes
         self.limit_files = limit_files
+        self.folders = (TRACES,) if traces else OUTPUT_FOLDERS
         #: path -> [size, mtime, version] of each file that is sent or known.
         self.files: dict[str, list[Any]] = {}
         self.unsettled: list[str] = []
@@ -157,7 +161,7 @@ class Outputs:
         # Checkpoints on shared storage stay there.
         has_own = "DTRAIN_CHECKPOINT_DIR" not in (plan.get("env") or {})
         looks = 0
-        for name in OUTPUT_FOLDERS:
+        for name in self.folders:
             for path, status in walk_files(self.folder, name) if has_own or name != "checkpoints" else ():
                 looks += 1
                 version = version_of(status)

@@ -32,6 +32,7 @@ from airflow_provider_dtrain.train.reports import console
 from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
 from airflow_provider_dtrain.train.reports.gathering import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.profiler import Profiler
 from airflow_provider_dtrain.train.reports.reducers import reduce_over_ranks
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
@@ -109,6 +110,8 @@ class Context(Ending):
         self._validation_samples: int | None = None
         self._files = FileCheckpoints(env, distributed, saver)
         self._pace: Pace | None = None
+        #: Recorder of traces of some batches.
+        self.profiler = Profiler(env, writer)
 
     # -- the trial -------------------------------------------------------------------------------------------------
 
@@ -398,6 +401,8 @@ class Context(Ending):
             self._timings.batch_done(after)
         if self._counter.is_new(optimizer):
             self._batches += 1
+            if self.profiler.running:
+                self.profiler.step()
             if self._batches % self._unit == 0:
                 self._meet()
         if not self._began:
@@ -632,6 +637,8 @@ class Context(Ending):
         """Agree with the other ranks about once a second. Return whether the trial must stop."""
         self._last_step = step
         HERE.moves += 1
+        if self.profiler.running:
+            self.profiler.step()
         if self._pace is None:
             self._pace = Pace(self._unit)
             self._reporter.meets = True

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console, failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.profiler import Profiler
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
 
@@ -24,6 +25,7 @@ class Ending:
     """The part of a context that closes it."""
 
     distributed: Distributed
+    profiler: Profiler
     _env: Environment
     _writer: EventWriter
     _reporter: Reporter
@@ -59,6 +61,7 @@ class Ending:
         if not self._stop:
             self._gradients.check_end(trained_before=self._batches > 0)
         self._closed = True
+        self.profiler.stop()
         self._rungs.settle()
         self._meet()
         self._saver.finish()

@@ -104,6 +104,9 @@ def init(
         timeout_s,
     )
     HERE.begin(env.run_dir, env.rank, lambda: context._batches)
+    profiling = env.config.get("profiling") or {}
+    if backend != SOCKETS and profiling.get("enabled", True):
+        context.profiler.configure(profiling.get("trace"))
     facts = {"device": str(chosen or "cpu"), "backend": backend}
     context._writer.write("init", facts if backend == SOCKETS else {**facts, "torch": _torch_version()})
     _live.append(context)

@@ -135,9 +135,18 @@ class Trainer:
         self._loop = _Loop(trial, context)
         self._context = context
 
-    def configure_profiler(self, **settings: Any) -> None:
+    def configure_profiler(
+        self,
+        sync_timings: bool | None = None,
+        enabled: bool | None = None,
+        begin_on_batch: int | None = None,
+        end_after_batch: int | None = None,
+    ) -> None:
         """Log a warning. The field ``profiling`` of the configuration selects the measurements."""
-        log.warning("configure_profiler has no effect; set profiling in the configuration.")
+        log.warning(
+            "configure_profiler has no effect; set profiling in the configuration. Its field trace, or "
+            "context.set_profiler, records the work of single batches."
+        )
 
     def fit(
         self,

@@ -11,6 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from airflow_provider_dtrain.engine.copies.output_generations import (
     Manifest,
     OutputCopies,
 )
-from airflow_provider_dtrain.engine.copies.outputs import last_words
+from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, last_words
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from tests.support.archives import archive, member
 
@@ -39,6 +40,7 @@ class Host:
     def __init__(self) -> None:
         self.members: list[tuple[tarfile.TarInfo, bytes]] = []
         self.known: dict[str, str] = {}
+        self.limit_bytes = 0
 
     def has(self, files: dict[str, bytes], *, sent: set[str] | None = None, **end: Any) -> Host:
         """Let the next archive hold files, all of them or those that are named."""
@@ -49,8 +51,11 @@ class Host:
         return self
 
     @contextlib.contextmanager
-    def outputs(self, run: str, *, known: dict[str, str], limit_bytes: int, limit_files: int) -> Iterator[io.BytesIO]:
+    def outputs(
+        self, run: str, *, known: dict[str, str], limit_bytes: int, limit_files: int, traces: bool
+    ) -> Iterator[io.BytesIO]:
         self.known = known
+        self.limit_bytes = limit_bytes
         yield archive(*self.members)
 
 
@@ -63,8 +68,10 @@ def copies(tmp_path: Path) -> OutputCopies:
     return OutputCopies(tmp_path / "trial-1")
 
 
-def take(copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT) -> Generation:
-    return copies.take(host, manifest(attempt), limit_bytes=limit)
+def take(
+    copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT, traces: bool = False
+) -> Generation:
+    return copies.take(host, manifest(attempt), limit_bytes=limit, traces=traces)
 
 
 def held(copies: OutputCopies) -> dict[str, bytes]:
@@ -271,3 +278,46 @@ def test_a_manifest_of_an_earlier_version_with_times_that_no_date_can_show_is_re
 
 def modified(found: Generation) -> float:
     return found.manifest.files["work/a"].modified_at
+
+
+def test_traces_of_earlier_attempts_stay_and_count_towards_the_limit(copies: OutputCopies) -> None:
+    host = Host()
+    first, second, third = (f"work/traces/rank0-attempt{number}-batch5.json.gz" for number in (1, 2, 2))
+    third = third.replace("batch5", "batch9")
+    take(copies, host.has({first: b"1111"}), traces=True)
+    take(copies, host.has({second: b"22"}), 2, traces=True)
+    assert host.limit_bytes == LIMIT - 4
+    take(copies, host.has({second: b"22", third: b"3"}, sent={third}), 2, traces=True)
+    assert held(copies) == {first: b"1111", second: b"22", third: b"3"}
+    take(copies, host.has({third: b"3"}, sent=set()), 2, traces=True)
+    assert held(copies) == {first: b"1111", third: b"3"}
+    take(copies, host.has({"work/a": b"1"}), 3)
+    assert held(copies) == {"work/a": b"1"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "copied"), [((), False), (("init",), None), (("init", "trace"), True), (("trace",), False)]
+)
+async def test_of_a_program_with_the_library_only_traces_are_copied(
+    kinds: tuple[str, ...], copied: bool | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    async def db(call: Any, *args: Any, **options: Any) -> Any:
+        return call(*args, **options)
+
+    taken: list[bool] = []
+
+    async def take(_: OutputKeeper, manifest: Manifest, *, traces: bool) -> Generation:
+        taken.append(traces)
+        return Generation(folder=tmp_path, manifest=manifest)
+
+    events = SimpleNamespace(of_attempt=lambda _, kinds: [kind for kind in written if kind in kinds])
+    written = kinds
+    rt: Any = SimpleNamespace(
+        db=db, store=SimpleNamespace(events=events), settings=SimpleNamespace(checkpoint_dir=tmp_path)
+    )
+    view: Any = SimpleNamespace(
+        run="t1.1.1", plan={"plans": {"a": {"master_local": True}}}, number=1, attempt_id=1, experiment_id=1, trial_id=1
+    )
+    monkeypatch.setattr(OutputKeeper, "_take", take)
+    await OutputKeeper(rt, view).copy(is_final=False)
+    assert taken == ([] if copied is None else [copied])

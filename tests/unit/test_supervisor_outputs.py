@@ -256,3 +256,16 @@ def test_the_baseline_is_taken_once(folder: RunFolder) -> None:
     write(folder, "work/carried", "1")
     note_baseline(folder)
     assert set(sent(folder)[0]) == {"work/carried"}
+
+
+def test_of_programs_with_the_library_only_traces_are_sent(folder: RunFolder, tmp_path: Path) -> None:
+    for name in ("work/traces/a.json.gz", "work/other", "checkpoints/last", "work/traces-2/b"):
+        write(folder, name, "1")
+    target = io.BytesIO()
+    Outputs(folder, {}, 10_000, 100, traces=True).send(target)
+    target.seek(0)
+    with tarfile.open(fileobj=target) as archive:
+        assert archive.getnames() == ["work/traces/a.json.gz", "end.json"]
+    os.rename(folder.file("work", "traces"), tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", folder.file("work", "traces"))
+    assert not list(Outputs(folder, {}, 10_000, 100, traces=True).found())

@@ -134,12 +134,30 @@ class Reproducibility(Section):
     deterministic: bool = False
 
 
+class Trace(Section):
+    """Batches that the profiler of PyTorch records."""
+
+    #: Batches before each trace: not recorded, and recorded without being kept.
+    wait: int = Field(default=10, ge=0, le=1_000_000_000)
+    warmup: int = Field(default=2, ge=0, le=1_000_000_000)
+    #: Batches in a trace, and number of traces.
+    active: int = Field(default=3, ge=1, le=100)
+    repeat: int = Field(default=1, ge=1, le=20)
+    ranks: Literal["all"] | list[Annotated[int, Field(ge=0)]] = [0]
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+    with_modules: bool = False
+
+
 class Profiling(Section):
     """Measurements taken in addition to the metrics."""
 
     enabled: bool = True
     sampling_interval_s: float = Field(default=1.0, ge=0.1, le=3600)
     timings: bool = True
+    trace: Trace | None = None
 
 
 class LogPolicy(Section):

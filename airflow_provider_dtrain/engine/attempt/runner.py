@@ -451,6 +451,8 @@ class AttemptRunner:
                 self._first_step()
             case "checkpoint":
                 copier.reported(event)
+            case "trace":
+                log.info("A rank on host '%s' wrote a trace of the profiler: %s", host, event["path"])
             case "validation":
                 log.event("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
             case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Folders of a run whose files are outputs; names of other members are refused.
 FOLDERS = ("checkpoints", "work")
+#: Folder of the traces of the profiler, the only outputs of programs that use the training library.
+TRACES = "work/traces"
 #: Most files of one generation, and longest path of a file. The supervisor has the same limits.
 FILES_LIMIT, PATH_LIMIT = 10_000, 1024
 #: Most bytes of the last member that a host sends: some hundred bytes for each file.
@@ -114,11 +116,14 @@ class OutputCopies:
                 return Generation(folder=path, manifest=manifest)
         return None
 
-    def take(self, link: HostLink, manifest: Manifest, *, limit_bytes: int, first_attempt: int = 0) -> Generation:
+    def take(
+        self, link: HostLink, manifest: Manifest, *, limit_bytes: int, first_attempt: int = 0, traces: bool = False
+    ) -> Generation:
         """Copy the files that the ranks of a run wrote or changed since the newest generation. Blocks.
 
         :param manifest: run, attempt, host and time of the new generation
         :param first_attempt: attempts before it do not count
+        :param traces: copy only traces of the profiler, and keep those of earlier attempts
         :raises ArchiveLimitError: the host sent more than the limit allows
         :raises BrokenOutputsError: the host contradicts itself
         :raises tarfile.TarError: the archive is damaged or leads outside its folder
@@ -130,12 +135,14 @@ class OutputCopies:
         versions = (
             {path: file.version for path, file in before.manifest.files.items()} if before and is_same_run else {}
         )
+        kept = _earlier_traces(before, manifest.attempt) if before and traces else {}
+        left_bytes = max(0, limit_bytes - sum(file.size_bytes for file in kept.values()))
         with partial.partial_copy(self.folder, PARTIAL) as folder:
             with link.outputs(
-                manifest.run, known=versions, limit_bytes=limit_bytes, limit_files=FILES_LIMIT
+                manifest.run, known=versions, limit_bytes=left_bytes, limit_files=FILES_LIMIT, traces=traces
             ) as incoming:
                 unpack_plain(incoming, folder, limit_bytes=limit_bytes + END_LIMIT_BYTES, limit_files=FILES_LIMIT + 1)
-            whole = _completed(folder, manifest, before)
+            whole = _completed(folder, manifest, before, kept)
             # The size on the disk, because a host may announce another one.
             if (size := tree_bytes(folder)) > limit_bytes:
                 raise BrokenOutputsError(f"the files have {size} bytes, {limit_bytes} were allowed")
@@ -166,13 +173,23 @@ class OutputCopies:
         return found
 
 
-def _completed(folder: Path, manifest: Manifest, before: Generation | None) -> Manifest:
+def _earlier_traces(before: Generation, attempt: int) -> dict[str, OutputFile]:
+    """Return the traces of earlier attempts in a generation. Their names contain the number of the attempt."""
+    files = before.manifest.files.items()
+    return {path: file for path, file in files if path.startswith(f"{TRACES}/") and f"-attempt{attempt}-" not in path}
+
+
+def _completed(
+    folder: Path, manifest: Manifest, before: Generation | None, kept: Mapping[str, OutputFile]
+) -> Manifest:
     """Return the manifest of a new copy, after linking unchanged files from the copy before.
 
     A file that was being written stays as the copy before has it, even if that is of an earlier attempt.
+
+    :param kept: files of the copy before that stay, unless the host has sent others of their names
     """
     end = _read_end(folder / _END)
-    files = _files_of(end)
+    files = {**kept, **_files_of(end)}
     unsettled = tuple(path for path in _texts(end.get("unsettled")) if path not in files)
     for path in unsettled:
         # A part of it may have arrived.

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.engine.copies.last import REQUESTS, until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import (
+    TRACES,
     BrokenOutputsError,
     Generation,
     Manifest,
@@ -60,7 +61,8 @@ class Carried:
 class OutputKeeper:
     """Copier of the outputs of one attempt, while its ranks run and when they have ended.
 
-    Programs that join the training library are left alone, because they resume from their checkpoints.
+    Of programs that join the training library, only traces of the profiler are copied, because they resume from their
+    checkpoints.
     """
 
     def __init__(self, rt: Runtime, view: AttemptView) -> None:
@@ -99,11 +101,14 @@ class OutputKeeper:
         None means that there is nothing to copy, or that the copy failed, which is logged.
         """
         view = self.view
-        if view.run is None or view.plan is None or await uses_library(self.rt, view):
+        if view.run is None or view.plan is None:
+            return None
+        traces = await uses_library(self.rt, view)
+        if traces and not await _has(self.rt, view, "trace"):
             return None
         manifest = Manifest(run=view.run, attempt=view.number, host=chief_of(view), at=time.time(), is_final=is_final)
         try:
-            found = await self._take(manifest)
+            found = await self._take(manifest, traces=traces)
         except ArchiveLimitError as error:
             self._warn(f"Outputs of rank 0 are not copied: {error}. Raise checkpoint_copy_limit or trial_copy_limit.")
             return None
@@ -114,11 +119,13 @@ class OutputKeeper:
         self._tell(found, is_final=is_final)
         return found
 
-    async def _take(self, manifest: Manifest) -> Generation:
+    async def _take(self, manifest: Manifest, *, traces: bool) -> Generation:
         first = await self.rt.db(first_attempt, self.rt.store, self.view)
         limit = await in_thread(self._limit)
         link = await self.rt.link(manifest.host)
-        return await in_copy_thread(lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first))
+        return await in_copy_thread(
+            lambda: self.copies.take(link, manifest, limit_bytes=limit, first_attempt=first, traces=traces)
+        )
 
     def _limit(self) -> int:
         """Return how many bytes the outputs may have. Blocks."""
@@ -211,7 +218,7 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
 async def beginning(rt: Runtime, view: AttemptView) -> str:
     """Return a text that names where a trial without a checkpoint restarts."""
     newest = await in_thread(copies_of(rt, view).newest)
-    if newest is None or not newest.manifest.files:
+    if newest is None or all(path.startswith(f"{TRACES}/") for path in newest.manifest.files):
         return "the beginning: there is no checkpoint yet"
     return f"the outputs of its program: {size_words(newest.manifest)}"
 

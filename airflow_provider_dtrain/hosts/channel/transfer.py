@@ -75,14 +75,15 @@ class FileCommands:
         return self._incoming("fetch", run, relpath)
 
     def outputs(
-        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int
+        self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int, traces: bool = False
     ) -> AbstractContextManager[Incoming]:
         """Yield a tar of the files that the ranks of a run wrote or changed, see ``role_outputs``.
 
         :param known: path -> version of files that need not be sent
+        :param traces: only the traces of the profiler
         :raises HostRefusedError: the host does not have the run
         """
-        asked = {"known": dict(known), "limit_bytes": limit_bytes, "limit_files": limit_files}
+        asked = {"known": dict(known), "limit_bytes": limit_bytes, "limit_files": limit_files, "traces": traces}
         request = json.dumps(asked).encode()
         if len(request) > REQUEST_LIMIT_BYTES:
             request = json.dumps({**asked, "known": {}}).encode()

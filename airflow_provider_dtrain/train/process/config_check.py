@@ -30,7 +30,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "tensor_fusion_threshold", "auto_tune_tensor_fusion", "mixed_precision",
     )),
     "reproducibility": frozenset(("experiment_seed", "deterministic")),
-    "profiling": frozenset(("enabled", "sampling_interval_s", "timings")),
+    "profiling": frozenset(("enabled", "sampling_interval_s", "timings", "trace")),
     "checkpoint_storage": frozenset((
         "type", "save_experiment_best", "save_trial_best", "save_trial_latest", "host_path", "storage_path",
         "propagation", "container_path", "bucket", "access_key", "secret_key", "endpoint_url", "prefix", "conn_id",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -384,6 +384,16 @@ class PyTorchTrialContext:
     def get_enable_tensorboard_logging(self) -> bool:
         """Return the value of :meth:`set_enable_tensorboard_logging`."""
         return self._logs_tensorboard
+
+    def set_profiler(self, *args: Any, ranks: Collection[int] | str = (0,), **options: Any) -> None:
+        """Record batches with ``torch.profiler.profile(*args, **options)``. The traces are outputs of the trial.
+
+        Without ``schedule``, 3 batches are recorded after 12 others. A trace has at most 100 batches.
+
+        :param ranks: ranks that record, or ``all``
+        :raises SetupError: ``on_trace_ready`` or an argument that PyTorch does not know is given
+        """
+        self._ctx.profiler.set(*args, ranks=ranks, **options)
 
     def autocast_forward_pass(self, to_call: Any) -> Any:
         """Return the function or module such that each call runs in the precision of ``mixed_precision``."""

@@ -291,6 +291,7 @@ class Trainer:
         done = 0
         began = clock()
         here = HERE
+        profiler = self._ctx.profiler
         for index in range(first, first + count):
             here.now = DATA
             batch = next(batches, end)
@@ -312,6 +313,8 @@ class Trainer:
                 add_train(began - moved)
                 timings.batch_done(began)
             done += 1
+            if profiler.running:
+                profiler.step()
             if after:
                 self._advance(after, index + 1)
             if index == context._initial:
