@@ -68,9 +68,7 @@ def copies(tmp_path: Path) -> OutputCopies:
     return OutputCopies(tmp_path / "trial-1")
 
 
-def take(
-    copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT, traces: bool = False
-) -> Generation:
+def take(copies: OutputCopies, host: Any, attempt: int = 1, *, limit: int = LIMIT, traces: bool = False) -> Generation:
     return copies.take(host, manifest(attempt), limit_bytes=limit, traces=traces)
 
 

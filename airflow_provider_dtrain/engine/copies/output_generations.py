@@ -179,9 +179,7 @@ def _earlier_traces(before: Generation, attempt: int) -> dict[str, OutputFile]:
     return {path: file for path, file in files if path.startswith(f"{TRACES}/") and f"-attempt{attempt}-" not in path}
 
 
-def _completed(
-    folder: Path, manifest: Manifest, before: Generation | None, kept: Mapping[str, OutputFile]
-) -> Manifest:
+def _completed(folder: Path, manifest: Manifest, before: Generation | None, kept: Mapping[str, OutputFile]) -> Manifest:
     """Return the manifest of a new copy, after linking unchanged files from the copy before.
 
     A file that was being written stays as the copy before has it, even if that is of an earlier attempt.

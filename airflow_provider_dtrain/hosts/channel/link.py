@@ -264,9 +264,7 @@ class HostLink:
         self, run: str, *, known: Mapping[str, str], limit_bytes: int, limit_files: int, traces: bool = False
     ) -> AbstractContextManager[Incoming]:
         """Yield a tar of the files that the ranks of a run wrote or changed, in pieces as it arrives. Blocks."""
-        return self._files.outputs(
-            run, known=known, limit_bytes=limit_bytes, limit_files=limit_files, traces=traces
-        )
+        return self._files.outputs(run, known=known, limit_bytes=limit_bytes, limit_files=limit_files, traces=traces)
 
     def putting(self, run: str, relpath: str) -> AbstractContextManager[Outgoing]:
         """Yield a file for writing a tar, which the host unpacks as for :meth:`put`. Blocks."""
