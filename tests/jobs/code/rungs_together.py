@@ -9,7 +9,7 @@ import signal
 import torch
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.context import DECIDED
+from airflow_provider_dtrain.train.core_context import DECIDED
 
 with dtrain.init(device="cpu") as ctx:
     rank, quality, largest = ctx.distributed.get_rank(), ctx.hparams["quality"], ctx.distributed.largest

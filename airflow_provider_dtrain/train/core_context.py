@@ -1,0 +1,440 @@
+"""Context of a rank, without what needs PyTorch: the door for frameworks that have their own loop."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints, SavedFiles
+from airflow_provider_dtrain.train.checkpoint.saver import Saver
+from airflow_provider_dtrain.train.data import batch_size
+from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
+from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.deprecation import warn_renamed
+from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.durations import Position
+from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import InvalidHP
+from airflow_provider_dtrain.train.process.config_check import scheduling_unit
+from airflow_provider_dtrain.train.process.heartbeat import HERE
+from airflow_provider_dtrain.train.reports import console, failure
+from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
+from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.profiler import Profiler
+from airflow_provider_dtrain.train.reports.reducers import reduce_over_ranks
+from airflow_provider_dtrain.train.reports.timings import Timings
+from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
+from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done
+
+#: Vote of a rank when all ranks synchronize. The largest vote wins.
+GO_ON, STOP, DECIDED = range(3)
+
+
+class CoreContext:
+    """One rank of a trial: its facts, reports, stop, and checkpoints of files.
+
+    It calls nothing of PyTorch, so a program of any framework, or of none, needs no more than this class.
+    "Called by all ranks" below means that every rank makes the call, at the same point of the program.
+    """
+
+    #: The program has seen the stop request, so its end is not the end of training.
+    _left_early = False
+    _stop = _decided = _closed = _together = False
+    _has_reached = _is_restored = _began = False
+    _batches = _last_step = 0
+    #: Step and metrics of the latest validation.
+    _validated: tuple[int, Mapping[str, Any]] | None = None
+    _result: Any = None
+    _batch_sizes: BatchSizes | None = None
+    _records_per_epoch: int | None = None
+    _pace: Pace | None = None
+
+    def __init__(
+        self,
+        env: Environment,
+        distributed: Distributed,
+        writer: EventWriter,
+        reporter: Reporter,
+        saver: Saver,
+        progress: Progress,
+        timings: Timings,
+        rungs: Rungs,
+        *,
+        hparams: Hparams,
+        seed: int,
+    ) -> None:
+        self._env = env
+        self._writer = writer
+        self._reporter = reporter
+        self._saver = saver
+        self._progress = progress
+        self._timings = timings
+        self._rungs = rungs
+        #: Small messages between the ranks.
+        self.distributed = distributed
+        #: The trial's hyperparameters and its seed, the same on all ranks.
+        self.hparams = hparams
+        self.seed = seed
+        #: The effective experiment configuration; empty off-cluster.
+        self.config: Mapping[str, Any] = env.config
+        self._goal = Goal(env.config.get("searcher") or {})
+        self._unit = scheduling_unit(env.config)
+        self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
+        #: Returns the position of training at a step. The trainer of a trial class replaces it by its own.
+        self._position: Callable[[int, int | None], Position] = self._script_position
+        self._files = FileCheckpoints(env, distributed, saver)
+        #: Recorder of traces of some batches.
+        self.profiler = Profiler(env, writer)
+
+    # -- the trial -----------------------------------------------------------------------------------------------------
+
+    @property
+    def per_slot_batch_size(self) -> int:
+        """Number of samples per rank and step: ``global_batch_size // slots``."""
+        return self._sizes().per_slot
+
+    @property
+    def global_batch_size(self) -> int:
+        """Number of samples per step of all ranks together, without the remainder of the division."""
+        return self._sizes().effective
+
+    @property
+    def max_length(self) -> Mapping[str, int] | None:
+        """Configured length of training, e.g. ``{"epochs": 3}``, or None if the configuration gives none."""
+        length = self._goal.max_length
+        return {length.unit: length.count} if length else None
+
+    @property
+    def data_config(self) -> Mapping[str, Any]:
+        """Free-form map ``data`` of the configuration."""
+        return self.config.get("data") or {}
+
+    @property
+    def rank(self) -> int:
+        """The global rank, 0 .. world_size-1."""
+        return self._env.rank
+
+    @property
+    def local_rank(self) -> int:
+        """The rank among the ranks of this host."""
+        return self._env.local_rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks of the gang."""
+        return self._env.world_size
+
+    @property
+    def last_step(self) -> int:
+        """Step of the latest report, checkpoint or question for a stop."""
+        return self._last_step
+
+    @property
+    def is_chief(self) -> bool:
+        """True on rank 0."""
+        return self._env.rank == 0
+
+    #: Hugging Face Accelerate's name.
+    is_main_process = is_chief
+
+    @property
+    def should_stop(self) -> StopAnswer:
+        """True once the trial must stop or pause, or has trained long enough.
+
+        A loop of the script's own then saves a checkpoint and ends. Reading it never communicates, so a single rank may
+        read it. The value is the same on all ranks: they agree on it every ``scheduling_unit`` calls of :meth:`step`,
+        and in each :meth:`sync`, :meth:`report_validation` with ``average``, :meth:`save_checkpoint`,
+        :meth:`checkpoint` and epoch of :meth:`epochs`.
+
+        A loop without :meth:`step`, of any framework, calls it in each step instead: ``if ctx.should_stop(step)``. The
+        ranks then agree about once a second. All ranks must call it.
+        """
+        return StopAnswer(self._has_reached or self._sees_stop(), self._ask_to_stop)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Former name of :attr:`should_stop`, which is also True once the trial has trained long enough."""
+        warn_renamed("ctx.stop_requested", "ctx.should_stop")
+        return self._sees_stop()
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Record training metrics. Takes microseconds and never waits for the device or another rank.
+
+        With more than one rank, the mean over the ranks is recorded when the ranks next synchronize, see
+        :attr:`should_stop`. With ``optimizations.average_training_metrics: false``, rank 0 records its own values.
+
+        :param step: number of batches, counted by the script
+        :param metrics: name -> number, or tensor of one element
+        :raises MetricError: a value is not a number
+        :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN. A later call raises it for a value on a
+            GPU, which is read later
+        :raises LimitError: there are more than 1,000 metrics, or a name has more than 256 characters
+        """
+        self._last_step = step
+        self._reporter.report(step, metrics, self._progress.epoch if self._progress.in_epochs else None)
+
+    def report_validation(
+        self, step: int, metrics: Mapping[str, Any], *, average: bool = True, weight: float = 1
+    ) -> str:
+        """Record validation metrics. Return ``stop`` when the trial has trained long enough, else ``continue``.
+
+        It has when ``step`` has reached ``searcher.max_length``, when ``time_metric`` has reached ``max_time``, or when
+        the searcher has ended the trial. At a length at which the searcher decides, the ranks wait here for its answer,
+        at most ``decision_timeout``. With ``average``, :attr:`should_stop` is then True as well. Without it, they wait
+        when they next synchronize, see :attr:`should_stop`.
+
+        :param metrics: this rank's metrics
+        :param average: record the mean over the ranks (called by all ranks). False: record rank 0's own values, which
+            must cover the whole data set
+        :param weight: weight of this rank's metrics in the mean, e.g. its number of samples
+        :raises MissingMetricError: the metrics lack one that the searcher needs
+        """
+        self._last_step = step
+        if average:
+            self._meet()
+            values = self._reporter.mean(step, metrics, weight)
+        else:
+            values = self._reporter.numbers(step, metrics)
+        safe = self._reporter.json_safe(values)
+        self._validated = step, safe
+        # A loop of the script's own that saw the stop request may have ended in the middle of the epoch.
+        self._progress.is_whole = self._progress.in_epochs and not self._left_early
+        console.say_validation(self._env, step, safe)
+        batch = self.global_batch_size if "global_batch_size" in self.hparams else None
+        position = self._position(step, batch)
+        if self.distributed.get_rank() == 0:
+            self._writer.write("validation", {"step": step, "metrics": safe})
+            self._reporter.loggers.log(step, safe, "validation/")
+            self._goal.check(safe)
+            units = self._goal.units(position, safe, self._records_per_epoch)
+            self._rungs.reach(units, safe.get(self._goal.metric or ""), step)
+        reached = self._goal.reached(position, safe, batch)
+        if reached:
+            self._rungs.settle()
+        if average and self._rungs.units:
+            self._take(self.distributed.largest(self._wish()))
+        if average:
+            self._has_reached = reached
+        return "stop" if reached or self._decided else "continue"
+
+    def sync(self, step: int) -> None:
+        """Agree with the other ranks on :attr:`should_stop`, and record reports. Called by all ranks.
+
+        A loop that does not call :meth:`step` calls it every few batches.
+
+        :param step: number of batches, counted by the script
+        """
+        self._last_step = step
+        self._meet()
+
+    def reduce(self, metrics: Mapping[str, Any], *, weight: float = 1, reducer: str = "avg") -> dict[str, float]:
+        """Return metrics over all ranks, the same on each rank. Called by all ranks.
+
+        :param metrics: metrics of this rank; empty on a rank without samples
+        :param weight: weight of this rank in the mean, e.g. its number of samples
+        :param reducer: ``avg``, ``sum``, ``max`` or ``min``
+        """
+        return reduce_over_ranks(self.distributed.allgather, metrics, weight, reducer)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here. Called by all ranks."""
+        self.distributed.barrier()
+
+    def print(self, *values: Any, **options: Any) -> None:
+        """Print on rank 0 alone, with the arguments of Python's own print."""
+        if self.is_chief:
+            print(*values, **options)  # noqa: T201
+
+    def set_result(self, value: Any) -> None:
+        """Set the result that rank 0 returns at the end. Default: last step, metrics and checkpoint.
+
+        :param value: any JSON value
+        :raises LimitError: the value is longer than 1 MiB as JSON, or deeper than 15 levels
+        """
+        encode_event(1, time.time(), "result", {"value": value})
+        self._result = value
+
+    # -- checkpoints of files ------------------------------------------------------------------------------------------
+
+    def checkpoint(
+        self, step: int, *, metadata: Mapping[str, Any] | None = None
+    ) -> contextlib.AbstractContextManager[Path]:
+        """Return a context manager that yields a folder. The files that the block writes to it become a checkpoint.
+
+        For programs that save their state themselves, with any framework. Called by all ranks: the files of all ranks
+        together are the checkpoint, at any depth. Two ranks may write the same name only with the same content. Rank 0
+        computes checksums and gives the checkpoint its name in the background. A program that is killed leaves no part
+        of it. When the block raises on a rank, there is no checkpoint, and the other ranks raise CheckpointError.
+
+        :param metadata: JSON values that :meth:`latest_checkpoint` returns, the same on all ranks
+        :raises CheckpointError: the files or the metadata cannot be saved, or the previous save failed
+        """
+        self._last_step = step
+        self._meet()
+        return self._files.write(step, metadata or {}, self._facts_of(step))
+
+    def latest_checkpoint(self, *, start_over: bool = False) -> SavedFiles | None:
+        """Return the newest intact checkpoint of :meth:`checkpoint`: folder, step, metadata. None without one.
+
+        Without one, a trial gets ``searcher.source_checkpoint`` if the configuration names it, with ``is_source`` set.
+        Called by all ranks, before the training loop. Each rank gets a folder with the files of all ranks that wrote
+        it, on its own host.
+
+        :param start_over: return None when every checkpoint is damaged, instead of an error
+        :raises CheckpointError: the newest checkpoint was written by :meth:`save_checkpoint`, or all are damaged
+        """
+        found = self._files.latest(start_over=start_over)
+        if found is not None and not found.is_source:
+            self._last_step = found.step
+            # The program may have had nothing left to train.
+            self._batches = max(self._batches, 1)
+        return found
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
+            self.close()
+            return
+        if isinstance(error, InvalidHP):
+            self._writer.write("invalid_hp", {"reason": str(error)}, sync=True)
+        if isinstance(error, Exception):
+            failure.record(error)
+        self.abandon()
+
+    def close(self) -> None:
+        """Write the result and wait for the other ranks. The ``with`` block calls it. Called by all ranks."""
+        if self._closed:
+            return
+        self._closed = True
+        self.profiler.stop()
+        self._rungs.settle()
+        self._meet()
+        self._saver.finish()
+        self._saver.release()
+        self._timings.close()
+        self._reporter.loggers.close()
+        self._write_result()
+        console.say_where(self._env, self._saver.shown_latest())
+        self.distributed.barrier()
+        HERE.end()
+        self._together = True
+
+    def leave(self) -> None:
+        """Close files and process group, at the end of the interpreter.
+
+        Without a ``with`` block, it is unknown whether the other ranks come this far, so this rank waits for none.
+        """
+        self.abandon(result=not failure.failed())
+        self._writer.close()
+        if self._together and not failure.failed():
+            self.distributed.leave()
+
+    def abandon(self, *, result: bool = False) -> None:
+        """Write the data of this rank without the other ranks, which may have ended or be elsewhere in the program.
+
+        :param result: write the result as well
+        """
+        if self._closed:
+            return
+        self._closed = True
+        HERE.end()
+        # A broken device must not hide the error that broke it.
+        with contextlib.suppress(Exception):
+            self._reporter.flush()
+            self._reporter.loggers.close()
+            self._timings.close()
+        self._saver.settle()
+        self._saver.release()
+        if result:
+            self._write_result()
+
+    @property
+    def closed(self) -> bool:
+        """True when the context is closed."""
+        return self._closed
+
+    def _write_result(self) -> None:
+        if self.distributed.get_rank() == 0:
+            if self._left_early:
+                self._writer.write("stopped", {"step": self._last_step}, sync=True)
+            self._writer.write("result", {"value": self._final()}, sync=True)
+
+    def _final(self) -> Any:
+        if self._result is not None:
+            return self._result
+        return {
+            "step": self._last_step,
+            "metrics": dict(self._validated[1]) if self._validated else {},
+            "checkpoint": self._saver.shown_latest(),
+        }
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _facts_of(self, step: int) -> dict[str, Any]:
+        """Return the metadata of a checkpoint."""
+        metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
+        return {
+            "epoch": self._progress.epoch,
+            "metrics": metrics,
+            "global_batch_size": self.hparams.get("global_batch_size"),
+        }
+
+    def _ask_to_stop(self, step: int) -> bool:
+        """Agree with the other ranks about once a second. Return whether the trial must stop."""
+        self._last_step = step
+        HERE.moves += 1
+        if self.profiler.running:
+            self.profiler.step()
+        if self._pace is None:
+            self._pace = Pace(self._unit)
+            self._reporter.meets = True
+            if not self._began:
+                self._writer.write("first_step", {})
+        if self._pace.is_due():
+            self._meet()
+            self._pace.begin(-self.distributed.largest(-self._pace.proposal()))
+        return bool(self.should_stop)
+
+    def _sees_stop(self) -> bool:
+        """Return whether the trial must stop or pause. If so, the end of the program is not the end of training."""
+        self._left_early = self._left_early or self._stop
+        return self._stop
+
+    def _meet(self) -> None:
+        """Synchronize with the other ranks: agree on stopping, and write the reports."""
+        self._take(self._reporter.meet(self._wish()))
+
+    def _wish(self) -> int:
+        """Return this rank's vote. Rank 0 waits for the searcher's answer if it asked."""
+        if self._rungs.look(self._is_asked_to_stop):
+            return DECIDED
+        return STOP if self._stop or self._is_asked_to_stop() else GO_ON
+
+    def _take(self, wish: int) -> None:
+        """Apply the vote that the ranks agreed on."""
+        self._stop = wish != GO_ON
+        self._decided = self._decided or wish == DECIDED
+
+    def _is_asked_to_stop(self) -> bool:
+        return self._stop_path is not None and self._stop_path.exists()
+
+    def _script_position(self, step: int, global_batch: int | None) -> Position:
+        return Position(batches=step, records=step * (global_batch or 0), epoch=epochs_done(self._progress))
+
+    def _sizes(self) -> BatchSizes:
+        if self._batch_sizes is None:
+            size = self.distributed.get_size()
+            warn = self.distributed.get_rank() == 0
+            self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=warn)
+        return self._batch_sizes
