@@ -34,11 +34,10 @@ class HostRecordOf(TypedDict):
 
 
 class ClusterRecord(TypedDict):
-    """A ``Cluster`` without its holders, which are rendered already."""
+    """A ``Cluster`` without its hosts and holders, which are rendered already."""
 
     at: datetime
     pools: list[PoolSummary]
-    hosts: list[HostRecordOf]
 
 
 def host_record(view: HostCells, *, with_devices: bool) -> HostRecordOf:

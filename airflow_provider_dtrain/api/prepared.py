@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -104,7 +104,11 @@ def with_list(record: dict[str, Any], name: str, items: Iterable[bytes]) -> byte
     return b"%s,%s:[%s]}" % (as_json(record)[:-1], as_json(name), b",".join(items))
 
 
-def with_fields(record: dict[str, Any], name: str, fields: Mapping[str, bytes]) -> bytes:
-    """Return the JSON of a record with one more field, an object whose values are rendered already."""
-    joined = b",".join(b"%s:%s" % (as_json(key), value) for key, value in fields.items())
-    return b"%s,%s:{%s}}" % (as_json(record)[:-1], as_json(name), joined)
+def with_parts(record: dict[str, Any], name: str, items: Iterable[bytes], of: str, fields: Iterable[bytes]) -> bytes:
+    """Return the JSON of a record with a list and an object more, whose parts are rendered already.
+
+    :param name: of the list
+    :param of: name of the object, whose fields are given as ``"NAME":VALUE``
+    """
+    joined = (b",".join(items), b",".join(fields))
+    return b"%s,%s:[%s],%s:{%s}}" % (as_json(record)[:-1], as_json(name), joined[0], as_json(of), joined[1])

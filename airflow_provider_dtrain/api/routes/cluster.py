@@ -11,10 +11,11 @@ from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.cluster_rows import ClusterRecord, host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.cluster import Cluster, Holder, PoolSummary
-from airflow_provider_dtrain.api.prepared import as_json, with_fields
+from airflow_provider_dtrain.api.prepared import as_json, with_parts
 from airflow_provider_dtrain.api.rows import ERRORS, task_ref
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.store.records.pages import HolderMark, HolderView, PoolCounts
+from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells
+from airflow_provider_dtrain.store.records.pages import Dags, HolderMark, HolderView, HostMark, PoolCounts
 
 router = APIRouter(route_class=StoreRoute, tags=["cluster"], responses=ERRORS)
 
@@ -32,33 +33,46 @@ def cluster(call: CallDep, pool: str | None = None, host: str | None = None) -> 
 
 def _cluster(call: Call, pool: str | None, host: str | None) -> bytes:
     state = call.store.cluster_page.state(pool, host)
-    record = ClusterRecord(
-        at=call.store.db.now(),
-        pools=[_pool(one) for one in state.pools],
-        hosts=[host_record(one, with_devices=host is not None) for one in state.hosts],
-    )
-    return with_fields(dict(record), "holders", _holders(call, state.holders))
+    record = ClusterRecord(at=call.store.db.now(), pools=[_pool(one) for one in state.pools])
+    if host is None:
+        shown = _hosts(call, state.hosts)
+    else:
+        shown = [as_json(host_record(host_cells(one), with_devices=True)) for one in state.hosts]
+    return with_parts(dict(record), "hosts", shown, "holders", _holders(call, state.holders))
 
 
-def _holders(call: Call, marks: Sequence[HolderMark]) -> dict[str, bytes]:
-    """Return gangs by the id of their allocation. A gang is read once per mark."""
-    keys = {mark.allocation_id: _part(call, mark) for mark in marks}
+def _hosts(call: Call, marks: Sequence[HostMark]) -> list[bytes]:
+    """Return hosts in the order of their marks. A host is rendered once per mark."""
+    keys = [(call.store.store_id, mark) for mark in marks]
+    parts = call.parts.known(keys)
+    new: dict[Hashable, bytes] = {
+        key: as_json(host_record(host_cells(key[1]), with_devices=False)) for key in keys if key not in parts
+    }
+    call.parts.keep(new)
+    parts.update(new)
+    return [parts[key] for key in keys]
+
+
+def _holders(call: Call, marks: Sequence[HolderMark]) -> list[bytes]:
+    """Return gangs as fields with the id of their allocation as name. A gang is read once per mark."""
+    store_id, dags = call.store.store_id, call.dags
+    keys = {mark.allocation_id: (store_id, _is_hidden(dags, mark), mark) for mark in marks}
     parts = call.parts.known(keys.values())
     changed = [allocation_id for allocation_id, key in keys.items() if key not in parts]
     # A gang may change between the two reads: its part is kept by the mark that was read with it.
     views = call.store.cluster_page.holders(changed)
-    new = {one.mark.allocation_id: as_json(_holder(call, one)) for one in views}
-    call.parts.keep({_part(call, one.mark): new[one.mark.allocation_id] for one in views})
-    found = {key: new.get(key) or parts.get(part) for key, part in keys.items()}
-    return {str(key): part for key, part in found.items() if part is not None}
+    new = {one.mark.allocation_id: _field(call, one) for one in views}
+    call.parts.keep({(store_id, _is_hidden(dags, one.mark), one.mark): new[one.mark.allocation_id] for one in views})
+    found = (new.get(allocation_id) or parts.get(key) for allocation_id, key in keys.items())
+    return [part for part in found if part is not None]
 
 
-def _part(call: Call, mark: HolderMark) -> Hashable:
-    return (call.store.store_id, _is_hidden(call, mark), mark)
+def _field(call: Call, view: HolderView) -> bytes:
+    return b'"%d":%s' % (view.mark.allocation_id, as_json(_holder(call, view)))
 
 
-def _is_hidden(call: Call, mark: HolderMark) -> bool:
-    return call.dags is not None and mark.dag_id not in call.dags
+def _is_hidden(dags: Dags, mark: HolderMark) -> bool:
+    return dags is not None and mark.dag_id not in dags
 
 
 def _pool(counts: PoolCounts) -> PoolSummary:
@@ -75,7 +89,7 @@ def _pool(counts: PoolCounts) -> PoolSummary:
 
 
 def _holder(call: Call, view: HolderView) -> Holder:
-    is_hidden = _is_hidden(call, view.mark)
+    is_hidden = _is_hidden(call.dags, view.mark)
     name = None
     if view.trial_id is not None and not is_hidden:
         hparams = view.hparams if view.is_drawn else None

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host
 from airflow_provider_dtrain.errors import ConflictError
+from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells
 
 router = APIRouter(route_class=StoreRoute, tags=["hosts"], responses=ERRORS)
 
@@ -72,5 +73,5 @@ def _begun(call: Call, event: str, host: str, **extra: object) -> str:
 
 
 def _answer(call: Call, name: str, message: str) -> HostAction:
-    (view,) = call.store.cluster_page.state(host=name).hosts
-    return HostAction(message=message, host=Host.model_validate(host_record(view, with_devices=True)))
+    (mark,) = call.store.cluster_page.state(host=name).hosts
+    return HostAction(message=message, host=Host.model_validate(host_record(host_cells(mark), with_devices=True)))

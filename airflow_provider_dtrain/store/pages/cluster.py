@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,15 +22,15 @@ from airflow_provider_dtrain.store.database.tables import (
     trials,
 )
 from airflow_provider_dtrain.store.database.transactions import Database, reads
+from airflow_provider_dtrain.store.pages.cluster_hosts import host_marks, slot_counts
 from airflow_provider_dtrain.store.queue.held_gangs import gang_words
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 from airflow_provider_dtrain.store.records.pages import (
     ClusterState,
     HolderMark,
     HolderView,
-    HostCells,
+    HostMark,
     PoolCounts,
-    SlotCell,
 )
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -58,10 +58,10 @@ class ClusterPage:
         :param pool: only this pool; None = all
         :param host: only this host, with the devices of its slots, and its pool counted as a whole; None = all
         """
-        shown = _hosts(conn, pool, host)
-        held = {cell.allocation_id for one in shown for cell in one.cells if cell.allocation_id is not None}
+        shown = host_marks(conn, pool, host)
+        held = {one.allocation_id for mark in shown for one in mark.held}
         live = conn.execute(_LIVE_HOLDERS if pool is None else _LIVE_HOLDERS.where(allocations.c.pool == pool)).all()
-        marks = [HolderMark(*row) for row in live if row[0] in held]
+        marks = [HolderMark._make(row) for row in live if row[0] in held]
         counts = _counts_of(shown) if host is None else _counts(conn, pool)
         return ClusterState(pools=_pools(conn, pool, counts), hosts=shown, holders=marks)
 
@@ -86,99 +86,6 @@ class ClusterPage:
         return {(row.host, row.device): row.slot for row in conn.execute(query.where(slots.c.host.in_(list(names))))}
 
 
-def _hosts(conn: Connection, pool: str | None, host: str | None) -> tuple[HostCells, ...]:
-    columns = ("name", "pool", "state", "state_reason", "state_since", "slot_type")
-    query = sa.select(*(hosts.c[name] for name in columns)).order_by(hosts.c.name)
-    query = query if pool is None else query.where(hosts.c.pool == pool)
-    rows = conn.execute(query if host is None else query.where(hosts.c.name == host)).all()
-    cells, devices = _usual_cells(conn) if host is None else ({}, {})
-    unusual = [row.name for row in rows if row.name not in cells]
-    found = _cells(conn, unusual if len(unusual) < len(rows) or host is not None else None)
-    for name, own in found.items():
-        cells[name] = [cell for cell, _ in own]
-        devices[name] = own[0][1]
-    _put_holders(conn, cells, host)
-    return tuple(
-        HostCells(
-            **{name: getattr(row, name) for name in columns},
-            device_name=devices.get(row.name),
-            cells=cells.get(row.name, []),
-        )
-        for row in rows
-    )
-
-
-def _usual_cells(conn: Connection) -> tuple[dict[str, list[SlotCell]], dict[str, str | None]]:
-    """Return the slots and the name of the devices of hosts whose slots are all enabled, ready and of one device.
-
-    These are nearly all hosts. Their slots need not be read one by one.
-    """
-    of, name = slots.c, slots.c.device_name
-    is_usual = sa.and_(of.enabled, of.state == "ready", sa.or_(of.note.is_(None), of.note == ""))
-    unusual = set(conn.scalars(sa.select(of.host).where(sa.not_(is_usual)).distinct()))
-    # One pass over the slots with few aggregates: each one costs a millisecond per 8,000 slots.
-    query = sa.select(of.host, sa.func.count(), sa.func.count(name), sa.func.min(name), sa.func.max(name))
-    cells: dict[str, list[SlotCell]] = {}
-    devices: dict[str, str | None] = {}
-    for host, number, named, first, last in conn.execute(query.group_by(of.host)):
-        if host not in unusual and first == last and named in {0, number}:
-            cells[host], devices[host] = [_FREE] * number, first
-    return cells, devices
-
-
-def _cells(conn: Connection, names: Collection[str] | None) -> dict[str, list[tuple[SlotCell, str | None]]]:
-    """Return the slots of hosts by index, each with the name of its device.
-
-    :param names: of the hosts; None = all
-    """
-    parts = ("host", "enabled", "state", "note", "device", "device_name")
-    query = sa.select(*(slots.c[name] for name in parts)).order_by(slots.c.host, slots.c.slot)
-    query = query if names is None else query.where(slots.c.host.in_(names))
-    found: dict[str, list[tuple[SlotCell, str | None]]] = {}
-    for host, enabled, state, note, device, device_name in conn.execute(query).all():
-        found.setdefault(host, []).append((SlotCell(enabled, state, note or "", device, None), device_name))
-    return found
-
-
-def _put_holders(conn: Connection, cells: Mapping[str, list[SlotCell]], host: str | None) -> None:
-    """Put the holders of slots into the cells of hosts. Slots of one gang share a cell if they are equal.
-
-    Most gangs hold neighbouring slots of a host, which come as one row.
-
-    :param host: only this one; None = all
-    """
-    of = allocation_slots.c
-    held = (held_rows(), of.slot >= 0, *(() if host is None else (of.host == host,)))
-    ends = (sa.func.min(of.slot), sa.func.max(of.slot), sa.func.count())
-    shared: dict[int, SlotCell] = {}
-    scattered: set[int] = set()
-    rows = conn.execute(sa.select(of.host, of.allocation_id, *ends).where(*held).group_by(of.host, of.allocation_id))
-    for name, allocation_id, first, last, count in rows.all():
-        if count != last - first + 1:
-            scattered.add(allocation_id)
-            continue
-        cell = shared.get(allocation_id) or shared.setdefault(allocation_id, _held(allocation_id))
-        _put(cells.get(name, []), range(first, last + 1), cell)
-    if not scattered:
-        return
-    for name, index, allocation_id in conn.execute(sa.select(of.host, of.slot, of.allocation_id).where(*held)):
-        if allocation_id in scattered:
-            cell = shared.get(allocation_id) or shared.setdefault(allocation_id, _held(allocation_id))
-            _put(cells.get(name, []), range(index, index + 1), cell)
-
-
-def _put(cells: list[SlotCell], places: range, holder: SlotCell) -> None:
-    """Put a holder into cells of a host. Slots that the host does not have are left out."""
-    for index in places[: max(0, len(cells) - places.start)]:
-        is_usual = cells[index] is _FREE
-        cells[index] = holder if is_usual else replace(cells[index], allocation_id=holder.allocation_id)
-
-
-def _held(allocation_id: int) -> SlotCell:
-    return SlotCell(True, "ready", "", None, allocation_id)
-
-
-_FREE = SlotCell(True, "ready", "", None, None)
 #: Pools on whose index a query of live allocations runs.
 _OF_POOLS = allocations.c.pool.in_(sa.select(pools.c.name))
 _USER = sa.func.coalesce(gangs.c.attempt_id, 0)
@@ -280,18 +187,17 @@ def _counts(conn: Connection, pool: str | None) -> dict[str, _Counts]:
     return {row.pool: _Counts(*(int(getattr(row, name)) for name in names)) for row in rows}
 
 
-def _counts_of(shown: Sequence[HostCells]) -> dict[str, _Counts]:
+def _counts_of(shown: Sequence[HostMark]) -> dict[str, _Counts]:
     """Return the same counts from all hosts of these pools. The database needs longer to count the slots again."""
     found: dict[str, _Counts] = {}
     for one in shown:
         of = found.setdefault(one.pool, _Counts())
-        unheld = [cell for cell in one.cells if cell.allocation_id is None]
+        held, free = slot_counts(one)
         of.hosts += 1
-        of.slots += len(one.cells)
-        of.held += len(one.cells) - len(unheld)
+        of.slots += one.slots
+        of.held += held
+        of.free += free
         of.lost_hosts += one.state == "lost"
-        if one.state == "ready":
-            of.free += sum(cell is _FREE or (cell.enabled and cell.state == "ready") for cell in unheld)
     return found
 
 

@@ -73,6 +73,32 @@ class HostCells:
     cells: Sequence[SlotCell]
 
 
+class HeldRange(NamedTuple):
+    """Neighbouring slots of a host that one gang holds."""
+
+    allocation_id: int
+    first: int
+    last: int
+
+
+class HostMark(NamedTuple):
+    """Everything about a host that can change, so that equal marks stand for equal views."""
+
+    name: str
+    pool: str
+    state: HostState
+    state_reason: str
+    #: As the driver returns it.
+    state_since: datetime | None
+    slot_type: SlotType
+    device_name: str | None
+    #: Number of its slots.
+    slots: int
+    #: Its slots by index, without their holders; empty: all are enabled and ready.
+    cells: tuple[SlotCell, ...]
+    held: tuple[HeldRange, ...]
+
+
 class HolderMark(NamedTuple):
     """Everything about a gang that holds slots that can change, so that equal marks stand for equal views."""
 
@@ -116,7 +142,7 @@ class ClusterState:
     """All pools, hosts and holders of one moment."""
 
     pools: Sequence[PoolCounts]
-    hosts: Sequence[HostCells]
+    hosts: Sequence[HostMark]
     holders: Sequence[HolderMark]
 
 
