@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,12 +27,19 @@ WITH_SEARCH = experiments.outerjoin(
 IS_CURRENT = sa.and_(
     trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
 )
-_BEST_METRIC = sa.case(
-    (searches.c.smaller_is_better, sa.func.min(trials.c.best_metric)), else_=sa.func.max(trials.c.best_metric)
-)
 _MAY_BE_BEST = (
     trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None), trials.c.state.not_in(("errored", "killed")),
 )  # fmt: skip
+
+
+def _of_its_trials(function: Callable[[sa.ColumnElement[float]], sa.ColumnElement[float]]) -> sa.ScalarSelect[float]:
+    """Return the lowest or highest metric of a search's trials. An index has it at its end."""
+    query = sa.select(function(trials.c.best_metric)).where(trials.c.search_id == searches.c.id, *_MAY_BE_BEST)
+    return query.correlate(searches).scalar_subquery()
+
+
+#: Best metric of the trials of a search, None while there is none.
+BEST_METRIC = sa.case((searches.c.smaller_is_better, _of_its_trials(sa.func.min)), else_=_of_its_trials(sa.func.max))
 _SEARCHER = configs.c.document["searcher"].label("searcher")
 
 
@@ -130,23 +137,17 @@ def best_trial(conn: Connection, experiment_id: int) -> int | None:
 
 
 def _best(conn: Connection, ids: list[int]) -> dict[int, tuple[int, float]]:
-    """Return per experiment the trial with the best metric, and the metric.
-
-    Reads the trials twice, because a sort of 10,000 trials takes five times as long.
-    """
+    """Return per experiment the trial with the best metric, and the metric. An index has both."""
     best = (
-        sa.select(experiments.c.id, searches.c.id.label("search_id"), _BEST_METRIC.label("best"))
-        .select_from(WITH_SEARCH.join(trials, trials.c.search_id == searches.c.id))
-        .where(experiments.c.id.in_(ids), *_MAY_BE_BEST)
-        .group_by(experiments.c.id, searches.c.id, searches.c.smaller_is_better)
+        sa.select(experiments.c.id, searches.c.id.label("search_id"), BEST_METRIC.label("best"))
+        .select_from(WITH_SEARCH)
+        .where(experiments.c.id.in_(ids))
         .subquery()
     )
-    of_best = sa.and_(trials.c.search_id == best.c.search_id, trials.c.best_metric == best.c.best)
-    query = sa.select(best.c.id, trials.c.id.label("trial"), best.c.best).join(trials, of_best).where(*_MAY_BE_BEST)
-    found: dict[int, tuple[int, float]] = {}
-    for row in conn.execute(query.order_by(trials.c.number, trials.c.id)):
-        found.setdefault(row.id, (row.trial, row.best))
-    return found
+    of_best = (trials.c.search_id == best.c.search_id, trials.c.best_metric == best.c.best, *_MAY_BE_BEST)
+    first = sa.select(trials.c.id).where(*of_best).order_by(trials.c.number, trials.c.id).limit(1).correlate(best)
+    query = sa.select(best.c.id, first.scalar_subquery().label("trial"), best.c.best)
+    return {row.id: (row.trial, row.best) for row in conn.execute(query).all() if row.trial is not None}
 
 
 def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:

@@ -43,6 +43,7 @@ REVISIONS = (
     "0013",
     "0014",
     "0015",
+    "0016",
 )
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dtrain_alembic_version"

@@ -15,7 +15,13 @@ from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.store.database.filters import contains, tagged
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
-from airflow_provider_dtrain.store.experiment_views import IS_CURRENT, WITH_SEARCH, best_trial, experiment_views
+from airflow_provider_dtrain.store.experiment_views import (
+    BEST_METRIC,
+    IS_CURRENT,
+    WITH_SEARCH,
+    best_trial,
+    experiment_views,
+)
 from airflow_provider_dtrain.store.labels import labels_of
 from airflow_provider_dtrain.store.pages.experiment_version import RunningProgress, experiments_version
 from airflow_provider_dtrain.store.records.pages import (
@@ -182,16 +188,6 @@ _STARTED = (
     .scalar_subquery()
     .label("started_at")
 )
-_BEST_OF = sa.and_(
-    trials.c.search_id == searches.c.id, trials.c.cleared_at.is_(None), trials.c.state.not_in(("errored", "killed"))
-)
-_BEST = sa.case(
-    (
-        searches.c.smaller_is_better,
-        sa.select(sa.func.min(trials.c.best_metric)).where(_BEST_OF).correlate(searches).scalar_subquery(),
-    ),
-    else_=sa.select(sa.func.max(trials.c.best_metric)).where(_BEST_OF).correlate(searches).scalar_subquery(),
-)
 #: Experiments with the numbers of their planned, ended and running trials.
 _COUNTED: sa.Select[Any] = sa.select(
     experiments.c.id,
@@ -218,7 +214,7 @@ _ORDERS: Mapping[ExperimentOrder, sa.ColumnElement[Any]] = {
     "dag_id": experiments.c.dag_id,
     "state": experiments.c.state,
     "method": searches.c.method,
-    "best": _BEST,
+    "best": BEST_METRIC,
     "max_trials": searches.c.max_trials,
 }
 
