@@ -99,14 +99,19 @@ def test_one_damaged_elsewhere_falls_back_to_its_neighbour(tmp_path):
     assert disk.find_whole([], newest.path).path == before.path
 
 
-def test_what_cannot_be_loaded_without_pickle_is_refused_when_it_is_written(tmp_path):
+@pytest.mark.parametrize("is_old", [False, True], ids=["torch", "torch-2.4"])
+def test_what_cannot_be_loaded_without_pickle_is_refused_when_it_is_written(tmp_path, monkeypatch, is_old):
     class Clever:
         pass
 
+    if is_old:
+        monkeypatch.delattr("torch.serialization.get_unsafe_globals_in_checkpoint", raising=False)
+        disk.write(tmp_path / "good", 1, {disk.STATE: {"x": torch.ones(2), "y": [1.0, "a"]}}, {})
+
     globals()["Clever"], Clever.__qualname__ = Clever, "Clever"
     with pytest.raises(CheckpointError, match="Clever"):
-        disk.write(tmp_path, 1, {disk.STATE: {"x": Clever()}}, {})
-    assert list(tmp_path.iterdir()) == []
+        disk.write(tmp_path / "bad", 1, {disk.STATE: {"x": Clever()}}, {})
+    assert list((tmp_path / "bad").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):

@@ -15,6 +15,8 @@ import hashlib
 import json
 import logging
 import os
+import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -450,14 +452,26 @@ def refuse_unsafe_file(file: Any) -> None:
     """
     import torch
 
-    # Reads only the few bytes outside tensors. Older versions of torch lack this function.
-    find_unsafe = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", None)
-    unsafe = find_unsafe(file if hasattr(file, "read") else str(file)) if find_unsafe else []
+    # Reads only the few bytes outside tensors. Versions of torch before 2.5 lack this function.
+    find_unsafe = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", _refused_globals)
+    unsafe = find_unsafe(file if hasattr(file, "read") else str(file))
     if unsafe:
         raise CheckpointError(
             f"The state of a prepared object holds {', '.join(sorted(unsafe))}, which a checkpoint must not hold, "
             "because only a pickle could load it. Keep tensors, numbers, strings, lists and dicts in it."
         )
+
+
+def _refused_globals(file: Any) -> list[str]:
+    """Return the type at which ``torch.load(weights_only=True)`` stops, found by a load of the whole file."""
+    import torch
+
+    try:
+        torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.findall(r"(?:GLOBAL|global|class) (\S+\.\S+)", str(error))
+        return [named[0].rstrip(".") if named else str(error).strip().splitlines()[-1][:200]]
+    return []
 
 
 def describe(path: Path, *, sync: bool = False) -> dict[str, Any]:
