@@ -25,6 +25,11 @@ class DistributedDataParallel(TorchDDP):
     #: The forward pass was compiled from outside, so that :attr:`passes` does not count.
     traced = False
 
+    def __init__(self, module: Any, **options: Any) -> None:
+        super().__init__(module, **options)
+        #: Identities of the parameters whose gradients are exchanged. The exchange keeps the parameters alive.
+        self.exchanged = {id(parameter) for parameter in module.parameters() if parameter.requires_grad}
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Run the user's module.
 

@@ -27,9 +27,11 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
             def loss(self, x): return self(x).pow(2).mean()
             def size(self): return sum(p.numel() for p in self.parameters())
 
-        def train(ctx, loss, make=torch.optim.SGD, steps=3, **options):
+        def train(ctx, loss, make=torch.optim.SGD, steps=3, freeze=None, **options):
             torch.manual_seed(1)
             model = Net()
+            if freeze:
+                getattr(model, freeze).requires_grad_(False)
             model, optimizer = ctx.prepare(model, make(model.parameters(), lr=0.1), **options)
             torch.manual_seed(9 + ctx.rank)
             for step in range(steps):
@@ -51,6 +53,8 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
             "method": (lambda m, x: m.loss(x), {}),
             "layer": (lambda m, x: m.body(x).mean(), {}),
             "inner": (lambda m, x: dtrain.unwrap(m)(x).mean(), {}),
+            "frozen layer": (lambda m, x: m(x).pow(2).mean(), {"freeze": "head"}),
+            "unfrozen": (lambda m, x: (m.head.requires_grad_(True), m(x).pow(2).mean())[1], {"freeze": "head"}),
             "unused": (lambda m, x: m(x, whole=False).mean(), {}),
             "unused and said": (lambda m, x: m(x, whole=False).mean(), {"ddp": {"find_unused_parameters": True}}),
             "static": (lambda m, x: m(x).pow(2).mean(), {"ddp": {"static_graph": True, "broadcast_buffers": False}}),
@@ -67,10 +71,11 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
     """,
     )
     ranks = [said(rank) for rank in run_ranks(path, tmp_path / "run", 2)]
-    for case in ("whole", "unused and said", "static", "closure"):
+    for case in ("whole", "frozen layer", "unused and said", "static", "closure"):
         assert len(ranks[0][case]) == 64, ranks[0][case]
         assert ranks[0][case] == ranks[1][case]
     for case in ("method", "layer", "inner"):
         assert ranks[0][case].startswith("SetupError: Net must be called as model(...)"), ranks[0][case]
+    assert "but head.weight, head.bias of Net were frozen, replaced or added since then" in ranks[0]["unfrozen"]
     assert "head.weight, head.bias" in ranks[0]["unused"]
     assert 'ddp={"find_unused_parameters": True}' in ranks[0]["unused"]

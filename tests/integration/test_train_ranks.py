@@ -266,9 +266,10 @@ def test_averages_and_registered_objects_are_not_put_into_ddp_and_resume_by_name
             average = torch.optim.swa_utils.AveragedModel(model)
             model, optimizer, average = ctx.prepare(model, optimizer, average)
             teacher = ctx.prepare(torch.nn.Linear(4, 1), wrap=False)
+            frozen = ctx.prepare(torch.nn.Linear(4, 1).requires_grad_(False))
             one, two, other = Count(), Count(), torch.optim.swa_utils.AveragedModel(dtrain.unwrap(model))
             ctx.register(one=one, two=two, other=other)
-            print(type(model).__name__, type(average).__name__, type(teacher).__name__)
+            print(type(model).__name__, type(average).__name__, type(teacher).__name__, type(frozen).__name__)
             step = ctx.restore_checkpoint()
             print("counts", one.n, two.n, int(other.n_averaged))
             ctx.backward(model(torch.ones(2, 4)).sum()); ctx.step(optimizer)
@@ -279,7 +280,7 @@ def test_averages_and_registered_objects_are_not_put_into_ddp_and_resume_by_name
     )
     for rank in run_ranks(script_path, tmp_path / "run", 2):
         assert rank.exit_code == 0, rank.output
-        assert "DistributedDataParallel AveragedModel Linear\ncounts 0 0 0" in rank.output
+        assert "DistributedDataParallel AveragedModel Linear Linear\ncounts 0 0 0" in rank.output
     text = script_path.read_text()
     script_path.write_text(text.replace("one=one, two=two, other=other", "other=other, two=two, one=one"))
     for rank in run_ranks(script_path, tmp_path / "run", 2):

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.bucket_tuning import candidates, fastest, score
 from airflow_provider_dtrain.train.gradients.clipping import Clip
+from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.optimizer_step import DEFAULTS, Gradients
 
 torch = pytest.importorskip("torch")
@@ -296,3 +297,17 @@ def test_the_fastest_candidate_is_the_one_whose_slowest_rank_is_fastest():
     assert fastest(everyone) == (25, {1: 0.5, 5: 0.4, 25: 0.3})
     assert score([1.0, 9.0, 2.0], 1) == 2.0
     assert score([1.0, 10.0, 2.0, 20.0, 3.0, 30.0], 2) == 22.0
+
+
+def test_parameters_that_are_unfrozen_after_prepare_are_named_because_the_ranks_do_not_exchange_them():
+    model = torch.nn.Linear(2, 1).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checked = ExchangedParameters()
+    checked.watch(model)
+    checked.check_once(optimizer)
+    checked.check()
+    model.bias.requires_grad_(True)
+    with pytest.raises(SetupError, match=r"but bias of Linear were frozen.* Change the model before ctx\.prepare"):
+        checked.check()
+    model._ddp_params_and_buffers_to_ignore = ["bias"]
+    checked.check()

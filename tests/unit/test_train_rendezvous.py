@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,22 @@ def test_a_client_opens_no_socket(port: int, monkeypatch: pytest.MonkeyPatch, ra
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", agent)
     create = bound(lambda *arguments: arguments)
     assert create("127.0.0.1", port, rank, 2, 5) == ("127.0.0.1", port, rank, 2, 5, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "libuv"), [("2.4.1+cu121", False), ("2.5.0", True), ("2.13.0+cpu", True), ("2.40.0", True), ("", True)]
+)
+def test_the_older_server_is_used_where_the_newer_one_takes_no_socket(
+    port: int, monkeypatch: pytest.MonkeyPatch, version: str, libuv: bool
+) -> None:
+    def create_store(**options: Any) -> bool:
+        os.close(options["master_listen_fd"])
+        return bool(options["use_libuv"])
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(TCPStore=create_store))
+    create = bound(lambda *_: pytest.fail("PyTorch would listen on every interface"))
+    assert create("127.0.0.1", port, 0, 2, 5) is libuv
 
 
 def test_hosts_find_the_hook_as_an_entry_point_that_imports_nothing_of_the_library(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
+from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
 from airflow_provider_dtrain.train.gradients.precision import LossScale, Precision
 from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
@@ -67,6 +68,7 @@ class Gradients:
         self._tuner = FusionTuner(distributed, device, self._bucket_mib) if tunes else None
         #: DistributedDataParallel models.
         self._models: list[Any] = []
+        self._exchanged = ExchangedParameters()
         self._groups: dict[int, Group] = {}
         self._waiting = aggregation.Waiting()
         #: Only with several optimizers.
@@ -102,6 +104,8 @@ class Gradients:
                 "optimizations.gradient_compression works with DistributedDataParallel only, got "
                 f"{type(model).__name__} with sharded parameters. Remove the field."
             )
+        if self._distributed.get_size() > 1 and sharded_kind(model) is None:
+            self._exchanged.watch(wrapped)
         if wrapped is not model or is_distributed(model):
             self._compression.install(wrapped)
             self._models.append(wrapped)
@@ -178,6 +182,7 @@ class Gradients:
         if self._models:
             self.add_optimizer(optimizer)
             self._groups[id(optimizer)].check_exchanged(self._backwards)
+        self._exchanged.check_once(optimizer)
         if self.plain and not flush:
             norm = clip.apply(optimizer)
             optimizer.step()
@@ -296,7 +301,11 @@ class Gradients:
         self._give_restored()
 
     def look(self) -> None:
-        """Warn once about a program that steps without the library. Called at every synchronization."""
+        """Warn once about a program that steps without the library. Called at every synchronization.
+
+        :raises SetupError: parameters were unfrozen or replaced, so that the ranks do not exchange their gradients
+        """
+        self._exchanged.check()
         if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
             log.warning(

@@ -74,11 +74,17 @@ def bound(create: Callable[..., Any]) -> Callable[..., Any]:
             multi_tenant=True,
             # The store owns the descriptor from here on.
             master_listen_fd=server.detach(),
-            use_libuv=use_libuv,
+            use_libuv=use_libuv and _libuv_takes_sockets(),
         )
 
     setattr(create_bound, MARK, True)
     return create_bound
+
+
+def _libuv_takes_sockets() -> bool:
+    """Return whether the store's newer server accepts a socket, as it does since PyTorch 2.5. Clients fit both."""
+    version = str(getattr(sys.modules.get("torch"), "__version__", "")).split(".")
+    return not (version[0] == "2" and version[1:2] in [[minor] for minor in "01234"])
 
 
 def install() -> None:
