@@ -85,26 +85,35 @@ def seed_airflow(store: Store) -> None:
     # Code of experiments that users start on the page.
     (folder / "train.py").touch()
     migrate_metadata(os.environ)
-    _airflow(os.environ, "dags", "reserialize")
+    _serialize_dags()
     for run in runs:
         _create(store, run)
 
 
 def migrate_metadata(environment: Mapping[str, str]) -> None:
-    """Migrate the metadata database, after other processes that migrate the one of the same AIRFLOW_HOME.
+    """Migrate the metadata database of an AIRFLOW_HOME, unless another process does or did.
 
     :param environment: variables of the Airflow
     """
-    with Path(environment["AIRFLOW_HOME"], "migration.lock").open("w") as lock:
+    home = Path(environment["AIRFLOW_HOME"])
+    migrated = home / "migrated"
+    with (home / "migration.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        _airflow(environment, "db", "migrate")
+        if migrated.exists():
+            return
+        run = [sys.executable, "-m", "airflow", "db", "migrate"]
+        done = subprocess.run(run, capture_output=True, text=True, env=dict(environment), stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RuntimeError(f"airflow db migrate: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+        migrated.touch()
 
 
-def _airflow(environment: Mapping[str, str], *command: str) -> None:
-    run = [sys.executable, "-m", "airflow", *command]
-    done = subprocess.run(run, capture_output=True, text=True, env=dict(environment), stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RuntimeError(f"airflow {' '.join(command)}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+def _serialize_dags() -> None:
+    """Do what ``airflow dags reserialize`` does, in this process, which has imported Airflow already."""
+    from airflow.cli.cli_parser import get_parser
+
+    arguments = get_parser().parse_args(["dags", "reserialize"])
+    arguments.func(arguments)
 
 
 def _runs_of(store: Store) -> list[RunOf]:

@@ -7,6 +7,7 @@ import math
 import random
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from airflow_provider_dtrain.core.search.dimensions import Dimension, dimensions
 from airflow_provider_dtrain.core.search.importance import importance
 
 #: Optuna's evaluators import scikit-learn, which takes seven seconds. tests/unit/test_ped_anova.py has known answers.
-pytestmark = pytest.mark.nightly
-pytest.importorskip("sklearn", reason="scikit-learn is not installed")
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed"),
+]
 
 SPACE = {
     "rate": {"type": "log", "minval": -5, "maxval": 0, "base": 10},
