@@ -30,7 +30,7 @@ ANY_HOMES = pytest.mark.parametrize("pool", ["gpus", "nfs"])
 @pytest.mark.torch
 @pytest.mark.parametrize(("pool", "slots", "hosts"), [("gpus", 2, 1), ("gpus", 4, 2), ("gpus", 6, 3), ("nfs", 4, 2)])
 def test_digits_trains_on_one_two_and_three_hosts(cluster: Cluster, pool: str, slots: int, hosts: int) -> None:
-    state, run_id = cluster.run("dtrain_digits", {"slots_per_trial": slots, "pool": pool})
+    state, run_id = cluster.run("dtrain_digits", {"slots_per_trial": slots, "pool": pool, "epochs": 6})
     log = cluster.airflow.log("dtrain_digits", run_id, "train")
     assert state == "success", log[-6000:]
     result = cluster.airflow.xcom("dtrain_digits", run_id, "train")
