@@ -205,7 +205,6 @@ def test_a_trial_on_a_held_gang_waits_for_its_turn(world: Store, clock: Clock, u
     )
 
 
-@pytest.mark.each_change
 def test_repetitions_are_merged_and_a_trial_has_a_bounded_number_of_notes(
     store: Store, clock: Clock, submit: Callable[..., Ticket]
 ) -> None:

@@ -72,6 +72,7 @@ def test_a_name_with_a_dot_is_no_group(sampler: Any) -> None:
         assert (drawn["a.b"] <= 1, drawn["a"]["b"] in range(5, 10), drawn["a\\"]["b"] <= 1) == (True, True, True)
 
 
+@pytest.mark.nightly("gp")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_draw_has_the_shape_of_the_space_and_lies_in_it(sampler: Any) -> None:
     for values, _, _ in search(sampler, 14):
@@ -86,6 +87,7 @@ def test_a_draw_has_the_shape_of_the_space_and_lies_in_it(sampler: Any) -> None:
         assert json.loads(json.dumps(values)) == values
 
 
+@pytest.mark.nightly("gp")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_seed_trial_draw_and_history_alone_decide(sampler: Any) -> None:
     # So few that gp, which later proposes what its model likes best, still draws by the seed.
@@ -149,6 +151,7 @@ def test_cmaes_begins_again_when_it_has_found_a_place() -> None:
     assert max(spreads[first:]) > 0.1
 
 
+@pytest.mark.nightly("gp")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_a_refused_sample_is_followed_by_one_drawn_by_chance(sampler: Any) -> None:
     history = search(sampler, 2)
@@ -157,6 +160,7 @@ def test_a_refused_sample_is_followed_by_one_drawn_by_chance(sampler: Any) -> No
     )
 
 
+@pytest.mark.nightly("gp")
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_what_says_nothing_is_left_out(sampler: Any) -> None:
     history = search(sampler, 12)

@@ -352,7 +352,7 @@ def test_workers_that_drop_their_last_batches_end_the_epoch_early(tmp_path, monk
     assert (kept.trial.ends, sorted({*kept.trial.validated})) == ([1, 3], [2, 4])
 
 
-@pytest.mark.nightly("2", "4", "6")
+@pytest.mark.nightly("2", "4", "6", "8")
 @pytest.mark.parametrize("stop_at", [2, 4, 5, 6, 8])
 def test_a_trial_resumes_in_an_epoch_that_is_longer_than_its_length(tmp_path, monkeypatch, stop_at):
     monkeypatch.chdir(tmp_path)
