@@ -57,6 +57,23 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
     "searcher": frozenset({"stop_once"}),
     "checkpoint_storage": frozenset({"checkpoint_path", "tensorboard_path"}),
 }
+#: Searchers and storages of Determined that are refused, and what to do instead.
+INSTEAD: Final[dict[str, dict[str, str]]] = {
+    "searcher": {
+        "custom": "use optuna, which proposes hyperparameters from the results of earlier trials, or start each trial from "
+        "your own DAG with a TrialOperator",
+        "pbt": "use adaptive_asha, or start each generation from your own DAG with searcher.source_checkpoint",
+        "adaptive": "use adaptive_asha",
+        "adaptive_simple": "use adaptive_asha",
+        "sync_halving": "use async_halving",
+    },
+    "checkpoint_storage": {"hdfs": "mount it on all hosts and use directory, or use s3"},
+}
+#: Fields of Determined that have another meaning here.
+REPLACED: Final[dict[str, str]] = {
+    "searcher.source_trial_id": "searcher.source_checkpoint with the path or URL of that trial's checkpoint",
+    "searcher.source_checkpoint_uuid": "searcher.source_checkpoint with the path or URL of the checkpoint",
+}
 #: Kind of device in a Determined document -> kind here.
 DEVICES: Final[dict[str, str]] = {"gpu": "cuda"}
 
@@ -88,6 +105,7 @@ def normalize(document: object, *, source: str = "configuration") -> Normalized:
     _drop_foreign(result)
     for (section, old), new in SYNONYMS.items():
         _rename(result, section, old, new)
+    _edit(result.document, "resources", _without_empty_pool)
     _drop_empty(result, "task_container_defaults")
     _edit(result.document, "checkpoint_storage", _without_container_path(result))
     _edit(result.document, "entrypoint", _without_launcher(result))
@@ -184,6 +202,13 @@ def _images(result: Normalized) -> Callable[[Any], Any]:
         return images
 
     return rename
+
+
+def _without_empty_pool(resources: Any) -> Any:
+    """Drop an empty name of a pool, which is Determined's default."""
+    if isinstance(resources, dict) and resources.get("pool") == "":
+        del resources["pool"]
+    return resources
 
 
 def _foreign(path: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 
-from airflow_provider_dtrain.core.config.determined_compat import SYNONYMS
+from airflow_provider_dtrain.core.config.determined_compat import INSTEAD, REPLACED, SYNONYMS
 from airflow_provider_dtrain.core.config.inference import MODEL_PARALLEL
 from airflow_provider_dtrain.core.config.merge import UNION_TAG, join_path
 from airflow_provider_dtrain.core.config.secrets import hides_in_message
@@ -135,7 +135,9 @@ def _unknown_member(union: str, value: Any) -> Problem:
     tag = UNION_TAG[union]
     names = [name for name in MEMBERS[union] if " " not in name]
     message = f"{shown(value[tag])} is not one of {', '.join(names)}"
-    return Problem(path=f"{union}.{tag}", message=message + _nearest(value[tag], names))
+    instead = INSTEAD[union].get(value[tag]) if isinstance(value[tag], str) else None
+    hint = f"; {instead}" if instead else _nearest(value[tag], names)
+    return Problem(path=f"{union}.{tag}", message=message + hint)
 
 
 class _Guide:
@@ -154,6 +156,8 @@ class _Guide:
         key = str(location[-1])
         if location[0] == "inference" and key in MODEL_PARALLEL:
             return "a model that needs several slots for one replica is not supported: each slot holds a whole replica"
+        if instead := REPLACED.get(f"{location[0]}.{key}"):
+            return f"a field of Determined without a counterpart here; set {instead}"
         if owners := _owners(location):
             verb = "does" if len(owners) == 1 else "do"
             return f"'{location[1]}' does not have this field; {', '.join(owners)} {verb}"
