@@ -24,6 +24,7 @@ from airflow_provider_dtrain.train.data.device import move as to_device
 from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducer, SimpleMetricReducer
+from airflow_provider_dtrain.train.trial import samplers
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
 from airflow_provider_dtrain.train.trial.callbacks import PyTorchCallback
 from airflow_provider_dtrain.train.trial.context import Experimental as PyTorchExperimentalContext
@@ -31,10 +32,12 @@ from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTria
 from airflow_provider_dtrain.train.trial.dataloader import DataLoader
 from airflow_provider_dtrain.train.trial.dataloader import batch_length as data_length
 from airflow_provider_dtrain.train.trial.run import load_models, plan_of
+from airflow_provider_dtrain.train.trial.samplers import adapt_batch_sampler
 from airflow_provider_dtrain.train.trial.trainer import Trainer as _Loop
 
 __all__ = [
     "Batch",
+    "CheckpointLoadContext",
     "DataLoader",
     "Epoch",
     "InvalidHP",
@@ -50,9 +53,11 @@ __all__ = [
     "TorchData",
     "TrainUnit",
     "Trainer",
+    "adapt_batch_sampler",
     "data_length",
     "init",
     "load_trial_from_checkpoint_path",
+    "samplers",
     "to_device",
 ]
 
@@ -194,21 +199,42 @@ class Trainer:
         return self._loop.run(plan)
 
 
+class CheckpointLoadContext(PyTorchTrialContext):
+    """Context of a trial outside of training, e.g. to create it before its weights are loaded.
+
+    ``dtrain.load_weights(trial.model, path)`` then loads the weights of a checkpoint.
+    """
+
+    def __init__(self, hparams: Mapping[str, Any] | None = None, exp_conf: Mapping[str, Any] | None = None) -> None:
+        context = initialization.init(hparams=hparams, config=exp_conf)
+        super().__init__(context)
+        # Nothing is trained or reported, and the process may create another context.
+        context.abandon()
+
+
 def load_trial_from_checkpoint_path(
     path: str | Path,
-    trial_class: type[PyTorchTrial],
+    trial_class: type[PyTorchTrial] | None = None,
+    trial_kwargs: Mapping[str, Any] | None = None,
+    torch_load_kwargs: Mapping[str, Any] | None = None,
     *,
     hparams: Mapping[str, Any] | None = None,
     exp_conf: Mapping[str, Any] | None = None,
-    trial_kwargs: Mapping[str, Any] | None = None,
 ) -> PyTorchTrial:
     """Return a trial whose models have the weights of a checkpoint, for inference in this process.
 
     :param path: folder of the checkpoint
     :param trial_kwargs: further arguments of the class
+    :param torch_load_kwargs: has no effect, because nothing is unpickled and weights go to the device of their model
+    :raises SetupError: ``trial_class`` is missing
     :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
-    context = PyTorchTrialContext(initialization.init(hparams=hparams, config=exp_conf))
+    if trial_class is None:
+        raise SetupError(
+            "load_trial_from_checkpoint_path needs trial_class, because a checkpoint contains no code: pass the class, "
+            "e.g. load_trial_from_checkpoint_path(path, model_def.MyTrial)."
+        )
+    context = CheckpointLoadContext(hparams, exp_conf)
     trial = trial_class(context, **(trial_kwargs or {}))
     load_models(context.models, Path(path))
     for model in context.models:

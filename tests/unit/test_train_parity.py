@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 
 import pytest
@@ -13,7 +14,7 @@ from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.errors import MetricError, SetupError  # noqa: E402
 from airflow_provider_dtrain.train.reports.gathering import gather_samples  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
-from tests.support.small_trial import Kept, Small  # noqa: E402
+from tests.support.small_trial import HPARAMS, Kept, Small, digest  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -156,6 +157,124 @@ def test_metrics_of_several_values_are_left_out_with_one_warning(caplog, monkeyp
     assert set(Kept(Trial).run({"epochs": 2}, config=config)) == {"accuracy"}
     for name in ("output", "predictions"):
         assert caplog.text.count(f"Metric '{name}' has several values per batch") == 1
+
+
+def batches_of(count, size=2):
+    return torch.utils.data.BatchSampler(range(count), size, drop_last=False)
+
+
+def test_samplers_of_determined_yield_what_they_yield_there():
+    kinds = pytorch.samplers
+    assert list(kinds.DistributedSampler(range(7), 3, 1)) == [1, 4]
+    assert [len(kinds.DistributedBatchSampler(batches_of(7), 3, rank)) for rank in range(3)] == [2, 1, 1]
+    assert list(kinds.SkipBatchSampler(batches_of(6), 2)) == [[4, 5]]
+    assert len(kinds.SkipBatchSampler(batches_of(6), 2)) == 3
+    # The orders of determined 0.38.1.
+    shuffled = kinds.ReproducibleShuffleSampler(range(6), 777)
+    assert [list(shuffled), list(shuffled)] == [[0, 2, 4, 5, 1, 3], [5, 0, 3, 2, 1, 4]]
+    assert sorted(kinds.ReproducibleShuffleBatchSampler(batches_of(6), 1)) == [[0, 1], [2, 3], [4, 5]]
+    endless = pytorch.adapt_batch_sampler(batches_of(8), repeat=True, skip=1, num_replicas=2, rank=1)
+    assert list(itertools.islice(endless, 3)) == [[6, 7], [2, 3], [6, 7]]
+    assert len(endless) == 2
+    with pytest.raises(SetupError, match="rank from 0 to num_workers-1, got 2 and 2"):
+        kinds.DistributedSampler(range(7), 2, 2)
+
+
+def test_a_trial_divides_and_repeats_its_data_by_samplers_of_determined():
+    class Trial(Small):
+        def build_training_data_loader(self):
+            self.context.experimental.disable_dataset_reproducibility_checks()
+            d = self.context.distributed
+            sampler = pytorch.adapt_batch_sampler(batches_of(20, 4), repeat=True, num_replicas=d.size, rank=d.rank)
+            return torch.utils.data.DataLoader(self.data(), batch_sampler=sampler)
+
+    kept = Kept(Trial)
+    kept.run({"epochs": 2})
+    assert [epoch for epoch, _, _ in kept.trial.trained] == [0] * 5 + [1] * 5
+
+
+def test_a_trial_is_created_outside_of_training(tmp_path):
+    kept = Kept(Small)
+    kept.run({"batches": 2}, config={"checkpoint_policy": "best"}, checkpoint_dir=tmp_path / "c")
+    path = next((tmp_path / "c").glob("step-*"))
+    trial = Small(pytorch.CheckpointLoadContext(hparams=HPARAMS))
+    dtrain.load_weights(trial.model, path)
+    other = pytorch.load_trial_from_checkpoint_path(
+        path, Small, torch_load_kwargs={"map_location": "cpu"}, hparams=HPARAMS
+    )
+    assert digest(trial) == digest(other) == digest(kept.trial)
+    with pytest.raises(SetupError, match="needs trial_class, because a checkpoint contains no code"):
+        pytorch.load_trial_from_checkpoint_path(path, hparams=HPARAMS)
+
+
+class Counting(pytorch.PyTorchCallback):
+    def __init__(self):
+        self.units, self.validations = [], 0
+
+    def on_training_workload_end(self, avg_metrics, batch_metrics):
+        self.units.append(len(batch_metrics))
+
+    def on_validation_start(self):
+        self.validations += 1
+
+
+class Counted(Small):
+    def build_callbacks(self):
+        self.counting = Counting()
+        return {"counting": self.counting}
+
+
+@pytest.mark.parametrize(
+    ("config", "units"),
+    [
+        ({"scheduling_unit": 2}, [2, 2, 2, 2, 1]),
+        ({"scheduling_unit": 100}, [9]),
+        ({"scheduling_unit": 2, "min_validation_period": {"epochs": 1}}, [2, 1, 1, 2, 2, 1]),
+        ({"scheduling_unit": 4, "min_checkpoint_period": {"batches": 3}}, [3, 1, 2, 2, 1]),
+    ],
+)
+def test_an_end_of_an_epoch_alone_ends_no_unit(config, units, tmp_path):
+    kept = Kept(Counted)
+    kept.run({"epochs": 3}, config=config, checkpoint_dir=tmp_path / "c")
+    assert kept.trial.counting.units == units
+
+
+def test_a_trial_that_had_reached_its_length_does_not_validate_again_and_reports_what_it_had(tmp_path):
+    config = {"checkpoint_policy": "best"}
+    first = Kept(Counted)
+    metrics = first.run({"epochs": 1}, config=config, checkpoint_dir=tmp_path / "c")
+    again = Kept(Counted)
+    assert again.run({"epochs": 1}, config=config, checkpoint_dir=tmp_path / "c") == metrics
+    assert (first.trial.counting.validations, again.trial.counting.validations) == (1, 0)
+    assert again.trial.trained == []
+    longer = Kept(Counted)
+    longer.run({"epochs": 2}, config=config, checkpoint_dir=tmp_path / "c")
+    assert longer.trial.counting.validations == 1
+
+
+def test_a_helper_of_a_callback_may_be_named_like_a_hook(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    class Helped(Counting):
+        def on_validation_end(self, metrics):
+            self.on_validation_ending(metrics)
+
+        def on_validation_ending(self, metrics):
+            self.ended = metrics
+
+        def on_request(self):
+            """Is for other code of the user."""
+
+    class Trial(Small):
+        def build_callbacks(self):
+            self.helped = Helped()
+            return {"helped": self.helped}
+
+    kept = Kept(Trial)
+    metrics = kept.run({"epochs": 1})
+    assert kept.trial.helped.ended == metrics
+    assert "has a method on_request, which is not a hook" in caplog.text
+    assert "on_validation_ending" not in caplog.text
 
 
 def test_a_metric_that_is_a_word_is_still_an_error():

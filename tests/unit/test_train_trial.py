@@ -85,13 +85,13 @@ def test_callbacks_tell_the_story_and_go_on_after_a_resume(tmp_path):
     config = {"scheduling_unit": 2, "checkpoint_policy": "best"}
     kept.run(4, config=config, checkpoint_dir=tmp_path / "c")
     assert kept.trial.story == [
-        ("startup", 0, False), "training", ("epoch", 0), ("unit", 2, ["loss"]), ("unit", 1, ["loss"]),
-        ("epoch end", 0), ("epoch", 1), ("unit", 1, ["loss"]), ("validation", ["accuracy"]), "save", ("written", 4),
+        ("startup", 0, False), "training", ("epoch", 0), ("unit", 2, ["loss"]),
+        ("epoch end", 0), ("epoch", 1), ("unit", 2, ["loss"]), ("validation", ["accuracy"]), "save", ("written", 4),
         "shutdown",
     ]  # fmt: skip
     kept.run(5, config=config, checkpoint_dir=tmp_path / "c")
     assert kept.trial.story == [
-        ("load", "kept"), ("units", 3), ("startup", 4, True), "training", ("unit", 1, ["loss"]),
+        ("load", "kept"), ("units", 2), ("startup", 4, True), "training", ("unit", 1, ["loss"]),
         ("validation", ["accuracy"]), "save", ("written", 5), "shutdown",
     ]  # fmt: skip
     assert kept.trial.trained == [(1, 4, 8)]
@@ -229,7 +229,8 @@ def test_a_stream_that_resumes_past_the_end_of_its_epoch_begins_the_next_one(
     ended = [item[1] for item in kept.trial.story if item[0] == "epoch end"]
     assert ended == ([0] if not epochs else [0, 1] if "batches" in length else [0, 1, 2])
     validations = [item for item in kept.trial.story if item[0] == "validation"]
-    assert len(validations) == len(epochs) + 1
+    # The validation after 8 batches is in the checkpoint.
+    assert len(validations) == (len(epochs) + 1 if epochs else 0)
     assert "after 8 batches of epoch 0, which has 5 batches now: the epoch ends" in caplog.text
 
 

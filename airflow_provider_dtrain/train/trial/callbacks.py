@@ -172,10 +172,36 @@ def _adapted(method: Callable[..., None], hook: str) -> Callable[..., None]:
 
 
 def _check_methods(name: str, kind: type) -> None:
-    for method in dir(kind):
-        if method.startswith("on_") and method not in HOOKS and callable(getattr(kind, method)):
-            near = difflib.get_close_matches(method, HOOKS, n=1)
+    """Check methods whose names look like hooks.
+
+    A method that the class itself calls is a helper. A name that is close to that of a hook is taken for a mistake.
+
+    :raises TrialClassError: a method has nearly the name of a hook, and would never run
+    """
+    unknown = [
+        method
+        for method in dir(kind)
+        if method.startswith("on_") and method not in HOOKS and callable(getattr(kind, method))
+    ]
+    called = _names_used(kind) if unknown else set()
+    for method in unknown:
+        if method in called:
+            continue
+        near = difflib.get_close_matches(method, HOOKS, n=1)
+        if near:
             raise TrialClassError(
                 f"Callback {name!r} ({kind.__name__}) has a method {method}, which is not a hook and would never run. "
-                + (f"Did you mean {near[0]}?" if near else f"The hooks are: {', '.join(HOOKS)}.")
+                f"Did you mean {near[0]}? If it is a helper, rename it, e.g. to _{method}."
             )
+        log.warning(
+            "Callback %r (%s) has a method %s, which is not a hook: the training loop never calls it.",
+            name,
+            kind.__name__,
+            method,
+        )
+
+
+def _names_used(kind: type) -> set[str]:
+    """Return the names of attributes that the methods of a class read."""
+    functions = [value for base in kind.__mro__ for value in vars(base).values() if hasattr(value, "__code__")]
+    return {name for function in functions for name in function.__code__.co_names}

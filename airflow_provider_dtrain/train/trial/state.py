@@ -23,6 +23,9 @@ class TrialState:
         self.best: float | None = None
         #: Training stopped where a validation was due.
         self.owes_validation = False
+        #: Batches at the latest validation, and its metrics.
+        self.validated = -1
+        self.metrics: dict[str, float] = {}
         #: Number of ranks, and way in which they share the training data; the same of the restored checkpoint.
         self.ranks = self.saved_ranks = 0
         self.sharing = self.saved_sharing = ""
@@ -35,6 +38,8 @@ class TrialState:
             "callbacks": self._callbacks.state_dict(),
             "best": self.best,
             "owes_validation": self.owes_validation,
+            "validated": self.validated,
+            "metrics": dict(self.metrics),
             "ranks": self.ranks,
             "sharing": self.sharing,
         }
@@ -52,6 +57,8 @@ class TrialState:
         self._callbacks.load_state_dict(state["callbacks"])
         self.best = state["best"]
         self.owes_validation = state["owes_validation"]
-        # Checkpoints of older versions have neither.
+        # Checkpoints of older versions have none of these.
+        self.validated = state.get("validated", -1)
+        self.metrics = dict(state.get("metrics", {}))
         self.saved_ranks = state.get("ranks", 0)
         self.saved_sharing = state.get("sharing", "")

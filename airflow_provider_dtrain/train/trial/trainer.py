@@ -164,7 +164,11 @@ class Trainer:
             return
         # Training has reached its end, even if a stop was requested meanwhile.
         self._ctx._left_early = False
-        if self._validated != self._position.batches:
+        step = self._position.batches
+        if self._validated != step and self._state.validated == step:
+            # An earlier attempt saved after this validation. Its host may have been lost before the report arrived.
+            self._tell(step, self._state.metrics)
+        elif self._validated != step:
             self._validate()
         self._checkpoint()
 
@@ -180,15 +184,33 @@ class Trainer:
         while True:
             count = self._until_something()
             ended = self._batches(batches, count)
-            self._report()
             if ended:
                 self._due = self._due_at_end()
             if ended or self._is_over():
-                self._end_epoch()
                 ended = True
+                if self._plan.max_length is None and self._plan.validation_period is None:
+                    self._due[0] = True
+            if self._is_unit_over(ended=ended):
+                self._report()
+            if ended:
+                self._end_epoch()
             self._look()
             if ended or self._ends() or self._stops():
                 return
+
+    def _is_unit_over(self, *, ended: bool) -> bool:
+        """Return whether a report is due. The end of an epoch alone requires none.
+
+        :param ended: this batch was the last of its epoch
+        """
+        position = self._position
+        if position.batches % self._plan.scheduling_unit == 0 or any(self._due):
+            return True
+        length = self._plan.max_length
+        if length is None:
+            return False
+        at = replace(position, epoch=position.epoch + 1, epoch_batches=0) if ended else position
+        return length.distance(at, self._geometry) <= 0
 
     def _take_length(self) -> None:
         """Measure by the number of batches in the current epoch, if it is known."""
@@ -351,8 +373,6 @@ class Trainer:
         position.offset = 0
         if self._by_epoch:
             self._advance(self._by_epoch, position.epoch)
-        if self._plan.max_length is None and self._plan.validation_period is None:
-            self._due[0] = True
 
     def _look(self) -> None:
         """Validate, save or stop, if it is due."""
@@ -406,10 +426,7 @@ class Trainer:
         metrics = self._validator.run()
         # A reducer of both training and validation now holds values of the validation.
         self._context._reducers.reset(training=True)
-        self._validated = step
-        self._last_metrics = metrics
-        verdict = self._ctx.report_validation(step, metrics, average=False)
-        self._searcher_stopped = self._searcher_stops(verdict)
+        self._tell(step, metrics)
         value = metrics.get(self._goal.metric or "")
         improved = self._goal.improves(value, self._state.best)
         if improved:
@@ -417,6 +434,13 @@ class Trainer:
         policy = self._plan.checkpoint_policy
         if step and not self._ends() and (policy == "all" or (policy == "best" and improved)):
             self._checkpoint()
+
+    def _tell(self, step: int, metrics: dict[str, float]) -> None:
+        """Report a validation, and learn whether the searcher ends the trial."""
+        self._validated = self._state.validated = step
+        self._last_metrics = self._state.metrics = metrics
+        verdict = self._ctx.report_validation(step, metrics, average=False)
+        self._searcher_stopped = self._searcher_stops(verdict)
 
     def _searcher_stops(self, verdict: str) -> bool:
         """Return whether training ends here, by its goal on rank 0 or by the searcher. The same on all ranks."""
