@@ -1,9 +1,9 @@
-"""Samplers with the names and arguments of ``determined.pytorch.samplers``, for loaders that divide the data themselves.
+"""Samplers with the names, arguments and orders of ``determined.pytorch.samplers``.
 
 The library divides, shuffles and repeats the loader that a trial class returns. These samplers serve trials that do
 it by hand, and need ``context.experimental.disable_dataset_reproducibility_checks()`` where they repeat without an end.
 
-Source: determined 0.38.1, ``determined/pytorch/samplers.py``, whose orders these samplers reproduce.
+Source: determined 0.38.1, ``determined/pytorch/samplers.py``.
 """
 
 from __future__ import annotations
