@@ -60,8 +60,8 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
 #: Searchers and storages of Determined that are refused, and what to do instead.
 INSTEAD: Final[dict[str, dict[str, str]]] = {
     "searcher": {
-        "custom": "use optuna, which proposes hyperparameters from earlier results, or start each trial from your own DAG "
-        "with a TrialOperator",
+        "custom": "use optuna, which proposes hyperparameters from earlier results, or start each trial from your "
+        "own DAG with a TrialOperator",
         "pbt": "use adaptive_asha, or start each generation from your own DAG with searcher.source_checkpoint",
         "adaptive": "use adaptive_asha",
         "adaptive_simple": "use adaptive_asha",
