@@ -1,4 +1,4 @@
-import { type RefObject, startTransition, useMemo, useState, type UIEvent } from "react";
+import { type RefObject, startTransition, useEffect, useMemo, useState, type UIEvent } from "react";
 
 /** Items of different heights in a scrolling frame, of which only the visible ones exist. */
 export interface Virtual {
@@ -33,9 +33,35 @@ export const indexAt = (offsets: readonly number[], position: number): number =>
   return low;
 };
 
-/** Show a long list of items with known heights in a frame of a height. */
-export const useVirtual = (frame: RefObject<HTMLElement | null>, heights: readonly number[], room: number): Virtual => {
+/** Items that exist, by their indices. Empty if the last one is before the first. */
+interface Range {
+  first: number;
+  last: number;
+}
+
+const isSame = (one: Range | null, other: Range): boolean => one !== null && one.first === other.first && one.last === other.last;
+
+/**
+ * Return the range that follows another one on the way to its target, with a limited number of new items.
+ *
+ * @param from null = no item exists, and all of the target may begin to
+ */
+export const approach = (from: Range | null, target: Range, most: number): Range => {
+  if (from === null) return target;
+  const kept = { first: Math.max(from.first, target.first), last: Math.min(from.last, target.last) };
+  if (kept.last < kept.first) return { first: target.first, last: Math.min(target.last, target.first + most - 1) };
+  const last = Math.min(target.last, kept.last + most);
+  return { first: Math.max(target.first, kept.first - most + (last - kept.last)), last };
+};
+
+/**
+ * Show a long list of items with known heights in a frame of a height.
+ *
+ * @param most new items of one frame while the list scrolls; the browser needs time to lay out and paint each one
+ */
+export const useVirtual = (frame: RefObject<HTMLElement | null>, heights: readonly number[], room: number, most: number): Virtual => {
   const [scroll, setScroll] = useState(0);
+  const [drawn, setDrawn] = useState<Range | null>(null);
   const offsets = useMemo(() => {
     const sums = [0];
     for (const height of heights) sums.push((sums.at(-1) ?? 0) + height);
@@ -43,8 +69,17 @@ export const useVirtual = (frame: RefObject<HTMLElement | null>, heights: readon
   }, [heights]);
   const total = offsets.at(-1) ?? 0;
   const top = Math.max(0, Math.min(scroll, total - room));
-  const first = Math.max(0, Math.min(heights.length - 1, indexAt(offsets, top)) - BEYOND);
-  const last = Math.min(heights.length - 1, indexAt(offsets, top + room + STEP_PX) + BEYOND);
+  const target = {
+    first: Math.max(0, Math.min(heights.length - 1, indexAt(offsets, top)) - BEYOND),
+    last: Math.min(heights.length - 1, indexAt(offsets, top + room + STEP_PX) + BEYOND),
+  };
+  const { first, last } = approach(drawn, target, most);
+  const isDrawn = isSame(drawn, { first, last });
+  useEffect(() => {
+    if (isDrawn) return;
+    const request = requestAnimationFrame(() => startTransition(() => setDrawn({ first, last })));
+    return () => cancelAnimationFrame(request);
+  }, [first, last, isDrawn]);
   const reveal = (index: number) => {
     const element = frame.current;
     const start = offsets[index];
@@ -53,6 +88,8 @@ export const useVirtual = (frame: RefObject<HTMLElement | null>, heights: readon
     if (start < element.scrollTop) element.scrollTo({ top: start });
     else if (end > element.scrollTop + element.clientHeight) element.scrollTo({ top: end - element.clientHeight });
     setScroll(rounded(element.scrollTop));
+    // The item must exist at once, because it gets the focus.
+    setDrawn(null);
   };
   return {
     first,

@@ -22,6 +22,9 @@ interface Props {
   onDone: () => void;
 }
 
+/** New squares of one frame while the list scrolls. The browser needs about 0.1 ms to lay out and paint each one. */
+const SQUARES_MOST = 160;
+
 /** Return the square that an event concerns. */
 const squareOf = (target: EventTarget): { at: At; element: HTMLElement } | null => {
   if (!(target instanceof HTMLElement) || target.dataset.slot === undefined) return null;
@@ -46,7 +49,8 @@ export const HostList = ({ cluster, hosts, view, mayChange, onDone }: Props) => 
   const perRow = view === "rows" ? 1 : Math.max(1, Math.floor(width / tileWidth(hosts)));
   const rows = useMemo(() => Array.from({ length: Math.ceil(hosts.length / perRow) }, (_, row) => hosts.slice(row * perRow, (row + 1) * perRow)), [hosts, perRow]);
   const heights = useMemo(() => rows.map((row) => Math.max(...row.map(view === "rows" ? rowHeight : tileHeight))), [rows, view]);
-  const { first, last, before, after, onScroll, reveal } = useVirtual(frame, heights, room);
+  const widest = useMemo(() => hosts.reduce((most, { slots }) => Math.max(most, slots.length), 0), [hosts]);
+  const { first, last, before, after, onScroll, reveal } = useVirtual(frame, heights, room, Math.max(1, Math.floor(SQUARES_MOST / Math.max(1, perRow * widest))));
   const shown = rows.slice(first, last + 1);
   const utilization = useUtilization(view === "rows" ? shown.flat().map(({ name }) => name) : []);
   // The Tab key reaches one square: the one of the last visit if it still exists, else the first visible one.
