@@ -143,20 +143,19 @@ _HELD_SLOTS = (
     .subquery()
 )
 _IS_HELD = _HELD_SLOTS.c.slot.is_not(None)
-_IS_FREE = sa.and_(
-    sa.not_(_IS_HELD), slots.c.enabled, slots.c.state == "ready", hosts.c.state == "ready", slots.c.slot.is_not(None)
-)
-_COUNTS: sa.Select[Any] = (
+_IS_FREE = sa.and_(sa.not_(_IS_HELD), slots.c.enabled, slots.c.state == "ready", hosts.c.state == "ready")
+_OF_HOSTS: sa.Select[Any] = sa.select(
+    hosts.c.pool, sa.func.count(), sa.func.sum(sa.case((hosts.c.state == "lost", 1), else_=0))
+).group_by(hosts.c.pool)
+_OF_SLOTS: sa.Select[Any] = (
     sa.select(
         hosts.c.pool,
-        sa.func.count(sa.distinct(hosts.c.name)).label("hosts"),
-        sa.func.count(slots.c.slot).label("slots"),
-        sa.func.sum(sa.case((_IS_FREE, 1), else_=0)).label("free"),
-        sa.func.sum(sa.case((_IS_HELD, 1), else_=0)).label("held"),
-        sa.func.count(sa.distinct(sa.case((hosts.c.state == "lost", hosts.c.name)))).label("lost_hosts"),
+        sa.func.count(),
+        sa.func.sum(sa.case((_IS_FREE, 1), else_=0)),
+        sa.func.sum(sa.case((_IS_HELD, 1), else_=0)),
     )
     .select_from(
-        hosts.outerjoin(slots, slots.c.host == hosts.c.name).outerjoin(
+        hosts.join(slots, slots.c.host == hosts.c.name).outerjoin(
             _HELD_SLOTS, sa.and_(_HELD_SLOTS.c.host == slots.c.host, _HELD_SLOTS.c.slot == slots.c.slot)
         )
     )
@@ -182,9 +181,12 @@ class _Counts:
 
 def _counts(conn: Connection, pool: str | None) -> dict[str, _Counts]:
     """Return the counts of pools. The database counts the slots."""
-    names = ("hosts", "slots", "free", "held", "lost_hosts")
-    rows = conn.execute(_COUNTS.where(sa.true() if pool is None else hosts.c.pool == pool))
-    return {row.pool: _Counts(*(int(getattr(row, name)) for name in names)) for row in rows}
+    only = sa.true() if pool is None else hosts.c.pool == pool
+    found = {name: _Counts(hosts=number, lost_hosts=lost) for name, number, lost in conn.execute(_OF_HOSTS.where(only))}
+    for name, number, free, held in conn.execute(_OF_SLOTS.where(only)):
+        of = found.setdefault(name, _Counts())
+        of.slots, of.free, of.held = number, free, held
+    return found
 
 
 def _counts_of(shown: Sequence[HostMark]) -> dict[str, _Counts]:

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
-from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, QUEUE_COUNT, TASK, levels, task_views
+from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, QUEUE_COUNT, QUEUE_IDS, TASK, levels, task_views
 from airflow_provider_dtrain.store.queue.queue_version import queue_version
 from airflow_provider_dtrain.store.records.pages import PageVersion, QueueClass, QueueEntry, QueueOrder, QueueQuery
 from airflow_provider_dtrain.store.records.trials import TaskView
@@ -112,9 +112,12 @@ class QueueView:
     def page(self, conn: Connection, query: QueueQuery) -> tuple[list[QueueEntry], int]:
         """Return one page of the gangs that wait or hold slots, and the number of all that match."""
         where = _matching(query)
-        total = int(conn.scalar(QUEUE_COUNT.where(*where)) or 0)
-        ordered = QUEUE.where(*where).order_by(*_order(query)).limit(query.limit).offset(query.offset)
-        rows = conn.execute(ordered).all()
+        # Only the ids of all gangs are put in order, because their rows are wide.
+        ordered = QUEUE_IDS.where(*where).order_by(*_order(query)).limit(query.limit).offset(query.offset)
+        found = conn.execute(ordered).all()
+        total = found[0].total if found else int(conn.scalar(QUEUE_COUNT.where(*where)) or 0)
+        by_id = {row.id: row for row in conn.execute(QUEUE.where(allocations.c.id.in_([one.id for one in found])))}
+        rows = [by_id[one.id] for one in found if one.id in by_id]
         classes = levels(conn, self.db.now(), rows)
         views = task_views(conn, rows)
         return [_entry(row, view, classes[row.id]) for row, view in zip(rows, views, strict=True)], total

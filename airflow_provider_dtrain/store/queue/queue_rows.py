@@ -90,6 +90,10 @@ QUEUE: sa.Select[Any] = (
     .select_from(FROM_QUEUE)
     .where(IN_QUEUE)
 )
+#: Ids of gangs, each with the number of all that match.
+QUEUE_IDS: sa.Select[Any] = (
+    sa.select(allocations.c.id, sa.func.count().over().label("total")).select_from(FROM_QUEUE).where(IN_QUEUE)
+)
 QUEUE_COUNT = sa.select(sa.func.count()).select_from(FROM_QUEUE).where(IN_QUEUE)
 
 
