@@ -26,7 +26,7 @@ def start(tmp_path, monkeypatch):
     monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
 
     def begin(**options):
-        ctx = dtrain.init(hparams={"global_batch_size": 4}, checkpoint_dir=tmp_path / "kept", **options)
+        ctx = dtrain.init(hparams={"global_batch_size": 4}, **{"checkpoint_dir": tmp_path / "kept", **options})
         ctx.prepare(torch.nn.Linear(2, 1))
         return ctx
 
@@ -105,3 +105,18 @@ def test_a_folder_in_which_another_run_writes_is_refused_before_training(start, 
     (tmp_path / "kept" / folder_lock.NAME).write_text('{"run": "t3.1.1", "host": "far", "pid": 7}')
     with start() as ctx, pytest.raises(CheckpointError, match="run t3.1.1 on host far, process 7"):
         ctx.restore_checkpoint()
+
+
+def test_a_bucket_in_which_another_run_writes_is_refused_and_its_checkpoints_stay(start, tmp_path, monkeypatch):
+    fs = pytest.importorskip("fsspec").filesystem("memory")
+    url = f"memory://kept{tmp_path}"
+    with start(checkpoint_dir=url) as ctx:
+        ctx.save_checkpoint(1)
+        ctx._saver.finish()
+        assert fs.exists(f"{url}/{folder_lock.NAME}")
+    assert not fs.exists(f"{url}/{folder_lock.NAME}")
+    monkeypatch.setattr(folder_lock.FolderLock, "_is_over", lambda *_: False)
+    fs.pipe_file(f"{url}/{folder_lock.NAME}", b'{"run": "t3.1.1", "host": "far", "pid": 7}')
+    with start(checkpoint_dir=url) as ctx, pytest.raises(CheckpointError, match="run t3.1.1 on host far, process 7"):
+        ctx.restore_checkpoint()
+    assert fs.exists(f"{url}/step-00000001/metadata.json")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint.folder_lock import NAME, FolderLock
+from airflow_provider_dtrain.train.checkpoint.folder_lock import NAME, FolderLock, LockObject
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
 
@@ -104,3 +104,58 @@ def test_a_lock_file_with_nonsense_is_replaced(tmp_path, content):
     (tmp_path / NAME).write_text(content)
     lock(tmp_path).acquire()
     assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    fs = pytest.importorskip("fsspec").filesystem("memory")
+    return LockObject(fs, f"memory://lock{tmp_path}")
+
+
+def bucket_lock(place, run=None, pause=lambda _: None):
+    return FolderLock(place, Environment(run=run), beat_s=60.0, pause=pause)
+
+
+def test_a_bucket_has_one_writer_which_is_named_and_notices_that_it_was_replaced(bucket):
+    one = bucket_lock(bucket, run="s-t9.1.5")
+    one.acquire()
+    found = json.loads(bucket.read())
+    bucket.write(json.dumps({**found, "host": "far"}))
+
+    def beat(_):
+        bucket.write(json.dumps({**found, "host": "far", "beat": json.loads(bucket.read())["beat"] + 1}))
+
+    with pytest.raises(CheckpointError, match=r"to memory://lock.*run s-t9.1.5 on host far.*delete memory://.*writer"):
+        bucket_lock(bucket, pause=beat).acquire()
+    with pytest.raises(CheckpointError, match="Another run writes checkpoints"):
+        one.check()
+    one.release()
+    assert json.loads(bucket.read())["host"] == "far", "the lock of the other run stays"
+
+
+def test_a_writer_of_a_bucket_that_was_killed_does_not_lock_it_for_good(bucket):
+    one = bucket_lock(bucket)
+    one.acquire()
+    killed = json.loads(bucket.read())
+    one.release()
+    with pytest.raises(FileNotFoundError):
+        bucket.read()
+    pauses = []
+    for other in ({"host": "far"}, {"pid": os.getppid(), "started": "1"}):
+        bucket.write(json.dumps({**killed, **other}))
+        two = bucket_lock(bucket, pause=pauses.append)
+        two.acquire()
+        two.check()
+        two.release()
+    assert pauses == [60.0] * 6, "a process of this host that has ended is replaced at once"
+
+
+def test_a_bucket_that_does_not_answer_is_an_error_of_the_system(bucket, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no route")
+
+    for name in ("exists", "pipe_file", "cat_file", "rm_file"):
+        monkeypatch.setattr(bucket._fs, name, broken)
+    for call in (lambda: bucket.create("x"), lambda: bucket.write("x"), bucket.read, bucket.remove):
+        with pytest.raises(OSError, match="RuntimeError: no route"):
+            call()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 
 import pytest
@@ -13,6 +14,8 @@ from torch.utils import data as td  # noqa: E402
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader  # noqa: E402
+from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
+from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from tests.support.loaders import Drawn, Numbers, flat, own_part  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
@@ -139,6 +142,28 @@ def test_alone_data_without_a_length_ends_where_it_ends_and_its_last_batch_is_kn
                 taken.append(ctx.stepped)
         assert taken == [False, False, True, False, True], "the last group is smaller"
         assert ctx._progress.passes[0].finished
+
+
+@pytest.mark.parametrize(("ranks", "warned"), [(1, False), (2, True)])
+def test_a_stream_that_resumes_in_an_epoch_with_another_number_of_ranks_is_warned_about(
+    ranks, warned, caplog, monkeypatch
+):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    def begin(progress):
+        return iter(
+            Loader(ScriptLoaders(Distributed(Environment()), 1).shares(Sized(), "ctx.loader", **chosen()), progress)
+        )
+
+    progress = Progress()
+    next(begin(progress))
+    state = progress.state()
+    assert state["shared"] == [["stream", 1]]
+    progress.load({**state, "shared": [["stream", ranks]]})
+    next(begin(progress))
+    assert ("in the middle of an epoch with 1 ranks instead of 2" in caplog.text) == warned
+    progress.load({name: value for name, value in state.items() if name != "shared"})
+    next(begin(progress))
 
 
 def test_each_sample_of_ready_validation_data_is_on_one_rank():

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import disk, retention
 from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.folder_lock import LockObject
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
 
@@ -39,6 +40,10 @@ class RemoteStorage:
         self.fs = file_system(root, config)
         #: Names in use, listed once, because a listing for each save would delay training.
         self._taken: set[str] | None = None
+
+    def lock_place(self) -> LockObject:
+        """Return the lock as an object beside the checkpoints."""
+        return LockObject(self.fs, self.root)
 
     def sweep(self) -> None:
         """Remove the unfinished uploads of a killed process."""

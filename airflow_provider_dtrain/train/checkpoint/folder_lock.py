@@ -1,4 +1,4 @@
-"""Lock of a folder of checkpoints: one run at a time writes to it."""
+"""Lock of a folder or bucket of checkpoints: one run at a time writes to it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,124 @@ log = logging.getLogger(__name__)
 NAME = ".writer.json"
 #: Interval at which the writer raises the counter of its lock, seconds.
 BEAT_S = 5.0
+#: The same in a bucket, where each one is a paid request.
+BUCKET_BEAT_S = 20.0
 #: Intervals without a new counter after which a writer on another host is dead, by the observer's own clock.
 DEAD_AFTER_BEATS = 6
 #: Largest lock file that is read, bytes.
 _LIMIT_BYTES = 4096
+
+
+class LockFile:
+    """Lock as a file of a folder.
+
+    :param folder: folder of checkpoints
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        #: Place of the checkpoints, and the lock itself, for messages.
+        self.folder, self.shown = str(folder), str(self._path)
+        self.beat_s = BEAT_S
+
+    def create(self, text: str) -> bool:
+        """Create the lock, or return False if there is one.
+
+        :raises OSError: the folder does not accept files
+        """
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except FileExistsError:
+            return False
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        return True
+
+    def write(self, text: str) -> None:
+        """Replace the lock at once.
+
+        :raises OSError: the folder does not accept files
+        """
+        temporary = self._path.with_name(f"{NAME}.{os.getpid()}")
+        temporary.write_text(text)
+        os.replace(temporary, self._path)
+
+    def read(self) -> bytes:
+        """Return the content.
+
+        :raises OSError: there is no lock, or it cannot be read
+        """
+        with open(self._path, "rb") as file:
+            return file.read(_LIMIT_BYTES)
+
+    def remove(self) -> None:
+        """Remove the lock.
+
+        :raises OSError: it cannot be removed
+        """
+        self._path.unlink()
+
+
+class LockObject:
+    """Lock as an object of a bucket. Buckets create no object exclusively that all of them know.
+
+    Of two runs that start in the same moment, the one whose lock was replaced notices it at its next save.
+
+    :param fs: file system of fsspec
+    :param root: URL of the checkpoints
+    """
+
+    def __init__(self, fs: Any, root: str) -> None:
+        self._fs = fs
+        self.folder, self.shown = root, f"{root}/{NAME}"
+        self.beat_s = BUCKET_BEAT_S
+
+    def create(self, text: str) -> bool:
+        """Create the lock, or return False if there is one, also one of the same moment.
+
+        :raises OSError: the bucket does not answer
+        """
+        with _as_os_error():
+            if self._fs.exists(self.shown):
+                return False
+        self.write(text)
+        return self.read() == text.encode()
+
+    def write(self, text: str) -> None:
+        """Replace the lock.
+
+        :raises OSError: the bucket does not answer
+        """
+        with _as_os_error():
+            self._fs.pipe_file(self.shown, text.encode())
+
+    def read(self) -> bytes:
+        """Return the content.
+
+        :raises OSError: there is no lock, or the bucket does not answer
+        """
+        with _as_os_error():
+            return bytes(self._fs.cat_file(self.shown, start=0, end=_LIMIT_BYTES))
+
+    def remove(self) -> None:
+        """Remove the lock.
+
+        :raises OSError: the bucket does not answer
+        """
+        with _as_os_error():
+            self._fs.rm_file(self.shown)
+
+
+@contextlib.contextmanager
+def _as_os_error() -> Iterator[None]:
+    """Raise OSError for the errors of a bucket's client, each of which has its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 class FolderLock:
@@ -33,19 +147,20 @@ class FolderLock:
     An earlier attempt of the same trial has ended for certain, so it is replaced at once. On the same host, the writer
     is alive if its process is. A writer on another host must have stopped to raise its counter.
 
-    :param folder: folder of checkpoints
+    :param place: folder of checkpoints, or the lock in a bucket
+    :param beat_s: interval of renewals, seconds; default: that of the place
     """
 
     def __init__(
         self,
-        folder: Path,
+        place: Path | LockObject,
         env: Environment,
         *,
-        beat_s: float = BEAT_S,
+        beat_s: float | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        self._path = folder / NAME
-        self._beat_s = beat_s
+        self._place = LockFile(place) if isinstance(place, Path) else place
+        self._beat_s = self._place.beat_s if beat_s is None else beat_s
         self._pause = pause
         self._mine: dict[str, Any] = {
             "run": env.run or "off-cluster",
@@ -67,12 +182,11 @@ class FolderLock:
         """
         if self._thread is not None:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        if not self._create():
+        if not self._place.create(self._text()):
             found = self._read()
             if found is not None and not self._is_over(found):
                 raise CheckpointError(self._in_use(found))
-            self._write()
+            self._place.write(self._text())
         self._over.clear()
         self._thread = threading.Thread(target=self._renew, name="dtrain-lock", daemon=True)
         self._thread.start()
@@ -96,16 +210,16 @@ class FolderLock:
         found = self._read()
         if found is not None and self._is_mine(found):
             with contextlib.suppress(OSError):
-                self._path.unlink()
+                self._place.remove()
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _in_use(self, found: dict[str, Any]) -> str:
         return (
-            f"Another run writes checkpoints to {self._path.parent}: run {found.get('run')} on host "
+            f"Another run writes checkpoints to {self._place.folder}: run {found.get('run')} on host "
             f"{found.get('host')}, process {found.get('pid')}. Each would delete the checkpoints of the other. Use "
             f"another checkpoint_dir, or end that run. To only read weights, use dtrain.load_weights. If that run has "
-            f"ended, delete {self._path}."
+            f"ended, delete {self._place.shown}."
         )
 
     def _is_mine(self, found: dict[str, Any]) -> bool:
@@ -125,7 +239,7 @@ class FolderLock:
         """Watch the counter of a writer on another host."""
         log.warning(
             "Checkpoint folder %s is locked by run %s on host %s: waiting up to %.0f s for a sign of life.",
-            self._path.parent,
+            self._place.folder,
             found.get("run"),
             found.get("host"),
             self._beat_s * DEAD_AFTER_BEATS,
@@ -136,29 +250,13 @@ class FolderLock:
                 return self._read() is None
         return True
 
-    def _create(self) -> bool:
-        """Create the lock file, or return False if there is one."""
-        try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            return False
-        with os.fdopen(descriptor, "w") as file:
-            file.write(self._text())
-        return True
-
-    def _write(self) -> None:
-        temporary = self._path.with_name(f"{NAME}.{self._mine['pid']}")
-        temporary.write_text(self._text())
-        os.replace(temporary, self._path)
-
     def _text(self) -> str:
         return json.dumps({**self._mine, "beat": self._beat})
 
     def _read(self) -> dict[str, Any] | None:
-        """Return the content of the lock file, or None without a valid one."""
+        """Return the content of the lock, or None without a valid one."""
         try:
-            with open(self._path, "rb") as file:
-                found = json.loads(file.read(_LIMIT_BYTES))
+            found = json.loads(self._place.read())
         except (OSError, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
@@ -170,7 +268,7 @@ class FolderLock:
             if found is not None and not self._is_mine(found):
                 return
             with contextlib.suppress(OSError):
-                self._write()
+                self._place.write(self._text())
 
 
 def _boot() -> str | None:

@@ -88,7 +88,7 @@ class Saver:
         self._lock: FolderLock | None = None
         if distributed.get_rank() == 0 and self.policy["keep"] != "none":
             self._storage = storage.open_storage(where, self._storage_config, look=look)
-            self._lock = None if storage.is_url(where) else FolderLock(Path(where), env)
+            self._lock = FolderLock(self._storage.lock_place(), env)
         #: The newest checkpoint that this process wrote or restored; rank 0 only.
         self.latest: disk.Checkpoint | None = None
 

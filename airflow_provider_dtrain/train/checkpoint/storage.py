@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from airflow_provider_dtrain.train.checkpoint import disk, retention
 from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.folder_lock import LockObject
 
 #: Returns files that other ranks have written: name -> size and sha256.
 More = Callable[[], Mapping[str, Any]]
@@ -21,6 +22,9 @@ class Storage(Protocol):
 
     def sweep(self) -> None:
         """Remove the unfinished data of a killed process."""
+
+    def lock_place(self) -> Path | LockObject:
+        """Return where the lock of the one run that writes is kept."""
 
     def reserve(self, step: int) -> Any:
         """Return the path or URL that the next checkpoint of this step will have."""
@@ -81,6 +85,10 @@ class FolderStorage:
     def __init__(self, folder: Path, *, look: bool = True) -> None:
         self.folder = folder
         self._look = look
+
+    def lock_place(self) -> Path:
+        """Return the folder, which holds the lock as a file."""
+        return self.folder
 
     def sweep(self) -> None:
         """Remove the unfinished data of a killed process."""

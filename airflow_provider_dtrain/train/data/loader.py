@@ -19,6 +19,9 @@ class Pass:
     #: Samples handed out so far, all ranks together.
     samples: int = 0
     finished: bool = False
+    #: The way in which the ranks share the loader, and their number; empty and 0 in a new pass.
+    sharing: str = ""
+    ranks: int = 0
 
 
 @dataclass
@@ -70,12 +73,15 @@ class Progress:
         if self.is_whole and not self.has_loader:
             return {"epoch": self.epoch + 1, "passes": []}
         pending = self.restored[len(self.passes) :]
-        passes = [[p.samples, p.finished] for p in [*self.passes, *pending]]
-        return {"epoch": self.epoch, "passes": passes}
+        held = [*self.passes, *pending]
+        passes = [[p.samples, p.finished] for p in held]
+        return {"epoch": self.epoch, "passes": passes, "shared": [[p.sharing, p.ranks] for p in held]}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Restore a saved position."""
-        passes = [Pass(samples, finished) for samples, finished in state["passes"]]
+        # Checkpoints of earlier versions do not know how the ranks shared a loader.
+        shared = state.get("shared") or [["", 0]] * len(state["passes"])
+        passes = [Pass(*position, *how) for position, how in zip(state["passes"], shared)]
         if passes and all(p.finished for p in passes):
             self.epoch = state["epoch"] + 1
             self.restored = []

@@ -148,6 +148,7 @@ class Loader:
         self._timings = timings or Timings()
         self._on_last = on_last
         self._leaves = leaves if progress.in_epochs else None
+        self._ranks = ranks
         self._length: int | None = shares.length()
         if self._length is None and ranks > 1:
             raise SetupError(
@@ -171,6 +172,8 @@ class Loader:
         if current.finished:
             return
         shares = self._shares
+        shares.say_resumed(current.sharing, current.ranks, current.samples)
+        current.sharing, current.ranks = shares.sharing.value, self._ranks
         batches = shares.training(self._progress.epoch, current.samples, self._length)
         done = current.samples // shares.stride
         is_whole = shares.drawn is not None and done >= shares.drawn
