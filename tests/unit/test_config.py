@@ -90,7 +90,7 @@ def test_all_problems_come_at_once() -> None:
         ("resources.is_single_host", "yes", "'yes' is not true or false"),
         ("reproducibility.experiment_seed", 2**31, "2147483648 is above 2147483647"),
         ("optimizations.gradient_compression", "zip", "not one of False, 'fp16', 'bf16', 'powersgd'"),
-        ("optimizations.mixed_precision", "O1", "not one of 'none', 'fp16', 'bf16'"),
+        ("optimizations.mixed_precision", "O1", "not one of 'none', 'fp16', 'bf16', 'bf16-true'"),
         ("checkpoint_policy", "some", "not one of 'best', 'all', 'none'"),
         ("labels", "a", "'a' is not a list"),
         ("labels", ["a", 1], "1 is not a string"),

@@ -108,8 +108,9 @@ def _compression(value: Any) -> Any:
 
 
 def _precision(value: Any) -> Any:
-    """Return ``none`` for false and for Determined's ``O0``."""
-    return "none" if value is False or value == "O0" else value
+    """Return ``none`` for false and for Determined's ``O0``, and the names here for those of Lightning."""
+    names = {"O0": "none", "bf16-mixed": "bf16", "fp16-mixed": "fp16", "16-mixed": "fp16"}
+    return "none" if value is False else names.get(value, value) if isinstance(value, str) else value
 
 
 class Optimizations(Section):
@@ -123,7 +124,9 @@ class Optimizations(Section):
     #: Size of a DDP bucket, MiB.
     tensor_fusion_threshold: int = Field(default=25, ge=1, le=65536)
     auto_tune_tensor_fusion: bool = False
-    mixed_precision: Annotated[Literal["none", "fp16", "bf16"], BeforeValidator(_precision)] = "none"
+    mixed_precision: Annotated[Literal["none", "fp16", "bf16", "bf16-true"], BeforeValidator(_precision)] = "none"
+    #: Names of modules that stay in float32, with ``*`` and ``?``.
+    float32_modules: list[Line] = []
 
 
 class Reproducibility(Section):

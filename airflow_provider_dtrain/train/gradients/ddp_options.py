@@ -25,10 +25,11 @@ _INSTEAD = {
 }
 
 
-def check_options(options: Mapping[str, Any], *, every: int) -> None:
+def check_options(options: Mapping[str, Any], *, every: int, mixed_precision: str = "none") -> None:
     """Raise when an option of DistributedDataParallel is not one that a program may choose.
 
     :param every: ``optimizations.aggregation_frequency``
+    :param mixed_precision: ``optimizations.mixed_precision``
     :raises SetupError: names the option and the alternative
     """
     for name in options:
@@ -37,6 +38,11 @@ def check_options(options: Mapping[str, Any], *, every: int) -> None:
                 f"ddp must contain options out of {', '.join(OPTIONS)}, got {name}: "
                 f"{_INSTEAD.get(name, 'there is no such option')}."
             )
+    if options.get("mixed_precision") is not None and mixed_precision != "none":
+        raise SetupError(
+            f"ddp option mixed_precision and optimizations.mixed_precision: {mixed_precision} cannot be used together. "
+            "Remove one of them."
+        )
     if options.get("static_graph") and every > 1:
         raise SetupError(
             f"ddp option static_graph must be false with optimizations.aggregation_frequency {every}, because torch "

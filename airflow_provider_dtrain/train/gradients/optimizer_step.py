@@ -17,7 +17,7 @@ from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
-from airflow_provider_dtrain.train.gradients.precision import LossScale, Precision
+from airflow_provider_dtrain.train.gradients.precision import BF16_TRUE, LossScale, Precision
 from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
 from airflow_provider_dtrain.train.sharded_tensors import sharded_kind
@@ -32,6 +32,7 @@ DEFAULTS: Mapping[str, Any] = {
     "tensor_fusion_threshold": DEFAULT_BUCKET_MIB,
     "auto_tune_tensor_fusion": False,
     "mixed_precision": "none",
+    "float32_modules": [],
 }
 
 
@@ -61,7 +62,12 @@ class Gradients:
         rank = distributed.get_rank()
         size = distributed.get_size()
         self._compression = Compression(chosen["gradient_compression"], size=size, rank=rank)
-        self._precision = Precision(chosen["mixed_precision"], device)
+        self._precision = Precision(chosen["mixed_precision"], device, chosen["float32_modules"])
+        if self._compression.kind and self._precision.kind == BF16_TRUE:
+            raise SetupError(
+                "optimizations.gradient_compression cannot be used with mixed_precision: bf16-true. Its gradients "
+                "have 16 bits already. Remove gradient_compression."
+            )
         scaler = self._precision.scaler()
         self._loss_scale = LossScale(scaler) if scaler is not None else None
         tunes = chosen["auto_tune_tensor_fusion"] and size > 1
@@ -90,7 +96,7 @@ class Gradients:
         :raises SetupError: an option is not valid, or the compression does not work over the ranks' backend
         """
         ddp = ddp or {}
-        check_options(ddp, every=self._every)
+        check_options(ddp, every=self._every, mixed_precision=self._precision.kind)
         self._precision.wrap_forward(model)
         wrapped = wrap(
             model,
@@ -430,6 +436,7 @@ class Gradients:
     def _begin(self, closure: Any = None) -> None:
         """Check once, at the first step, that the program makes the calls that the configuration needs."""
         self._stepped = True
+        self._precision.check_patterns()
         if closure is None and self.changed and not self._backwards:
             raise SetupError(
                 f"ctx.step was called before any ctx.backward, without which {self._fields()} cannot work. Replace "

@@ -44,6 +44,7 @@ def facts(
             **{name: value for name, value in settings.items() if name not in {*_WITHOUT_EFFECT, "outputs"}},
             "outputs": {name: value for name, value in outputs.items() if name not in _OUTPUTS_WITHOUT_EFFECT},
             "mixed_precision": optimizations.get("mixed_precision") or "none",
+            **({"float32_modules": modules} if (modules := optimizations.get("float32_modules")) else {}),
             "hyperparameters": dict(env.hparams),
             "seed": env.seed,
         },

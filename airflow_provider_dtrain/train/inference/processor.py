@@ -63,7 +63,9 @@ class InferenceContext:
         self._ctx = ctx
         self._weights = weights
         self._compiles = compiles
-        self._precision = Precision((ctx.config.get("optimizations") or {}).get("mixed_precision"), ctx.device)
+        optimizations = ctx.config.get("optimizations") or {}
+        modules = optimizations.get("float32_modules") or ()
+        self._precision = Precision(optimizations.get("mixed_precision"), ctx.device, modules)
         self._metrics = ShardMetrics()
         self._rows = 0
         #: torch.device of this rank.

@@ -27,7 +27,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "optimizations": frozenset((
         "aggregation_frequency", "average_aggregated_gradients", "average_training_metrics", "gradient_compression",
-        "tensor_fusion_threshold", "auto_tune_tensor_fusion", "mixed_precision",
+        "tensor_fusion_threshold", "auto_tune_tensor_fusion", "mixed_precision", "float32_modules",
     )),
     "reproducibility": frozenset(("experiment_seed", "deterministic")),
     "profiling": frozenset(("enabled", "sampling_interval_s", "timings", "trace")),
