@@ -398,7 +398,16 @@ class Context(CoreContext):
         """Write the result and wait for the other ranks. The ``with`` block calls it. Called by all ranks."""
         if not self._closed and not self._stop:
             self._gradients.check_end(trained_before=self._batches > 0)
+        self._loaders.release()
         super().close()
+
+    def abandon(self, *, result: bool = False) -> None:
+        """Write the data of this rank without the other ranks, which may have ended or be elsewhere in the program.
+
+        :param result: write the result as well
+        """
+        self._loaders.release()
+        super().abandon(result=result)
 
     # -- inside --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.worker_pool import error_of, without_worker_errors
 from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
@@ -308,9 +309,13 @@ class CoreContext:
             return
         if isinstance(error, InvalidHP):
             self._writer.write("invalid_hp", {"reason": str(error)}, sync=True)
+        named = error_of(error)
         if isinstance(error, Exception):
-            failure.record(error)
-        self.abandon()
+            failure.record(named or error)
+        with without_worker_errors():
+            self.abandon()
+        if named is not None:
+            raise named from error
 
     def close(self) -> None:
         """Write the result and wait for the other ranks. The ``with`` block calls it. Called by all ranks."""

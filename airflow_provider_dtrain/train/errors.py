@@ -6,6 +6,7 @@
     ├── SetupError               the environment or configuration of this process is not valid
     │   ├── TrialClassError      a trial class does not implement the interface as required
     │   └── EmptyLoaderError     a data loader yields no batch
+    ├── LoaderWorkerError        a loader worker was killed, or ended by itself (also a RuntimeError)
     ├── InvalidHP                raised by user code: these hyperparameters cannot be trained
     ├── HparamError              a hyperparameter that the script reads does not exist (also a KeyError)
     ├── BatchSizeError           the global batch cannot be divided over the slots (also a ValueError)
@@ -50,6 +51,10 @@ class TrialClassError(SetupError):
 
 class EmptyLoaderError(SetupError):
     """Raised when a data loader yields no batch."""
+
+
+class LoaderWorkerError(TrainError, RuntimeError):
+    """Raised when a loader worker was killed, or ended by itself."""
 
 
 class InvalidHP(TrainError):

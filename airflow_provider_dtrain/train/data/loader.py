@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
+from airflow_provider_dtrain.train.data.worker_pool import Epoch, WorkerPool
 from airflow_provider_dtrain.train.errors import EmptyLoaderError
 from airflow_provider_dtrain.train.process.seeding import derive, seed_everything
 
@@ -199,14 +200,17 @@ class SeededBatches:
         with self._dtrain_seeded(number):
             return self._dtrain_dataset[index]
 
-    def _dtrain_seeded(self, number: int) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager in which the generators are seeded for the batch of this number."""
+    def _dtrain_seeded(self, number: int | tuple[int, int]) -> contextlib.AbstractContextManager[None]:
+        """Return a context manager in which the generators are seeded for a batch.
+
+        :param number: number of the batch in its epoch, or its epoch's seed and this number
+        """
         if self._dtrain_held is None:
             # Searched in the worker, after a worker_init_fn that may set generators.
             held = HeldGenerators(self._dtrain_dataset)
             self.__dict__["_dtrain_held"] = held, SeedPlan.agreed([held.digests()])
         held, plan = self._dtrain_held
-        seed = derive(self._dtrain_seed, number)
+        seed = derive(*number) if isinstance(number, tuple) else derive(self._dtrain_seed, number)
         if self._dtrain_in_worker:
             seed_everything(seed)
         return held.seeded(seed, plan)
@@ -226,13 +230,38 @@ def torch_loader(
     :param options: options of ``torch.utils.data.DataLoader``
     :param collates: False: each entry of ``batches`` is one index, for which the data set returns a whole batch
     """
-    import torch
-    from torch.utils.data import DataLoader
-
     if options.get("num_workers") or HeldGenerators(dataset):
         dataset = SeededBatches(dataset, seed, in_worker=bool(options.get("num_workers")))
         numbered = enumerate(batches, first)
         batches = [[number, *batch] for number, batch in numbered] if collates else list(numbered)
+    return _loader(dataset, batches, seed, options, collates=collates)
+
+
+def pooled_epoch(
+    pool: WorkerPool,
+    dataset: Any,
+    batches: list[Any],
+    seed: int,
+    first: int,
+    options: Mapping[str, Any],
+    *,
+    collates: bool = True,
+) -> Epoch:
+    """Return the batches of :func:`torch_loader`, with the same random numbers, from workers that outlive the epoch."""
+    numbered = [((seed, number), batch) for number, batch in enumerate(batches, first)]
+    seeded = [[number, *batch] for number, batch in numbered] if collates else numbered
+
+    def make(source: Any, lasts: bool) -> Any:
+        chosen = {**options, "persistent_workers": lasts}
+        return _loader(SeededBatches(dataset, seed), source, seed, chosen, collates=collates)
+
+    return Epoch(pool, seeded, make)
+
+
+def _loader(dataset: Any, batches: Any, seed: int, options: Mapping[str, Any], *, collates: bool) -> Any:
+    import torch
+    from torch.utils.data import DataLoader
+
     # Its own generator: the default one would lose a number per iterator, so a resumed run would differ.
     generator = torch.Generator().manual_seed(seed)
     if not collates:

@@ -23,6 +23,8 @@ class ScriptLoaders:
         self._distributed = distributed
         self._seed = seed
         self._datasets = DatasetComparison(distributed)
+        #: Workers of the latest loader of each data set, with its options. The data set is held, as below.
+        self._pools: dict[tuple[int, str], tuple[Any, dict[str, Any], Any]] = {}
         #: Ready loaders whose indices were compared. The loader is held, so that no other one gets its id.
         self._ready: dict[tuple[int, str, int | None], tuple[Any, Any]] = {}
 
@@ -71,6 +73,11 @@ class ScriptLoaders:
             return self._made(torch_data.DataLoader(data, **chosen), what, limit)
         return self._of_data_set(data, call, what, shuffle, limit, chosen)
 
+    def release(self) -> None:
+        """End the workers of persistent loaders, at the end of training."""
+        self._pools.clear()
+        self._ready.clear()
+
     def _of_data_set(
         self, data: Any, call: str, what: str, shuffle: bool | None, limit: int | None, chosen: dict[str, Any]
     ) -> Any:
@@ -93,7 +100,18 @@ class ScriptLoaders:
         is_shuffled = what == "training" if shuffle is None else shuffle
         loader = torch_data.DataLoader(data, shuffle=is_shuffled, **chosen)
         self._datasets.refuse_part(data, call, what)
-        return self._made(loader, what, limit, whole=True)
+        return self._made(loader, what, limit, whole=True, pool=self._pool(data, what, chosen))
+
+    def _pool(self, data: Any, what: str, chosen: dict[str, Any]) -> Any:
+        """Return the workers of the previous epoch, or new ones if the data set or its options are others."""
+        from airflow_provider_dtrain.train.data.worker_pool import WorkerPool
+
+        if not chosen.get("persistent_workers"):
+            return None
+        known = self._pools.get((id(data), what))
+        if known is None or known[1] != chosen:
+            known = self._pools[id(data), what] = data, chosen, WorkerPool()
+        return known[2]
 
     def _of_loader(self, data: Any, call: str, what: str, limit: int | None, given: set[str]) -> Any:
         if given:
@@ -111,10 +129,10 @@ class ScriptLoaders:
             self._ready[key] = data, self._made(data, what, limit)
         return self._ready[key][1]
 
-    def _made(self, loader: Any, what: str, limit: int | None, *, whole: bool = False) -> Any:
+    def _made(self, loader: Any, what: str, limit: int | None, *, whole: bool = False, pool: Any = None) -> Any:
         from airflow_provider_dtrain.train.data.shares import Shares
 
-        return Shares(loader, self._distributed, self._seed, what, whole=whole, limit=limit)
+        return Shares(loader, self._distributed, self._seed, what, whole=whole, limit=limit, pool=pool)
 
 
 def iter_is_itself(data: Any) -> bool:
@@ -234,7 +252,8 @@ class ValidationLoader:
 
     def __len__(self) -> int:
         """Return the number of batches of this rank."""
-        return len(self._shares.validation())
+        length: int = self._shares.validation_length()
+        return length
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._shares.validation())

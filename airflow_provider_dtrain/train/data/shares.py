@@ -11,8 +11,9 @@ from torch.utils import data as torch_data
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.data.index_comparison import Sharing, Verdict, compare, draw_alike
 from airflow_provider_dtrain.train.data.index_source import IndexSource, is_indexed, known_length
-from airflow_provider_dtrain.train.data.loader import rank_batches, torch_loader
+from airflow_provider_dtrain.train.data.loader import pooled_epoch, rank_batches, torch_loader
 from airflow_provider_dtrain.train.data.stream import Stream, StreamEpoch, has_iterable
+from airflow_provider_dtrain.train.data.worker_pool import WorkerPool, named_errors
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
 from airflow_provider_dtrain.train.process.seeding import derive
@@ -44,6 +45,7 @@ class Shares:
     :param left_alone: treat every loader except the DataLoader of a trial class as a stream, without a warning
     :param whole: the loader is torch's own over the whole data set, on all ranks: it is cut without an exchange
     :param limit: largest number of batches per epoch and rank
+    :param pool: workers of an earlier loader of the same data and options
     :raises SetupError: the ranks' indices overlap, or the sampler failed on a rank
     """
 
@@ -57,8 +59,11 @@ class Shares:
         left_alone: bool = False,
         whole: bool = False,
         limit: int | None = None,
+        pool: WorkerPool | None = None,
     ) -> None:
         self.loader: Any = getattr(loader, "torch_loader", loader)
+        #: Workers that outlive an epoch.
+        self.pool = pool if pool is not None else WorkerPool()
         self._limit = limit
         self._distributed = distributed
         self._seed = seed
@@ -152,7 +157,7 @@ class Shares:
             stream = self._stream.epoch(epoch, offset, length)
             self.drawn = length
             self._unsettled = None if stream.settles_at is None else stream
-            return stream
+            return self._named(stream)
         first = offset // self.stride
         self.drawn = length
         if self.sharing is Sharing.OWN:
@@ -181,7 +186,7 @@ class Shares:
                 if self._by_sample
                 else self._dealt(order)[first:]
             )
-        return self._load(batches, derive(self._seed, "loader", epoch, self._rank), first)
+        return self._named(self._load(batches, derive(self._seed, "loader", epoch, self._rank), first))
 
     @property
     def settles_at(self) -> int | None:
@@ -201,11 +206,22 @@ class Shares:
     def validation(self) -> Iterator[Any]:
         """Return this rank's batches, in order. Each sample is on exactly one rank."""
         if self._source is None:
-            return self._stream.epoch(0, 0, None)
+            return self._named(self._stream.epoch(0, 0, None))
+        return self._named(self._load(self._validated(), derive(self._seed, "validation"), 0))
+
+    def validation_length(self) -> int:
+        """Return the number of batches of :meth:`validation`. A stream has none.
+
+        :raises TypeError: the loader is a stream without a length
+        """
+        return len(self.loader) if self._source is None else len(self._validated())
+
+    def _validated(self) -> list[Any]:
+        assert self._source is not None
         drawn = self._source.draw(0, shuffle=False)
         if self.sharing is Sharing.CUT:
             drawn = list(drawn)[self._rank :: self._size]
-        return self._load(self._own(drawn, drops=False), derive(self._seed, "validation"), 0)
+        return self._own(drawn, drops=False)
 
     @property
     def dealt_samples(self) -> int | None:
@@ -247,7 +263,17 @@ class Shares:
     def _load(self, batches: list[Any], seed: int, first: int) -> Iterator[Any]:
         options = {name: getattr(self.loader, name) for name in KEPT_OPTIONS if hasattr(self.loader, name)}
         collates = self.loader.batch_sampler is not None
+        if options.get("num_workers") and options.get("persistent_workers"):
+            return pooled_epoch(self.pool, self.loader.dataset, batches, seed, first, options, collates=collates)
         return iter(torch_loader(self.loader.dataset, batches, seed, first, options, collates=collates))
+
+    def release(self) -> None:
+        """End workers that outlive an epoch, once the last epoch is over."""
+        self.pool = WorkerPool()
+
+    def _named(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Return the batches, such that the loss of a loader worker is an error of this library."""
+        return named_errors(batches, self._what) if getattr(self.loader, "num_workers", 0) else batches
 
     def say_resumed(self, sharing: str, ranks: int, offset: int) -> None:
         """Log the effect of a checkpoint from the middle of an epoch on a loader that the library does not cut.

@@ -79,6 +79,7 @@ class Trainer:
         try:
             self._prepare()
             self._train()
+            self._shares.release()
         finally:
             self._callbacks.call("on_trial_shutdown")
         return self._last_metrics
