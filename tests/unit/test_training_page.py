@@ -14,7 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted((DOCS / "training").glob("*.md"))
 TEXT = "".join(page.read_text() for page in PAGES)
-BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+#: Frameworks that the examples of some blocks need.
+FRAMEWORKS = ("jax", "sklearn")
+ALL_BLOCKS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+BLOCKS = [
+    block
+    for block in ALL_BLOCKS
+    if not any(f"import {name}\n" in block or f"from {name}." in block for name in FRAMEWORKS)
+]
 
 
 def run(tmp_path, blocks):
@@ -22,7 +29,11 @@ def run(tmp_path, blocks):
         (tmp_path / f"example{index}.py").write_text(block)
     # One interpreter for all: importing torch is most of the time.
     code = f"import runpy\nfor i in range({len(blocks)}): runpy.run_path(f'example{{i}}.py', run_name='__main__')"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
     return subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
     )
@@ -34,6 +45,29 @@ def test_every_example_of_the_training_page_runs(tmp_path):
     done = run(tmp_path, BLOCKS)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "data").is_dir()
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_the_example_of_a_framework_runs_and_continues_after_a_kill_in_the_middle_of_a_checkpoint(tmp_path, name):
+    pytest.importorskip(name)
+    (block,) = (block for block in ALL_BLOCKS if f"import {name}\n" in block or f"from {name}." in block)
+    code = block.replace("dtrain.init(", f"dtrain.init(checkpoint_dir={str(tmp_path / 'kept')!r}, ")
+    # The first run is killed in its second checkpoint.
+    writes = next(line for line in code.splitlines(keepends=True) if "numpy.savez(" in line)
+    indent = writes[: len(writes) - len(writes.lstrip())]
+    killed = code.replace(
+        writes,
+        f"{indent}if any(folder.parent.parent.glob('step-*')):\n{indent}    (folder / 'half').write_text('x')\n"
+        f"{indent}    __import__('os').kill(__import__('os').getpid(), 9)\n{writes}",
+    )
+    assert run(tmp_path, [killed]).returncode == -9
+    (first,) = (tmp_path / "kept").glob("step-*")
+    done = run(tmp_path, [code])
+    assert done.returncode == 0, done.stderr
+    steps = sorted(path.name for path in (tmp_path / "kept").iterdir())
+    assert len(steps) == 1, "what the killed run had begun is swept"
+    assert steps[0] > first.name
 
 
 def anchors_of(page: Path) -> set[str]:
