@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from testbed.roles import role_options
 from testbed.standalone import free_port, wait_until
 
 START_TIMEOUT_S = 300.0
 #: Requests that a browser keeps open would delay the end.
 STOP_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 60.0
-#: Users of the simple auth manager, one per role, with their names as passwords.
-ROLES = ("admin", "op", "user", "viewer")
 
 
 class ApiServer:
@@ -35,7 +34,7 @@ class ApiServer:
         self.home = home
         self.port = free_port()
         self.base = f"http://127.0.0.1:{self.port}"
-        passwords = home / "passwords.json"
+        (home / "dags").mkdir(parents=True, exist_ok=True)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "_AIRFLOW"))}
         self.environment = {
             **kept,
@@ -44,8 +43,7 @@ class ApiServer:
             "AIRFLOW_HOME": str(home),
             "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{role}:{role}" for role in ROLES),
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
+            **role_options(home),
             "AIRFLOW__API__BASE_URL": self.base,
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__HOST": "127.0.0.1",
@@ -55,8 +53,6 @@ class ApiServer:
             "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
             **(environment or {}),
         }
-        (home / "dags").mkdir(parents=True, exist_ok=True)
-        passwords.write_text(json.dumps({role: role for role in ROLES}))
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -18,7 +18,8 @@ from types import TracebackType
 from urllib.parse import quote
 
 from airflow_provider_dtrain.store.store import Store
-from testbed.api_server import ROLES, ApiServer
+from testbed.api_server import ApiServer
+from testbed.roles import ROLES
 from testbed.seed.airflow_side import migrate_metadata
 from testbed.seed.small import HOSTILE_NAME
 from testbed.standalone import wait_until

@@ -103,7 +103,7 @@ class Standalone:
             start_new_session=True,
         )  # fmt: skip
         wait_until(self.healthy, timeout_s=START_TIMEOUT_S, what="airflow standalone")
-        self._token = self._request("GET", "/auth/token")["access_token"]
+        self._token = self.token("admin")
 
     def stop(self) -> None:
         """End every process of this Airflow."""
@@ -149,6 +149,12 @@ class Standalone:
                 return json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"{method} {path}: {error.code} {error.read()[:2000]!r}") from None
+
+    def token(self, user: str) -> str:
+        """Return the token of a user, whose password is the name; of an administrator if every user is one."""
+        if self.environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "True":
+            return str(self._request("GET", "/auth/token")["access_token"])
+        return str(self._request("POST", "/auth/token", {"username": user, "password": user})["access_token"])
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """Return the answer of ``/api/v2<path>``."""

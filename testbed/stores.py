@@ -135,6 +135,11 @@ class Server:
         self._execute("postgres", f"CREATE SCHEMA {name}")
         return f"{self._url('postgres')}?options=-csearch_path%3D{name}"
 
+    def add_database(self, name: str) -> str:
+        """Create an empty database and return its URL."""
+        self._execute("postgres", f"CREATE DATABASE {name}")
+        return self._url(name)
+
     @contextmanager
     def new_store(self) -> Iterator[str]:
         """Provide a migrated store with an identity of its own, and yield its URL.

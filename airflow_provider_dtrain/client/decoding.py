@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
 from datetime import datetime
@@ -12,6 +13,31 @@ from typing import Any, TypeVar
 from airflow_provider_dtrain.errors import ServerError
 
 Record = TypeVar("Record")
+_OTHER_VERSION = "Install the server's version: pip install airflow-provider-dtrain==VERSION"
+
+
+class Received(dict[str, Any]):
+    """A JSON object of an answer.
+
+    :raises ServerError: on access to a field that it does not have
+    """
+
+    def __missing__(self, name: str) -> Any:
+        raise ServerError(f"The server sent an answer without a field {name}. {_OTHER_VERSION}")
+
+
+def answer_of(content: bytes) -> Any:
+    """Return the JSON of an answer, with :class:`Received` for objects.
+
+    :raises ServerError: it is no JSON, or neither an object nor null
+    """
+    try:
+        found = json.loads(content, object_hook=Received)
+    except (ValueError, RecursionError):
+        raise ServerError("The answer is no JSON. Is the URL that of an Airflow API server?") from None
+    if not isinstance(found, Received | None):
+        raise ServerError("The answer is no JSON object. Is the URL that of an Airflow API server?")
+    return Received() if found is None else found
 
 
 def record(kind: type[Record], value: Any) -> Record:
@@ -87,7 +113,4 @@ def _moment(value: Any) -> datetime:
 
 def _unexpected(kind: Any, expected: str) -> ServerError:
     name = getattr(kind, "__name__", str(kind))
-    return ServerError(
-        f"The server sent a {name} without {expected}. Install the server's version: pip install "
-        "airflow-provider-dtrain==VERSION"
-    )
+    return ServerError(f"The server sent a {name} without {expected}. {_OTHER_VERSION}")

@@ -80,7 +80,7 @@ def token_for(server: Address, user: str, password: str, ca: str | None) -> str:
         raise refusal(answer, server)
     try:
         token = json.loads(answer.body)["access_token"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         token = None
     if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not 0 < len(token) < _MOST_CHARS:
         raise ServerError(f"{server.url} sent no token. Is it an Airflow 3 API server?")

@@ -8,6 +8,7 @@ import json
 import os
 import ssl
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from urllib.parse import quote, urlencode
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address, connection
+from airflow_provider_dtrain.client.decoding import answer_of
 from airflow_provider_dtrain.errors import (
     ConfigError,
     ConflictError,
@@ -31,7 +33,7 @@ API = "/dtrain/api/v1"
 PAUSES_S = (0.5, 1.0, 2.0)
 #: Statuses of a server that is overloaded or restarts.
 _LATER = frozenset({429, 502, 503, 504})
-#: Most bytes of an answer in JSON.
+#: Most bytes of an answer in JSON, unpacked.
 ANSWER_MOST = 256 << 20
 _AWAY = (OSError, http.client.HTTPException, ssl.SSLError)
 
@@ -86,16 +88,16 @@ class Session:
         headers = {"If-None-Match": known[0]} if known is not None else {}
         answer = self._patient("GET", target, headers)
         if answer.status == 304 and known is not None:
-            return json.loads(known[1])
+            return answer_of(known[1])
         if keep and (tag := answer.headers.get("etag")):
             self._known[target] = tag, answer.body
-        return _json(answer)
+        return answer_of(answer.body)
 
     def send(self, method: str, path: str, body: object = None, /, **parameters: object) -> Any:
         """Return the JSON of a change. It is repeated only if the server cannot have received it."""
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        return _json(self._patient(method, self.target(path, parameters), headers, data))
+        return answer_of(self._patient(method, self.target(path, parameters), headers, data).body)
 
     @contextlib.contextmanager
     def stream(self, path: str, /, **parameters: object) -> Iterator[http.client.HTTPResponse]:
@@ -120,16 +122,14 @@ class Session:
 
         :param kind: its media type
         """
-        found = _json(self._patient("POST", self.target(path, {}), {"Content-Type": kind}, content))
-        return found if isinstance(found, dict) else {}
+        return dict(answer_of(self._patient("POST", self.target(path, {}), {"Content-Type": kind}, content).body))
 
     def get_json(self, target: str) -> dict[str, Any]:
         """Return the JSON of a page of Airflow itself.
 
         :param target: path on the server
         """
-        found = _json(self._patient("GET", target, {}))
-        return found if isinstance(found, dict) else {}
+        return dict(answer_of(self._patient("GET", target, {}).body))
 
     @property
     def is_renewable(self) -> bool:
@@ -179,7 +179,7 @@ class Session:
 
         :raises AwayError: there is none
         """
-        with self.opened(method, target, headers, body) as response:
+        with self.opened(method, target, {"Accept-Encoding": "gzip", **headers}, body) as response:
             try:
                 data = response.read(ANSWER_MOST + 1)
                 # A read of a limited length does not report that the connection was cut.
@@ -188,10 +188,12 @@ class Session:
             except _AWAY as error:
                 self.close()
                 raise _away(self.server, error) from error
+        found = {name.lower(): value for name, value in response.getheaders()}
+        if found.get("content-encoding") == "gzip":
+            data = _unpacked(data)
         if len(data) > ANSWER_MOST:
             self.close()
             raise ServerError(f"The answer of {self.server.url} is larger than {ANSWER_MOST >> 20} MiB.")
-        found = {name.lower(): value for name, value in response.getheaders()}
         return Answer(status=response.status, headers=found, body=data)
 
     @contextlib.contextmanager
@@ -199,7 +201,7 @@ class Session:
         self, method: str, target: str, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Iterator[http.client.HTTPResponse]:
         """Yield an answer whose body is not read yet. The connection is kept if the body is read to its end."""
-        sent = {**(headers or {}), "Accept-Encoding": "identity", "User-Agent": "dtrain"}
+        sent = {"Accept-Encoding": "identity", **(headers or {}), "User-Agent": "dtrain"}
         if token := self._current():
             if not token.isascii() or not token.isprintable():
                 raise LoginError("The token holds characters that no token has. Check DTRAIN_TOKEN, or: dtrain login")
@@ -270,11 +272,12 @@ def _away(server: Address, error: BaseException) -> AwayError:
     return AwayError(f"{server.url} does not answer: {reason}. Check the URL, or wait until the server runs.")
 
 
-def _json(answer: Answer) -> Any:
+def _unpacked(data: bytes) -> bytes:
+    """Return a compressed body, up to a byte more than the most that is accepted."""
     try:
-        return json.loads(answer.body)
-    except ValueError:
-        raise ServerError("The answer is no JSON. Is the URL that of an Airflow API server?") from None
+        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(data, ANSWER_MOST + 1)
+    except zlib.error:
+        raise ServerError("The answer is damaged. Try again, or check the proxies on the way to the server.") from None
 
 
 def refusal(answer: Answer, server: Address) -> DtrainError:
@@ -304,7 +307,7 @@ def _detail(body: bytes) -> tuple[str, str, str, Sequence[Problem]]:
     """Return code, message, hint and problems of a refusal."""
     try:
         detail = json.loads(body)["detail"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "", "", "", ()
     if not isinstance(detail, dict):
         return "", str(detail)[:1000] if isinstance(detail, str) else "", "", ()

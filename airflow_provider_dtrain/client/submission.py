@@ -120,16 +120,21 @@ def fork(session: Session, experiment_id: int, text: str | None) -> Start:
     """Start an experiment with the code and secrets of another one.
 
     :param text: configuration; None = that of the other experiment
+    :raises ConflictError: the store does not have its code
     """
+    found = session.get(f"/experiments/{experiment_id}/fork")
+    if found["code_removed"]:
+        raise ConflictError(
+            f"The code of experiment {experiment_id} was removed from the store. Start it with its code: "
+            "airflow dtrain experiments create CONFIG MODEL_DIR"
+        )
+    if found["payload_digest"] is None:
+        raise ConflictError(
+            f"Experiment {experiment_id} has no trial yet, and its code is stored with the first one. Try again once "
+            f"it has a trial. See: airflow dtrain trials list --experiment {experiment_id}"
+        )
     if text is None:
-        found = session.get(f"/experiments/{experiment_id}/fork")
-        if found["code_removed"]:
-            raise ConflictError(
-                f"The code of experiment {experiment_id} was removed from the store. Start it with its code: "
-                "airflow dtrain experiments create CONFIG MODEL_DIR"
-            )
-        text = str(found["yaml"])
-        return start(session, {"config": text, "template": found["template"], "fork_of": experiment_id})
+        return start(session, {"config": str(found["yaml"]), "template": found["template"], "fork_of": experiment_id})
     return start(session, {"config": text, "fork_of": experiment_id})
 
 

@@ -14,8 +14,8 @@ from airflow_provider_dtrain.terminal.output import note
 from airflow_provider_dtrain.terminal.records import GangLine, TrialLine
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
 
-#: Metrics, and points of each, in the view of a trial.
-METRICS_MOST, POINTS = 6, 200
+#: Metrics, and points of each, in the view of a trial. A sparkline has 40 bars.
+METRICS_MOST, POINTS = 6, 60
 #: Reports from which the speed is computed.
 _RECENT = 20
 _ENDED = frozenset({"completed", "stopped", "errored", "killed"})

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
 from argparse import Namespace
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
-from airflow_provider_dtrain.terminal import cluster, experiments, trials
+from airflow_provider_dtrain.terminal import cluster, experiments, trials, watch
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
 from tests.support.search_world import Search
+from tests.support.slow_proxy import SlowProxy
 
 pytestmark = pytest.mark.airflow
 SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
@@ -128,6 +132,34 @@ def test_views_show_a_trial_an_experiment_and_the_queue_until_they_end(server, s
     for words in ("queue list --watch", "experiments watch 1"):
         assert main([*words.split(), "--server", server]) in {0, 130}
         assert capsys.readouterr().out.split()[0] in {"0", "1", "Experiment"}
+
+
+@SQLITE
+def test_a_view_needs_little_of_a_slow_line(server, search, monkeypatch, capsys):
+    (ticket,) = (one for one in search.store.trials.list() if one.trial_id == 1)
+
+    def report(times: int) -> None:
+        names, values = ("loss", "accuracy", "norm"), random.Random(1)
+        for _ in range(times):
+            metrics = {name: values.random() for name in names}
+            search.commit(ticket, {"kind": "report", "step": next(search.steps), "metrics": metrics})
+
+    report(400)
+    sizes: list[int] = []
+
+    def sleep(_: float) -> None:
+        """Count the bytes of a refresh. The third one follows a report."""
+        sizes.append(proxy.answered - sum(sizes))
+        if len(sizes) == 3:
+            raise KeyboardInterrupt
+        report(len(sizes) - 1)
+
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=sleep))
+    with SlowProxy(address(server).port) as proxy:
+        assert main(["trials", "watch", "1", "--server", proxy.url]) == 130
+    first, unchanged, changed = sizes
+    assert (first < 6000, unchanged < 1000, changed < 6000) == (True, True, True), sizes
+    assert "training loss" in capsys.readouterr().out
 
 
 def _interrupt(_: float) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import http.client
 import io
 import tarfile
 from collections.abc import Iterator
@@ -102,6 +104,18 @@ def test_a_server_refuses_a_larger_archive_without_reading_it(server, api):
     assert api.logged == []
 
 
+def test_a_server_ends_reading_an_archive_whose_length_was_not_named(server, api):
+    connection = http.client.HTTPConnection("127.0.0.1", address(server.url).port, timeout=60)
+    # A client may send on after the answer, or find that the connection is closed.
+    with contextlib.suppress(ConnectionError):
+        parts = (bytes(1 << 20) for _ in range(200))
+        connection.request("POST", "/dtrain/api/v1/code", parts, {"Authorization": "Bearer given"}, encode_chunked=True)
+    response = connection.getresponse()
+    assert (response.status, b"at most 100 MiB" in response.read()) == (413, True)
+    connection.close()
+    assert api.logged == []
+
+
 def archive(*members: tuple[str, bytes | str]) -> bytes:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
@@ -188,6 +202,14 @@ def test_a_question_is_not_answered_without_a_terminal(server, search, capsys):
     assert main(["trials", "kill", "1"]) == 2
     assert "add --yes" in capsys.readouterr().err
     assert search.store.trials.get(1).kill_requested_by is None
+
+
+def test_an_experiment_whose_code_is_not_stored_yet_is_not_forked(server, store, triggered, project, capsys):
+    planned = Search(store, name="planned").plan(task="other")
+    for words in ([], [str(project / "mine.yaml")]):
+        assert main(["experiments", "fork", str(planned.experiment_id), *words]) == 1
+        assert "has no trial yet" in capsys.readouterr().err
+    assert triggered == []
 
 
 def test_a_fork_starts_with_the_configuration_of_the_other_experiment(server, search, triggered, capsys):

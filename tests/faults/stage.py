@@ -46,7 +46,7 @@ class Stage:
         self.goals: dict[int, tuple[int, int]] = {}
         self._asked: dict[str, tuple[int, int]] = {}
         self._expected: dict[int, tuple[str, ...]] = {}
-        url = f"sqlite:///{airflow.home / 'dtrain.db'}"
+        url = airflow.environment.get("AIRFLOW__DTRAIN__SQL_ALCHEMY_CONN", f"sqlite:///{airflow.home / 'dtrain.db'}")
         self.hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=url))
         (hosts.folder / "shared").mkdir(exist_ok=True)
 

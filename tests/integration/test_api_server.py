@@ -23,7 +23,8 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.submission import run_state
 from airflow_provider_dtrain.hosts.payload import pack
 from airflow_provider_dtrain.store.store import Store
-from testbed.api_server import ROLES, ApiServer
+from testbed.api_server import ApiServer
+from testbed.roles import ROLES
 from testbed.stores import new_sqlite
 from tests.support.api_routes import CONFIG, SEARCH, SECRET, body, concrete, fill, matrix, prepare, refused
 from tests.support.search_world import Search

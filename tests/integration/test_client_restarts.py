@@ -11,6 +11,7 @@ from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logs import LogReader
 from airflow_provider_dtrain.client.main import parser
+from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.store.store import Store
@@ -44,7 +45,9 @@ def test_a_follower_survives_a_restart_and_prints_each_byte_once(tmp_path: Path,
         write(b"before\n")
         session = Session(address(server.base), server.token("viewer"))
         args = parser().parse_args(["trials", "logs", "1", "-f"])
-        reader = LogReader(ServerSource(session), args, patience=Patience(session, told.append))
+        patience = Patience(session, told.append)
+        operations = Operations(session, patience)
+        reader = LogReader(ServerSource(session), args, patience=patience, operations=operations)
         codes: list[int] = []
         following = threading.Thread(target=lambda: codes.append(reader.follow()))
         following.start()

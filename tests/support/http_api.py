@@ -7,6 +7,7 @@ from types import TracebackType
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
 
 from airflow_provider_dtrain.api.app import PREFIX
 from testbed.standalone import wait_until
@@ -25,6 +26,8 @@ class HttpApi:
         self.run_state = "running"
         outer.get("/api/v2/dags/{dag}/dagRuns/{run}")(self._dag_run)
         outer.mount(PREFIX, api.client.app)
+        # As Airflow's server has it.
+        outer.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=5)
         config = uvicorn.Config(outer, host="127.0.0.1", port=0, log_level="error", lifespan="off")
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.client import logins
+from airflow_provider_dtrain.client import session as sessions
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logins import Login
@@ -223,6 +225,65 @@ def test_an_unchanged_answer_is_sent_once(serve):
     server = serve(answers(200, {"rows": [7]}, ETag='W/"1"'), answers(304, None))
     of = session(server)
     assert [of.get("/listings/queue", keep=True) for _ in range(2)] == [{"rows": [7]}] * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"1", b"{}", b"null", b'{"rows": {}}', b'{"rows": [{"path": 1}]}', b"[" * 200_000, b"<html>"],
+    ids=["empty", "list", "number", "object", "null", "rows-object", "fields", "deep", "page"],
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "trials download 1",
+        "trials download-checkpoint 1",
+        "experiments fork 1",
+        "trials stack 1",
+        "trials list",
+        "doctor",
+    ],
+)
+def test_an_answer_of_another_form_is_one_message(serve, content, words, capsys, monkeypatch):
+    monkeypatch.setenv("DTRAIN_TOKEN", TOKEN)
+    server = serve(lambda handler: _send(handler, content))
+    assert main([*words.split(), "--server", server.url]) in {1, 2}
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def _send(handler: Handler, content: bytes) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(content)))
+    handler.end_headers()
+    handler.wfile.write(content)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (gzip.compress(b'{"rows": []}')[:-12], "no JSON"),
+        (b"no gzip", "damaged"),
+        (gzip.compress(bytes(3 << 20)), "larger than 2 MiB"),
+    ],
+    ids=["cut", "not-packed", "bomb"],
+)
+def test_a_packed_answer_is_unpacked_within_the_limit(serve, body, words, monkeypatch):
+    monkeypatch.setattr(sessions, "ANSWER_MOST", 2 << 20)
+    with pytest.raises(ServerError, match=words):
+        session(serve(packed(body))).get("/cluster")
+    good = serve(packed(gzip.compress(b'{"rows": [1]}')))
+    assert session(good).get("/cluster") == {"rows": [1]}
+
+
+def packed(body: bytes) -> Behaviour:
+    def behave(handler: Handler) -> None:
+        assert handler.headers["Accept-Encoding"] == "gzip"
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return behave
 
 
 def test_a_redirect_never_gets_the_token(serve):
