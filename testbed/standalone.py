@@ -151,7 +151,7 @@ class Standalone:
             raise RuntimeError(f"{method} {path}: {error.code} {error.read()[:2000]!r}") from None
 
     def token(self, user: str) -> str:
-        """Return the token of a user, whose password is the name; of an administrator if every user is one."""
+        """Return the token of a user with the name as password, or of an administrator if every user is one."""
         if self.environment["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS"] == "True":
             return str(self._request("GET", "/auth/token")["access_token"])
         return str(self._request("POST", "/auth/token", {"username": user, "password": user})["access_token"])
