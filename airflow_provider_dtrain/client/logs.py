@@ -158,7 +158,7 @@ class LogReader:
         except (DtrainError, NotNowError) as error:
             until = "" if end is None else f" --to {end}"
             command = f"{self._all} --rank {rank} --from {start}{until}"
-            note(f"{words} {error} On the machine of Airflow: {command}")
+            note(f"{words} {error}\nOn the machine of Airflow: {command}")
             return False
         return True
 

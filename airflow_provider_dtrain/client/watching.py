@@ -10,7 +10,7 @@ from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.terminal.output import note
+from airflow_provider_dtrain.terminal.output import cell, note
 from airflow_provider_dtrain.terminal.records import GangLine, TrialLine
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
 
@@ -99,7 +99,7 @@ def _experiment(session: Session, experiment_id: int, width: int | None) -> View
     if found.progress is not None:
         head += f", {found.progress}"
     if found.best is not None:
-        head += f", best {found.metric} {found.best} (trial {found.best_trial})"
+        head += f", best {found.metric} {cell(found.best)} (trial {found.best_trial})"
     lines = experiment_lines(head, trials, [_row(one) for one in reversed(trials)], width)
     return View(lines=lines, is_last=found.state in _ENDED)
 

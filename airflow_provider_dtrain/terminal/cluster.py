@@ -10,10 +10,14 @@ from airflow_provider_dtrain.terminal.output import hint, is_table, short_time, 
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from collections.abc import Sequence
 
     from airflow_provider_dtrain.terminal.records import GangLine
     from airflow_provider_dtrain.terminal.source import Source
     from airflow_provider_dtrain.terminal.watch import View
+
+#: Most characters of the id of a store in a table. The other formats have the ids whole.
+STORE_SHOWN = 16
 
 
 def list_tasks(args: Namespace, source: Source) -> None:
@@ -64,9 +68,20 @@ def list_hosts(args: Namespace, source: Source) -> None:
 
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
     """Print hosts. A table has a column for other stores only if a host has one."""
-    if is_table(args) and not any(row["other_stores"] for row in rows):
-        rows = [{name: value for name, value in row.items() if name != "other_stores"} for row in rows]
+    if is_table(args):
+        has_others = any(row["other_stores"] for row in rows)
+        rows = [{name: value for name, value in row.items() if has_others or name != "other_stores"} for row in rows]
+        for row in rows if has_others else ():
+            row["other_stores"] = _few(row["other_stores"])
     show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+
+
+def _few(stores: Sequence[str]) -> str:
+    """Return the first of the ids of stores, and the number of the rest."""
+    if not stores:
+        return "-"
+    first = stores[0] if len(stores[0]) <= STORE_SHOWN else f"{stores[0][: STORE_SHOWN - 3]}..."
+    return first if len(stores) == 1 else f"{first} and {len(stores) - 1} more"
 
 
 def list_slots(args: Namespace, source: Source) -> None:

@@ -198,7 +198,10 @@ def dump(form: str, value: Any) -> None:
     if form == "json":
         print(json.dumps(ready, indent=2))
         return
-    import yaml
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise UsageError("-o yaml needs a library. Install it: pip install pyyaml") from None
 
     print(yaml.safe_dump(ready, sort_keys=False, allow_unicode=True, width=120), end="")
 
@@ -240,7 +243,7 @@ def cell(value: Any) -> str:
         return ", ".join(f"{key}={cell(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value) or "-"
-    return plain(value)
+    return plain(_PROGRAM.words(str(value)))
 
 
 def short_time(at: datetime | None) -> str:

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import threading
+from argparse import Namespace
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,13 +19,15 @@ import pytest
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client import session as sessions
 from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.definition import own_words
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import AwayError, Session
 from airflow_provider_dtrain.client.watching import speed_words
 from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError
-from airflow_provider_dtrain.terminal.output import UsageError
+from airflow_provider_dtrain.terminal.cluster import show_hosts
+from airflow_provider_dtrain.terminal.output import UsageError, show, using_words
 from airflow_provider_dtrain.terminal.table import table_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +46,7 @@ try:
 except SystemExit:
     pass
 print(main(["trials", "list", "--server", sys.argv[1], "-o", "json"]))
+print(main(["trials", "list", "--server", sys.argv[1], "-o", "yaml"]))
 """
 
 Behaviour = Callable[["Handler"], None]
@@ -129,8 +133,24 @@ def test_dtrain_runs_where_neither_airflow_nor_another_library_is_installed(serv
         timeout=60,
         check=False,
     )
-    assert done.stderr == ""
-    assert done.stdout.endswith("[]\n0\n")
+    assert done.stderr == "-o yaml needs a library. Install it: pip install pyyaml\n"
+    assert done.stdout.endswith("[]\n0\n2\n")
+
+
+def test_a_table_of_hosts_shortens_the_ids_of_other_stores(capsys):
+    def rows() -> list[dict]:
+        return [{"name": "a", "other_stores": ["x" * 60, "y", "z"]}, {"name": "b", "other_stores": []}]
+
+    show_hosts(Namespace(output="table"), rows())
+    assert "xxxxxxxxxxxxx... and 2 more" in capsys.readouterr().out
+    show_hosts(Namespace(output="json"), rows())
+    assert "x" * 60 in capsys.readouterr().out
+
+
+def test_a_table_names_the_command_of_this_program(capsys):
+    with using_words(own_words()):
+        show(Namespace(output="table"), [{"reason": "resume with: airflow dtrain trials activate 7"}])
+    assert "resume with: dtrain trials activate 7" in capsys.readouterr().out
 
 
 def test_a_login_is_kept_in_a_file_that_only_its_user_can_read_and_used_afterwards(serve, home, capsys, monkeypatch):

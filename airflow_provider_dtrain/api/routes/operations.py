@@ -187,7 +187,7 @@ def _requested(
     through = through or Through.DAG
     if through is Through.DAG and (hint := unusable(call.access.operations_dag, OPERATIONS_DAG_ID)):
         words = f"This needs a connection to hosts, which the API server does not open. {hint}"
-        raise ApiError(409, "conflict", f"{words} Or on the machine of Airflow: airflow dtrain {command}")
+        raise ApiError(409, "conflict", f"{words}\nOr on the machine of Airflow: airflow dtrain {command}")
     trial_id = None if trial is None else trial.trial_id
     by = call.access.name
     operation_id = call.store.operations.request(kind, trial_id, arguments, by=by, through=through)
