@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -58,6 +60,38 @@ def test_a_data_set_that_each_rank_holds_a_part_of_is_refused(loaders, part, met
     with pytest.raises(SetupError, match=f"Build the whole data set on each rank: ctx.{method} gives") as raised:
         loaders(0, method, part(0))
     assert f"got {description(part(1))} on rank 1 and {description(part(0))} on rank 0 (call 1" in str(raised.value)
+
+
+@pytest.mark.parametrize("method", ["loader", "validation_loader"])
+def test_parts_of_one_length_are_known_by_their_first_and_last_sample(loaders, method):
+    loaders(1, method, list(range(1, 32, SIZE)))
+    with pytest.raises(
+        SetupError, match=r"got 16 samples, first and last sample \w{8} on rank 1 and 16 samples, first"
+    ):
+        loaders(0, method, list(range(0, 32, SIZE)))
+
+
+def test_samples_that_are_random_at_each_fetch_are_no_part(loaders):
+    class Random(list):
+        def __getitem__(self, index):
+            return random.SystemRandom().random()
+
+    for rank in (1, 0):
+        assert len(loaders(rank, "loader", Random(range(32)))) == 4
+
+
+def test_a_data_set_is_sampled_once_although_each_epoch_makes_a_loader(loaders):
+    class Counted(list):
+        fetched = 0
+
+        def __getitem__(self, index):
+            self.fetched += 1
+            return super().__getitem__(index)
+
+    counted = Counted(range(32))
+    for _ in range(3):
+        loaders(0, "loader", counted)
+    assert counted.fetched == 2
 
 
 WHOLE = {

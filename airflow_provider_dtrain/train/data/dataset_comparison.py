@@ -10,6 +10,8 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 
+_SAMPLES = ", first and last sample "
+
 
 class DatasetComparison:
     """Data sets of one rank, compared with those of the rank that came first with its n-th loader.
@@ -20,11 +22,13 @@ class DatasetComparison:
     def __init__(self, distributed: Distributed) -> None:
         self._distributed = distributed
         self._calls: Counter[str] = Counter()
+        #: The data set that was described last, which a script passes in each epoch, and its digest.
+        self._known: tuple[Any, bytes] | None = None
 
-    def refuse_part(self, dataset: Any, call: str, what: str) -> None:
+    def refuse_part(self, loader: Any, call: str, what: str) -> None:
         """Raise when the data set differs from that of another rank: a part of it would be divided once more.
 
-        :param dataset: map-style, with a length
+        :param loader: a torch DataLoader of a map-style data set with a length
         :param call: name of the method that makes the loader, which counts its calls
         :param what: ``training`` or ``validation``, for the message
         :raises SetupError: names both data sets
@@ -32,17 +36,41 @@ class DatasetComparison:
         if self._distributed.get_size() == 1:
             return
         self._calls[call] += 1
-        mine = description(dataset)
+        facts = mine = description(loader.dataset)
+        samples = self._samples(loader)
+        if samples:
+            mine += f"{_SAMPLES}{samples.hex()[:8]}"
         rank = self._distributed.get_rank()
         key = f"{call}/{self._calls[call]}"
         first, _, other = self._distributed.first_value(key, f"{rank} {mine}").partition(" ")
-        if other != mine:
+        if other != mine and not _only_random(loader, mine, other):
+            others_facts = other.partition(_SAMPLES)[0]
+            if facts != others_facts:
+                mine, other = facts, others_facts
             raise SetupError(
                 f"The {what} data set must be the same on all ranks, got {other} on rank {first} and {mine} on rank "
                 f"{rank} (call {self._calls[call]} of {call}). Build the whole data set on each rank: {call} gives "
                 f"each rank its part. If each rank's data set is its own part already, iterate a torch DataLoader "
                 f"instead of {call}."
             )
+
+    def _samples(self, loader: Any) -> bytes:
+        from airflow_provider_dtrain.train.data.sample_digest import SampleProbe
+
+        if self._known is None or self._known[0] is not loader.dataset:
+            self._known = loader.dataset, SampleProbe(loader).digest()
+        return self._known[1]
+
+
+def _only_random(loader: Any, mine: str, other: str) -> bool:
+    """Return whether two descriptions differ in samples that are not the same at each fetch, or cannot be compared."""
+    from airflow_provider_dtrain.train.data.sample_digest import SampleProbe
+
+    facts, _, samples = mine.partition(_SAMPLES)
+    others_facts, _, others_samples = other.partition(_SAMPLES)
+    if facts != others_facts:
+        return False
+    return not samples or not others_samples or not SampleProbe(loader).is_steady()
 
 
 def description(dataset: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from airflow_provider_dtrain.train.data.index_source import IndexSource, Keys
+from airflow_provider_dtrain.train.data.sample_digest import SampleProbe
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 
@@ -48,6 +49,8 @@ class Finding:
     shape: Any = None
     #: Digest of some samples, if the data set is held in tensors.
     contents: bytes = b""
+    #: Digest of two samples of any other data set; empty if they cannot be compared.
+    samples: bytes = b""
     #: Equal samples have equal numbers on all ranks.
     comparable: bool = True
     #: A sampler of torch takes the whole data set, so that only its length is compared.
@@ -94,6 +97,7 @@ def compare(find_source: Callable[[], IndexSource | None], loader: Any, distribu
     batches = tuple(item.batches for item in findings)
     if len({item.digest for item in findings}) == 1:
         _refuse_contents(findings, what)
+        _refuse_samples(findings, loader, distributed, what)
         apart = _drawn_by_rank(source, loader, findings, distributed, what) if source is not None else None
         return apart or Verdict(Sharing.CUT, batches, source=source)
     if not all(item.comparable for item in findings):
@@ -174,6 +178,7 @@ def _examine(source: IndexSource, loader: Any, ranks: int) -> tuple[Finding, Key
     if source.plain is not None and not source.is_part():
         length = len(source)
         finding = Finding(b"%d" % length, length, contents=source.contents(), whole=True)
+        finding = _with_samples(finding, loader, ranks)
         return _with_batches(finding, source, loader, length), None
     items = source.first() if source.plain is None else source.draw(0, shuffle=False)
     if items is None:
@@ -186,7 +191,11 @@ def _examine(source: IndexSource, loader: Any, ranks: int) -> tuple[Finding, Key
         comparable=keys.comparable,
         divided=source.has_generators_apart() and source.is_divided(ranks, keys),
     )
-    return _with_batches(finding, source, loader, len(items)), keys
+    return _with_batches(_with_samples(finding, loader, ranks), source, loader, len(items)), keys
+
+
+def _with_samples(finding: Finding, loader: Any, ranks: int) -> Finding:
+    return finding if finding.contents or ranks == 1 else replace(finding, samples=SampleProbe(loader).digest())
 
 
 def _digest(source: IndexSource, items: Sequence[Any], keys: Keys) -> bytes:
@@ -253,6 +262,17 @@ def _refuse_contents(findings: list[Finding], what: str) -> None:
         raise SetupError(
             f"The {what} data set must hold the same samples on all ranks, got other tensors on rank {odd[0]} than on "
             f"rank 0. {_SAME_DATA}"
+        )
+
+
+def _refuse_samples(findings: list[Finding], loader: Any, distributed: Distributed, what: str) -> None:
+    odd = [rank for rank, item in enumerate(findings) if item.samples != findings[0].samples]
+    if not odd or not all(item.samples for item in findings):
+        return
+    if all(distributed.allgather(SampleProbe(loader).is_steady())):
+        raise SetupError(
+            f"The {what} data set ({type(loader.dataset).__name__}) must hold the same samples on all ranks, got "
+            f"another first or last sample on rank {odd[0]} than on rank 0. {_SAME_DATA}"
         )
 
 

@@ -99,7 +99,7 @@ class ScriptLoaders:
             return self._made(torch_data.DataLoader(data, **chosen), what, limit)
         is_shuffled = what == "training" if shuffle is None else shuffle
         loader = torch_data.DataLoader(data, shuffle=is_shuffled, **chosen)
-        self._datasets.refuse_part(data, call, what)
+        self._datasets.refuse_part(loader, call, what)
         return self._made(loader, what, limit, whole=True, pool=self._pool(data, what, chosen))
 
     def _pool(self, data: Any, what: str, chosen: dict[str, Any]) -> Any:
