@@ -42,10 +42,10 @@ class SampleProbe:
     def _fetched(self, times: int) -> list[bytes]:
         from torch.utils.data import DataLoader
 
-        items = _Digests(self._loader.dataset, times)
+        items: Any = _Digests(self._loader.dataset, times)
         if not self._loader.num_workers:
             return [items[index] for index in range(times)]
-        loader = DataLoader(
+        loader: Any = DataLoader(
             items,
             batch_size=None,
             num_workers=1,
