@@ -118,6 +118,8 @@ export class PlotHost {
   update(x: AxisSpec, y: AxisSpec, colors: ChartColors): void {
     [this.#x, this.#y, this.#colors] = [x, y, colors];
     this.#plot.setData(this.#corners(), true);
+    // uPlot keeps the labels of an axis whose range stays the same, such as that of another hyperparameter from 0 to 1.
+    this.#plot.redraw(false, true);
   }
 
   /** Paint again. */

@@ -15,7 +15,7 @@ const Facts = ({ place }: { place: Place }) => {
   if (holder !== null) {
     if (holder.hidden) facts.push(["Held by", holderWords(holder)]);
     else {
-      if (holder.trial_id !== null) facts.push(["Trial", <PageLink key="trial" to={paths.trial(holder.trial_id)}>{holder.trial_name ?? `trial ${holder.trial_id}`}</PageLink>]);
+      if (holder.trial_id !== null) facts.push(["Trial", <PageLink key="trial" to={paths.trial(holder.trial_id)}>{`Trial ${holder.trial_id}${holder.trial_name === null ? "" : `: ${holder.trial_name}`}`}</PageLink>]);
       facts.push(["Experiment", holder.experiment_id === null ? holder.experiment : <PageLink key="experiment" to={paths.experiment(holder.experiment_id)}>{holder.experiment}</PageLink>]);
       facts.push(["Gang", plural(holder.slots, "slot")]);
       if (holder.task !== null) facts.push(["Task, DAG", <TaskLinks key="task" task={holder.task} />]);
