@@ -2,8 +2,9 @@
 
     python bench/harness_loops.py NAME --batches 2000
 
-Prints one line of JSON. Every loop has the same samples in the same order (no shuffling, one process) and starts with
-the same weights. Bare loop and harness alternate every 20 batches, in two threads of which one waits.
+Prints one line of JSON. Every loop is that of the training page: it clips gradients and reports the loss of each batch,
+where the harness can. All have the same samples in the same order (no shuffling, one process) and start with the same
+weights. Bare loop and harness alternate every 20 batches, in two threads of which one waits. CPU times are a thread's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-BATCH, BLOCK = 64, 20
+BATCH, BLOCK, NORM = 64, 20, 1.0
 
 
 class Samples(Dataset):
@@ -62,6 +63,11 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
+def now() -> tuple[float, float]:
+    """Return the wall clock and the CPU time of this thread, seconds."""
+    return time.perf_counter(), time.thread_time()
+
+
 class Relay:
     """Lets two threads alternate, so that both see the same load on the machine."""
 
@@ -80,16 +86,17 @@ class Meter:
 
     def __init__(self, batches: int, relay: Relay, side: int) -> None:
         self.batches, self.relay, self.side = batches, relay, side
-        self.losses, self.blocks, self.started = [], [], 0.0
+        self.losses, self.blocks, self.started = [], [], (0.0, 0.0)
 
     def batch(self, loss: torch.Tensor) -> None:
         self.losses.append(loss.detach())
         if len(self.losses) % BLOCK == 0:
-            self.blocks.append((time.perf_counter() - self.started) / BLOCK * 1e6)
+            ended = now()
+            self.blocks.append([(end - start) / BLOCK * 1e6 for start, end in zip(self.started, ended, strict=True)])
             self.relay.pass_on(self.side)
             if len(self.losses) < self.batches:
                 self.relay.wait(self.side)
-            self.started = time.perf_counter()
+            self.started = now()
 
     def digest(self) -> str:
         assert len(self.losses) == self.batches, f"{len(self.losses)} batches instead of {self.batches}"
@@ -99,7 +106,7 @@ class Meter:
 def race(loop: Callable, data: Samples, batches: int) -> dict:
     """Run the bare loop and another one in turns.
 
-    :return: microseconds per batch of each block of both, and whether their losses are equal
+    :return: microseconds per batch of each block of both, wall and CPU time, and whether their losses are equal
     """
     relay = Relay()
     meters = [Meter(batches, relay, side) for side in (0, 1)]
@@ -125,12 +132,13 @@ def bare(data: Samples, meter: Meter) -> None:
     for inputs, labels in DataLoader(data, batch_size=BATCH, collate_fn=whole):
         loss = cross_entropy(model(inputs), labels)
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), NORM)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         meter.batch(loss)
 
 
-def script(data: Samples, meter: Meter, *, report: bool = False) -> None:
+def loop_of_script(data: Samples, meter: Meter, *, report: bool = True) -> None:
     import airflow_provider_dtrain.train as dtrain
 
     with dtrain.init(hparams={"global_batch_size": BATCH}) as ctx:
@@ -140,20 +148,45 @@ def script(data: Samples, meter: Meter, *, report: bool = False) -> None:
             inputs, labels = ctx.to_device(batch)
             loss = cross_entropy(model(inputs), labels)
             ctx.backward(loss)
-            ctx.step(optimizer)
+            ctx.step(optimizer, clip_grad_norm=NORM)
             if report:
                 ctx.report(step, {"loss": loss})
             meter.batch(loss)
 
 
-def script_reports(data: Samples, meter: Meter) -> None:
-    """Train with the plain script, an events file as in a trial, and a report in every batch."""
+def script(data: Samples, meter: Meter) -> None:
+    """Train with the plain script, outside a trial."""
+    loop_of_script(data, meter)
+
+
+def script_silent(data: Samples, meter: Meter) -> None:
+    """Train without reports."""
+    loop_of_script(data, meter, report=False)
+
+
+def script_in_trial(data: Samples, meter: Meter) -> None:
+    """Train with an events file and timings, as in a trial."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["DTRAIN_EVENTS"] = f"{folder}/events"
         try:
-            script(data, meter, report=True)
+            loop_of_script(data, meter)
         finally:
             del os.environ["DTRAIN_EVENTS"]
+
+
+def fabric(data: Samples, meter: Meter) -> None:
+    from lightning.fabric import Fabric
+
+    runner = Fabric(accelerator="cpu", devices=1)
+    runner.launch()
+    model, optimizer = runner.setup(model := network(), sgd(model))
+    for inputs, labels in runner.setup_dataloaders(DataLoader(data, batch_size=BATCH, collate_fn=whole)):
+        loss = cross_entropy(model(inputs), labels)
+        runner.backward(loss)
+        runner.clip_gradients(model, optimizer, max_norm=NORM)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        meter.batch(loss)
 
 
 def accelerate(data: Samples, meter: Meter) -> None:
@@ -166,6 +199,7 @@ def accelerate(data: Samples, meter: Meter) -> None:
     for inputs, labels in loader:
         loss = cross_entropy(model(inputs), labels)
         accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), NORM)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         meter.batch(loss)
@@ -182,6 +216,7 @@ def lightning(data: Samples, meter: Meter) -> None:
         def training_step(self, batch: tuple, index: int) -> torch.Tensor:
             inputs, labels = batch
             loss = cross_entropy(self.model(inputs), labels)
+            self.log("loss", loss)
             # Lightning steps after this call, so a turn has 20 steps here, too.
             meter.batch(loss)
             return loss
@@ -191,9 +226,13 @@ def lightning(data: Samples, meter: Meter) -> None:
 
     trainer = pl.Trainer(
         accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        enable_progress_bar=False, enable_model_summary=False, gradient_clip_val=NORM,
     )  # fmt: skip
     trainer.fit(Module(), DataLoader(data, batch_size=BATCH, collate_fn=whole))
+
+
+def clip(parameters: object) -> None:
+    torch.nn.utils.clip_grad_norm_(parameters, NORM)
 
 
 def trial_of(pytorch: object, data: Samples, meter: Meter) -> type:
@@ -210,7 +249,7 @@ def trial_of(pytorch: object, data: Samples, meter: Meter) -> type:
             inputs, labels = batch
             loss = cross_entropy(self.model(inputs), labels)
             self.context.backward(loss)
-            self.context.step_optimizer(self.optimizer)
+            self.context.step_optimizer(self.optimizer, clip_grads=clip)
             meter.batch(loss)
             return {"loss": loss}
 
@@ -242,8 +281,37 @@ def trial(data: Samples, meter: Meter) -> None:
         trainer.fit(max_length=pytorch.Batch(meter.batches), checkpoint_policy="none")
 
 
-def ddp() -> dict:
-    """Run bare DDP and the plain script in turns on this rank, with the same process group, weights and samples."""
+def first(kind: str) -> None:
+    """Train one batch and print how long this process has run, wall and CPU seconds."""
+    data = Samples(BATCH * 4)
+    if kind == "bare":
+        model = network()
+        optimizer = sgd(model)
+        inputs, labels = next(iter(DataLoader(data, batch_size=BATCH, collate_fn=whole)))
+        cross_entropy(model(inputs), labels).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), NORM)
+        optimizer.step()
+    else:
+        import airflow_provider_dtrain.train as dtrain
+
+        with dtrain.init(hparams={"global_batch_size": BATCH}) as ctx:
+            model = network()
+            model, optimizer = ctx.prepare(model, sgd(model))
+            inputs, labels = ctx.to_device(next(iter(ctx.loader(data, shuffle=False, collate_fn=whole))))
+            loss = cross_entropy(model(inputs), labels)
+            ctx.backward(loss)
+            ctx.step(optimizer, clip_grad_norm=NORM)
+            ctx.report(1, {"loss": loss})
+            print(json.dumps({"cpu": time.process_time(), "at": time.time()}), flush=True)
+            return
+    print(json.dumps({"cpu": time.process_time(), "at": time.time()}), flush=True)
+
+
+def ddp(step_ms: float, pairs: int) -> dict:
+    """Run bare DDP and the plain script in turns on this rank, with the same process group, weights and samples.
+
+    The batch is chosen so that a step of bare DDP takes about ``step_ms``. Each turn takes about half a second.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     import airflow_provider_dtrain.train as dtrain
@@ -253,51 +321,78 @@ def ddp() -> dict:
         layers = [torch.nn.Linear(64, 384), torch.nn.ReLU(), torch.nn.Linear(384, 384), torch.nn.ReLU()]
         return torch.nn.Sequential(*layers, torch.nn.Linear(384, 2))
 
+    def samples(count: int) -> list:
+        return [(torch.randn(count, 64), torch.randint(0, 2, (count,))) for _ in range(5)]
+
     with dtrain.init(hparams={"global_batch_size": 1024}) as ctx:
         plain = DistributedDataParallel(large())
         model = large()
         model, optimizer = ctx.prepare(model, sgd(model))
         plain_optimizer = sgd(plain)
         torch.manual_seed(ctx.distributed.get_rank())
-        batches = [(torch.randn(512, 64), torch.randint(0, 2, (512,))) for _ in range(5)]
 
-        def bare_turn() -> None:
-            for inputs, labels in batches:
+        def bare_turn(batches: list, rounds: int) -> None:
+            for inputs, labels in batches * rounds:
                 cross_entropy(plain(inputs), labels).backward()
+                torch.nn.utils.clip_grad_norm_(plain.parameters(), NORM)
                 plain_optimizer.step()
                 plain_optimizer.zero_grad(set_to_none=True)
 
-        def our_turn() -> None:
-            for batch in batches:
+        def our_turn(batches: list, rounds: int) -> None:
+            for step, batch in enumerate(batches * rounds):
                 inputs, labels = ctx.to_device(batch)
-                ctx.backward(cross_entropy(model(inputs), labels))
-                ctx.step(optimizer)
+                loss = cross_entropy(model(inputs), labels)
+                ctx.backward(loss)
+                ctx.step(optimizer, clip_grad_norm=NORM)
+                ctx.report(step, {"loss": loss})
 
+        def timed(turn: Callable, batches: list, rounds: int) -> float:
+            ctx.distributed.barrier()
+            started = time.perf_counter()
+            turn(batches, rounds)
+            return (time.perf_counter() - started) / (len(batches) * rounds) * 1e6
+
+        count = 512
+        for _ in range(3):
+            batches = samples(count)
+            # Both models take the same steps, so that their weights can be compared.
+            our_turn(batches, 2)
+            taken = ctx.distributed.broadcast(timed(bare_turn, batches, 2))
+            count = max(64, int(count * step_ms * 1e3 / taken))
+        batches = samples(count)
+        rounds = max(1, round(500 / step_ms / len(batches)))
         blocks: list = [[], []]
-        for _ in range(60):
-            for kept, turn in zip(blocks, (bare_turn, our_turn), strict=True):
-                ctx.distributed.barrier()
-                started = time.perf_counter()
-                turn()
-                kept.append((time.perf_counter() - started) / len(batches) * 1e6)
+        for number in range(pairs + 1):
+            turns = [(0, bare_turn), (1, our_turn)]
+            for side, turn in turns if number % 2 else reversed(turns):
+                blocks[side].append(timed(turn, batches, rounds))
         equal = dtrain.parameters_sha256(plain) == dtrain.parameters_sha256(model)
-    return {"bare": blocks[0][5:], "loop": blocks[1][5:], "equal": equal}
+    return {"bare": blocks[0][1:], "loop": blocks[1][1:], "equal": equal, "samples": count}
 
 
 LOOPS = {
-    loop.__name__: loop for loop in (bare, script, script_reports, trial, determined, accelerate, lightning)
-}  # fmt: skip
+    loop.__name__: loop
+    for loop in (bare, script, script_silent, script_in_trial, trial, determined, accelerate, fabric, lightning)
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("name", choices=[*LOOPS, "ddp"])
+    parser.add_argument("name", choices=[*LOOPS, "ddp", "first_bare", "first_script"])
     parser.add_argument("--batches", type=int, default=2000)
+    parser.add_argument("--step-ms", type=float, default=15)
+    parser.add_argument("--pairs", type=int, default=20)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     if arguments.name == "ddp":
-        print(json.dumps(ddp()), flush=True)
+        print(json.dumps(ddp(arguments.step_ms, arguments.pairs)), flush=True)
+        return
+    if arguments.name.startswith("first_"):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            first(arguments.name.removeprefix("first_"))
+            os.chdir("/")
         return
     data = Samples(BATCH * arguments.batches)
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
