@@ -1,8 +1,8 @@
-"""Overhead per batch of a harness over the bare loop, for the loop of the training page; time to the first batch.
+"""Overhead per batch of a harness over the bare loop, and the time to its first batch.
 
     python bench/bench_harness.py [--rounds 5] [--peers-python PATH] [--only script,trial,first,ddp]
 
-A network 64-256-2, global batch 64, 2,000 batches, gradients clipped, the loss of each batch reported. In each run a
+The loop is that of the training page. A network 64-256-2, global batch 64, 2,000 batches, gradients clipped, the loss of each batch reported. In each run a
 harness and the bare loop alternate every 20 batches in one process. Runs of all harnesses are interleaved. `first` is
 the time from the start of a process until its first batch. `ddp` is two ranks over gloo: bare DistributedDataParallel
 and the plain script alternate in the same processes, 20 pairs of turns of half a second, at a step of 15 ms.

@@ -86,6 +86,12 @@ def test_modules_that_are_named_stay_in_float32(kind):
     assert output.dtype is F32
 
 
+def test_the_model_around_a_float32_module_gets_its_own_precision():
+    model, _ = computed(mixed_precision="bf16-true", float32_modules=["norm", "embedding"])
+    assert model.norm.weight.dtype is model.embedding.weight.dtype is F32
+    assert model.head[0].seen == (BF16, BF16, BF16)
+
+
 def test_float32_weights_are_never_rounded():
     torch.manual_seed(0)
     model = Net()
