@@ -2,10 +2,11 @@
 
     python bench/bench_harness.py [--rounds 5] [--peers-python PATH] [--only script,trial,first,ddp]
 
-The loop is that of the training page. A network 64-256-2, global batch 64, 2,000 batches, gradients clipped, the loss of each batch reported. In each run a
-harness and the bare loop alternate every 20 batches in one process. Runs of all harnesses are interleaved. `first` is
-the time from the start of a process until its first batch. `ddp` is two ranks over gloo: bare DistributedDataParallel
-and the plain script alternate in the same processes, 20 pairs of turns of half a second, at a step of 15 ms.
+The loop is that of the training page, with clipping and a report of each batch. Network 64-256-2, global batch 64, 2,000
+batches. In each run a harness and the bare loop alternate every 20 batches in one process. Runs of all harnesses are
+interleaved. `first` is the time from the start of a process until its first batch. `ddp` is two ranks over gloo: bare
+DistributedDataParallel and the plain script alternate in the same processes, 20 pairs of turns of half a second, at a
+step of 15 ms.
 
 --peers-python: an interpreter with torch and any of the packages determined, accelerate, lightning.
 
@@ -59,7 +60,7 @@ def missing(python: str | None, package: str) -> str | None:
 
 
 def over_bare(result: dict) -> list[float]:
-    """Return microseconds per batch: bare by CPU, added by CPU, bare by wall, added by wall; medians over the turns."""
+    """Return medians over the turns: CPU microseconds per batch, bare and added, and the same of the wall clock."""
     found = []
     for clock in (1, 0):
         bare, loop = ([block[clock] for block in result[name]] for name in ("bare", "loop"))
