@@ -2,7 +2,7 @@
 
     python bench/bench_harness.py [--rounds 5] [--peers-python PATH] [--only script,trial,first,ddp]
 
-The loop is that of the training page, with clipping and a report of each batch. Network 64-256-2, global batch 64, 2,000
+The loop is that of the training page, with clipping and a report per batch. Network 64-256-2, global batch 64, 2,000
 batches. In each run a harness and the bare loop alternate every 20 batches in one process. Runs of all harnesses are
 interleaved. `first` is the time from the start of a process until its first batch. `ddp` is two ranks over gloo: bare
 DistributedDataParallel and the plain script alternate in the same processes, 20 pairs of turns of half a second, at a
