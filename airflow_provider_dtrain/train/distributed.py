@@ -133,10 +133,6 @@ class Distributed:
             dist.gather_object(value, values, dst=0, group=self._group)
         return values
 
-    def gather_bytes(self, content: bytes) -> list[bytes] | None:
-        """Return every rank's bytes, in order of rank, on rank 0, and None on the other ranks."""
-        return self.gather(content)
-
     def broadcast(self, value: Any = None) -> Any:
         """Return rank 0's value on every rank."""
         if self._group is None:
@@ -251,6 +247,18 @@ class Distributed:
 
         with HERE.at(MESSAGE) if group is None else contextlib.nullcontext():
             dist.recv(numbers, src=rank, group=group or self._group)
+
+    def send_bytes(self, view: memoryview, rank: int, group: Any = None) -> None:
+        """Send bytes to a rank, which calls :meth:`receive_bytes` with as much room."""
+        import torch
+
+        self.send_from(torch.frombuffer(view, dtype=torch.uint8), rank, group)
+
+    def receive_bytes(self, view: memoryview, rank: int, group: Any = None) -> None:
+        """Fill a view with the bytes that a rank sends by :meth:`send_bytes`."""
+        import torch
+
+        self.receive_into(torch.frombuffer(view, dtype=torch.uint8), rank, group)
 
     def new_group(self) -> Any:
         """Return another group of all ranks, for messages of another thread. Called by all ranks."""

@@ -31,6 +31,8 @@ class PlainRanks(Distributed):
         self._server = server
         self._turn = threading.Lock()
         self._exchanges = self._calls = 0
+        #: (rank that sends, rank that receives) -> number of pieces so far
+        self._pieces: dict[tuple[int, int], int] = {}
 
     def barrier(self) -> None:
         """Wait until every rank has called it."""
@@ -48,11 +50,6 @@ class PlainRanks(Distributed):
         parts = self.exchange(_packed(value), to=0)
         return [json.loads(part) for part in parts] if self.rank == 0 else None
 
-    def gather_bytes(self, content: bytes) -> list[bytes] | None:
-        """Return every rank's bytes, in order of rank, on rank 0, and None on the other ranks."""
-        parts = self.exchange(content, to=0)
-        return list(parts) if self.rank == 0 else None
-
     def broadcast(self, value: Any = None) -> Any:
         """Return rank 0's value on every rank."""
         return json.loads(self.exchange(_packed(value) if self.rank == 0 else b"")[0])
@@ -69,6 +66,20 @@ class PlainRanks(Distributed):
             piece = content[start : start + PIECE_BYTES] if content is not None and self.rank == 0 else b""
             whole += self.exchange(piece)[0]
         return bytes(whole)
+
+    def send_bytes(self, view: memoryview, rank: int, group: Any = None) -> None:
+        """Send bytes to a rank, which calls :meth:`receive_bytes`. Waits until it has them, which bounds the memory."""
+        key = self._next_piece(self.rank, rank)
+        with HERE.at(MESSAGE):
+            self._set(key, bytes(view))
+            self._take(f"{key}/taken")
+
+    def receive_bytes(self, view: memoryview, rank: int, group: Any = None) -> None:
+        """Fill a view with the bytes that a rank sends by :meth:`send_bytes`."""
+        key = self._next_piece(rank, self.rank)
+        with HERE.at(MESSAGE):
+            view[:] = self._take(key)
+            self._set(f"{key}/taken", b"")
 
     def first_value(self, key: str, value: str) -> str:
         """Return the value of the rank that was the first to call this with the key. Waits for no other rank."""
@@ -141,6 +152,14 @@ class PlainRanks(Distributed):
 
     def _set(self, key: str, content: bytes) -> None:
         self._request({"op": "set", "key": key}, content)
+
+    def _next_piece(self, source: int, target: int) -> str:
+        number = self._pieces[source, target] = self._pieces.get((source, target), 0) + 1
+        return f"piece/{source}/{target}/{number}"
+
+    def _take(self, key: str) -> bytes:
+        """Return a value once it is set, and remove it."""
+        return self._request({"op": "take", "key": key, "timeout_s": 1800.0})[1][0]
 
     def _get(self, key: str, timeout_s: float = 1800.0) -> bytes:
         return self._request({"op": "get", "key": key, "timeout_s": timeout_s})[1][0]

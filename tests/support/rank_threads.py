@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +19,13 @@ class ThreadRank(Distributed):
     An exchange that a thread does not enter fails on all of them after a time-out.
     """
 
-    def __init__(self, rank: int, size: int, baton: threading.Lock, meeting: threading.Barrier, box: list[Any]) -> None:
+    def __init__(
+        self, rank: int, size: int, baton: threading.Lock, meeting: threading.Barrier, box: list[Any], sent: Any = None
+    ) -> None:
         super().__init__(Environment(rank=rank, world_size=size))
         self._baton, self._meeting, self._box = baton, meeting, box
+        #: (rank that sends, rank that receives) -> pieces on their way
+        self._sent = sent
         self.exchanges = 0
 
     def allgather(self, value: Any) -> list[Any]:
@@ -42,6 +47,17 @@ class ThreadRank(Distributed):
     def broadcast(self, value: Any = None) -> Any:
         return self.allgather(value)[0]
 
+    def send_bytes(self, view: memoryview, rank: int, group: Any = None) -> None:
+        self._sent[self.rank, rank].put(bytes(view))
+
+    def receive_bytes(self, view: memoryview, rank: int, group: Any = None) -> None:
+        sent = self._sent[rank, self.rank]
+        self._baton.release()
+        try:
+            view[:] = sent.get(timeout=DEADLINE_S)
+        finally:
+            self._baton.acquire()
+
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
         return bytes(self.broadcast(content))
 
@@ -51,9 +67,10 @@ def in_ranks(size: int, body: Callable[[ThreadRank], Any]) -> list[Any]:
     baton, meeting, box = threading.Lock(), threading.Barrier(size), [None] * size
     results: list[Any] = [None] * size
     exchanges = [0] * size
+    sent = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
 
     def run(rank: int) -> None:
-        distributed = ThreadRank(rank, size, baton, meeting, box)
+        distributed = ThreadRank(rank, size, baton, meeting, box, sent)
         with baton:
             try:
                 results[rank] = body(distributed)

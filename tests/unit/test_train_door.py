@@ -15,6 +15,7 @@ import pytest
 
 import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint import files as files_module
 from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.data.loader import Progress
@@ -185,6 +186,10 @@ def test_messages_without_torch_have_the_meaning_of_those_with_it(tmp_path):
             print(ranks.posted(f"from{1 - ctx.rank}"), ranks.count("n", 0) >= 0, ranks.any(ctx.rank == 1))
             first = ranks.first_value("who", str(ctx.rank))
             print(len(set(ranks.allgather(first))))
+            for text in (b"piece", b"", b"other"):
+                room = bytearray(text if ctx.rank else len(text))
+                (ranks.send_bytes if ctx.rank else ranks.receive_bytes)(memoryview(room), 1 - ctx.rank)
+                assert room == text, room
             try:
                 ranks.allgather(object())
             except dtrain.SetupError as error:
@@ -344,7 +349,7 @@ def checkpoints(ranks, folder):
 
 
 def test_the_files_of_ranks_on_other_hosts_travel_to_the_checkpoint_and_back(tmp_path, monkeypatch):
-    monkeypatch.setattr("airflow_provider_dtrain.train.checkpoint.files.SENT_BYTES", 7)
+    monkeypatch.setattr("airflow_provider_dtrain.train.checkpoint.rank_transfer.SENT_BYTES", 9)
     monkeypatch.setattr("airflow_provider_dtrain.train.checkpoint.files.PIECE_BYTES", 5)
     monkeypatch.setattr("tests.support.rank_threads.ThreadRank", FarRank)
 
@@ -363,6 +368,28 @@ def test_the_files_of_ranks_on_other_hosts_travel_to_the_checkpoint_and_back(tmp
     expected = sorted(["metadata.json", *(f"{kind}-{rank}" for kind in ("part", "empty") for rank in range(3))])
     assert all(result[1:3] == (expected, "rank 2 " * 5) for result in results)
     assert len({result[0] for result in results}) == 3, "each host has its own copy"
+
+
+def test_a_file_that_becomes_shorter_while_it_is_sent_ends_the_checkpoint_of_all(tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.support.rank_threads.ThreadRank", FarRank)
+    listing = files_module._listing
+
+    def cut(folder):
+        names = listing(folder)
+        for path in folder.glob("part-1"):
+            path.write_text("ab")
+        return names
+
+    monkeypatch.setattr(files_module, "_listing", cut)
+
+    def body(ranks):
+        files, _ = checkpoints(ranks, tmp_path / "saved")
+        with files.write(4, {}, {}) as folder:
+            (folder / f"part-{ranks.rank}").write_text("abcdef")
+
+    results = in_ranks(3, body)
+    assert all("part-1 became shorter after the block of ctx.checkpoint" in str(result) for result in results), results
+    assert list((tmp_path / "saved").glob("*step-*")) == []
 
 
 def test_two_ranks_that_write_one_name_differently_are_named(tmp_path):

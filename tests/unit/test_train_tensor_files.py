@@ -274,3 +274,12 @@ def test_a_copy_without_metadata_as_of_a_bucket_is_read(tmp_path):
     target = torch.zeros(3)
     source(found).load([("models.0.w", target)])
     assert target.tolist() == [1, 1, 1]
+
+
+def test_a_changed_byte_of_a_tensor_is_damage(kept):
+    (file,) = Path(kept[1]).glob("rank-*.safetensors")
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DamagedCheckpointError, match=r"sha256 of rank-00000\.safetensors is"):
+        disk.whole(Path(kept[1]))

@@ -11,18 +11,20 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint.rank_transfer import RankTransfer
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.distributed import PIECE_BYTES, Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 
-#: Bytes of a rank on another host that are sent at a time.
-SENT_BYTES = 8 << 20
+#: Bytes of a file that are read at a time.
+_READ_BYTES = 1 << 20
 FILES_LIMIT = 10_000
 METADATA_LIMIT_BYTES = 1 << 20
 #: Subfolder of the temporary folder that becomes the checkpoint.
@@ -85,7 +87,7 @@ class FileCheckpoints:
                 raise
             self._agree(None, stage)
             problem = self._collect(folder, stage, is_shared=is_shared)
-            problem = self._distributed.broadcast(problem)
+            problem = next(filter(None, self._distributed.allgather(problem)), None)
             if problem is not None:
                 self._drop(stage)
                 raise CheckpointError(f"The checkpoint of step {step} was not written: {problem}")
@@ -132,7 +134,7 @@ class FileCheckpoints:
             shutil.rmtree(stage, ignore_errors=True)
 
     def _collect(self, folder: Path, stage: Path | None, *, is_shared: bool) -> str | None:
-        """Bring the files of all ranks into rank 0's tree. Return the reason if that is not possible, on rank 0."""
+        """Bring the files of all ranks into rank 0's tree. Return the reason if this rank cannot."""
         mine, problem = _listing(folder)
         parts = self._distributed.allgather([is_shared, mine, problem])
         for rank, (_, _, words) in enumerate(parts):
@@ -140,35 +142,33 @@ class FileCheckpoints:
                 return f"rank {rank}: {words}"
         if stage is None:
             return None
-        received = self._send(folder, parts)
-        if self._distributed.rank != 0:
-            return None
+        received = Path(tempfile.mkdtemp(prefix="dtrain-received-", dir=self._run_dir()))
         try:
+            self._send(folder, parts, received)
+            if self._distributed.rank != 0:
+                return None
             for rank, (shared, names, _) in enumerate(parts):
                 source = stage / f"rank-{rank}" if shared else received / str(rank)
                 if rank and (words := _merge(source, stage / _TREE, [name for name, _ in names], rank)):
                     return words
-        except OSError as error:
+        except (OSError, CheckpointError) as error:
             return str(error)
         finally:
             shutil.rmtree(received, ignore_errors=True)
         return None
 
-    def _send(self, folder: Path, parts: Sequence[Any]) -> Path:
-        """Send the files of ranks that do not see rank 0's folder. Return the folder that they arrive in."""
-        received = Path(tempfile.mkdtemp(prefix="dtrain-received-", dir=self._run_dir()))
+    def _send(self, folder: Path, parts: Sequence[Any], received: Path) -> None:
+        """Send the files of ranks that do not see rank 0's folder to another folder of rank 0."""
         remote = {rank: names for rank, (shared, names, _) in enumerate(parts) if not shared}
-        rounds = max((-(-sum(size for _, size in names) // SENT_BYTES) for names in remote.values()), default=0)
-        outgoing = _pieces(folder, remote.get(self._distributed.rank, []))
-        writers = {rank: _Receiver(received / str(rank), names) for rank, names in remote.items()}
-        for _ in range(rounds):
-            contents = self._distributed.gather_bytes(next(outgoing, b""))
-            for rank, writer in writers.items() if contents is not None else ():
-                writer.take(contents[rank])  # type: ignore[index]
+        transfer = RankTransfer(self._distributed)
         if self._distributed.rank == 0:
+            writers = {rank: _Receiver(received / str(rank), names) for rank, names in remote.items()}
+            transfer.receive(writers)
             for writer in writers.values():
                 writer.finish()
-        return received
+        elif self._distributed.rank in remote:
+            mine = remote[self._distributed.rank]
+            transfer.send(sum(size for _, size in mine), partial(_write_files, folder, mine))
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -249,41 +249,59 @@ class _Receiver:
     def __init__(self, folder: Path, names: Sequence[Any]) -> None:
         self._folder = folder
         self._left = [(str(name), int(size)) for name, size in names]
+        self._error: OSError | None = None
 
-    def take(self, piece: bytes) -> None:
-        """Append a piece."""
-        while piece and self._left:
+    def write(self, view: memoryview) -> None:
+        """Append a piece, unless an earlier one could not be written."""
+        while view.nbytes and self._left:
             name, size = self._left[0]
-            part, piece = piece[:size], piece[size:]
+            part, view = view[:size], view[size:]
             self._append(name, part)
             self._left[0] = (name, size - len(part))
             if size == len(part):
                 self._left.pop(0)
 
     def finish(self) -> None:
-        """Create the empty files at the end."""
+        """Create the empty files at the end.
+
+        :raises OSError: this or a write failed
+        """
         for name, _ in self._left:
-            self._append(name, b"")
+            self._append(name, memoryview(b""))
+        if self._error is not None:
+            raise self._error
 
-    def _append(self, name: str, part: bytes) -> None:
+    def _append(self, name: str, part: memoryview) -> None:
+        if self._error is not None:
+            return
         path = self._folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "ab") as file:
-            file.write(part)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "ab") as file:
+                file.write(part)
+        except OSError as error:
+            self._error = error
 
 
-def _pieces(folder: Path, names: Sequence[Any]) -> Iterator[bytes]:
-    """Yield the bytes of some files, one after the other, in pieces of one size."""
-    waiting = bytearray()
-    for name, _ in names:
+def _write_files(folder: Path, names: Sequence[Any], out: Any) -> None:
+    """Write some files one after the other, each with the size that was announced.
+
+    :raises CheckpointError: a file has become shorter since. Rank 0 got zeros in the place of the rest
+    """
+    short = None
+    for name, size in names:
+        rest = int(size)
         with open(folder / name, "rb") as file:
-            while part := file.read(SENT_BYTES):
-                waiting += part
-                while len(waiting) >= SENT_BYTES:
-                    yield bytes(waiting[:SENT_BYTES])
-                    del waiting[:SENT_BYTES]
-    if waiting:
-        yield bytes(waiting)
+            while rest:
+                part = file.read(min(rest, _READ_BYTES))
+                if not part:
+                    short, part = name, bytes(min(rest, _READ_BYTES))
+                out.write(part)
+                rest -= len(part)
+    if short is not None:
+        raise CheckpointError(
+            f"{short} became shorter after the block of ctx.checkpoint. Close files inside the block."
+        )
 
 
 def _listing(folder: Path) -> tuple[list[list[Any]], str | None]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import storage
+from airflow_provider_dtrain.train.checkpoint.rank_transfer import RankTransfer
 from airflow_provider_dtrain.train.checkpoint.save_plan import file_name
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.distributed import Distributed
@@ -20,9 +21,6 @@ from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStor
 #: Rank 0 waits for the files of the other ranks at most as long as for a large upload.
 LIMIT_S = 6 * 3600
 _POLL_S = 0.02
-#: Files are sent in pieces of this size, after a piece with the number of bytes.
-_PIECE_BYTES = 8 << 20
-_LENGTH_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class RankFiles:
         """
         rank = self._distributed.get_rank()
         if not begun.seeing[rank]:
-            self._send(content)
+            RankTransfer(self._distributed, self._group).send(content.size_bytes, content.write)
             return
         place = begun.place if storage.is_url(begun.place) else Path(begun.place)
         try:
@@ -90,7 +88,9 @@ class RankFiles:
         :raises CheckpointStorageError: a rank could not write its file
         """
         others = [rank for rank in ranks if rank]
-        files = {file_name(rank): self._receive(begun, rank) for rank in others if not begun.seeing[rank]}
+        sent = {rank: _LenientFile(Path(begun.place) / file_name(rank)) for rank in others if not begun.seeing[rank]}
+        RankTransfer(self._distributed, self._group).receive(sent)
+        files = {file_name(rank): file.close() for rank, file in sent.items()}
         files.update({file_name(rank): self._answer(begun, rank) for rank in others if begun.seeing[rank]})
         return files
 
@@ -105,66 +105,13 @@ class RankFiles:
             raise CheckpointStorageError(f"Rank {rank} cannot write its part of the checkpoint: {answer['error']}")
         return dict(answer)
 
-    def _send(self, content: TensorFile) -> None:
-        pieces = _Pieces(lambda piece: self._distributed.send_from(piece, 0, self._group))
-        pieces.write(content.size_bytes.to_bytes(_LENGTH_BYTES, "little"))
-        pieces.flush()
-        content.write(pieces)
-        pieces.flush()
-
-    def _receive(self, begun: Begun, rank: int) -> dict[str, Any]:
-        """Write a file that a rank sends. A full disk does not end the sending, which would block the rank."""
-        length = bytearray(_LENGTH_BYTES)
-        self._distributed.receive_into(_bytes_tensor(length), rank, self._group)
-        rest = size = int.from_bytes(length, "little")
-        digest = hashlib.sha256()
-        memory = bytearray(min(_PIECE_BYTES, size))
-        file = _LenientFile(Path(begun.place) / file_name(rank))
-        while rest:
-            view = memoryview(memory)[: min(_PIECE_BYTES, rest)]
-            self._distributed.receive_into(_bytes_tensor(view), rank, self._group)
-            rest -= len(view)
-            digest.update(view)
-            file.write(view)
-        file.close()
-        return {"size_bytes": size, "sha256": digest.hexdigest()}
-
-
-class _Pieces:
-    """File object that sends what is written to it, in pieces of one size and a last one.
-
-    :param send: gets each piece as a tensor of bytes
-    """
-
-    def __init__(self, send: Callable[[Any], None]) -> None:
-        self._send = send
-        self._memory = bytearray(_PIECE_BYTES)
-        self._held = 0
-
-    def write(self, data: Any) -> int:
-        """Take all of ``data``."""
-        rest = memoryview(data).cast("B")
-        size = rest.nbytes
-        while rest.nbytes:
-            count = min(rest.nbytes, _PIECE_BYTES - self._held)
-            self._memory[self._held : self._held + count] = rest[:count]
-            self._held += count
-            rest = rest[count:]
-            if self._held == _PIECE_BYTES:
-                self.flush()
-        return size
-
-    def flush(self) -> None:
-        """Send what is held."""
-        if self._held:
-            self._send(_bytes_tensor(memoryview(self._memory)[: self._held]))
-            self._held = 0
-
 
 class _LenientFile:
-    """File that keeps its first error until it is closed."""
+    """File that keeps its first error until it is closed, because an error would leave the sending rank waiting."""
 
     def __init__(self, path: Path) -> None:
+        self._digest = hashlib.sha256()
+        self._size = 0
         self._error: OSError | None = None
         self._file: Any = None
         try:
@@ -174,6 +121,8 @@ class _LenientFile:
 
     def write(self, view: memoryview) -> None:
         """Write all of a view, unless an earlier write failed."""
+        self._digest.update(view)
+        self._size += view.nbytes
         rest = view
         try:
             while rest.nbytes and self._error is None:
@@ -181,8 +130,8 @@ class _LenientFile:
         except OSError as error:
             self._error = error
 
-    def close(self) -> None:
-        """Flush the file to the disk.
+    def close(self) -> dict[str, Any]:
+        """Flush the file to the disk. Return its size and sha256.
 
         :raises OSError: this or a write failed
         """
@@ -192,12 +141,7 @@ class _LenientFile:
                     os.fsync(self._file.fileno())
         if self._error is not None:
             raise self._error
-
-
-def _bytes_tensor(memory: Any) -> Any:
-    import torch
-
-    return torch.frombuffer(memory, dtype=torch.uint8)
+        return {"size_bytes": self._size, "sha256": self._digest.hexdigest()}
 
 
 def _key(begun: Begun, rank: int) -> str:

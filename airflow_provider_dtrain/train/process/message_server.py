@@ -154,10 +154,10 @@ class MessageServer:
         with self._changed:
             if op == "exchange":
                 return {}, self._exchange(key, rank, payload, header.get("to"))
-            if op == "get":
+            if op in {"get", "take"}:
                 timeout_s = float(header["timeout_s"])
                 self._wait(lambda: key in self._values, timeout_s, f"no rank has set {key}")
-                return {}, [self._values[key]]
+                return {}, [self._values.pop(key) if op == "take" else self._values[key]]
             if op == "add":
                 self._counts[key] = self._counts.get(key, 0) + int(header["amount"])
                 return {"count": self._counts[key]}, []
