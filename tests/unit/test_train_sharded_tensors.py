@@ -209,3 +209,16 @@ def test_plain_models_are_not_concerned(ctx):
     ctx.step(optimizer)
     assert ctx.save_checkpoint(1) is not None
     assert sharded_tensors.find_old({"a": [torch.ones(1), {"b": 1}], "c": None}) is None
+
+
+def test_sharded_numbers_keep_their_type(ctx, tmp_path):
+    model = sharded_model().to(torch.bfloat16)
+    ctx.prepare(model)
+    ctx.save_checkpoint(1)
+    saved = [value.full_tensor().clone() for value in model.parameters()]
+    with torch.no_grad():
+        for value in model.parameters():
+            value.mul_(0.0)
+    ctx.restore_checkpoint()
+    assert all(torch.equal(a.full_tensor(), b) for a, b in zip(model.parameters(), saved, strict=True))
+    assert '"dtype":"BF16"' in (next((tmp_path / "kept").glob("step-*")) / "tensors.json").read_text()
