@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from airflow_provider_dtrain.supervisor import follow as follow_module
+from airflow_provider_dtrain.supervisor import upkeep as upkeep_module
 from airflow_provider_dtrain.supervisor.follow import Follow
 from airflow_provider_dtrain.supervisor.launcher import Zygote
 from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
@@ -33,12 +34,12 @@ def lost_run(follow: Follow) -> RunFolder:
 
 def test_a_recovery_that_ends_at_once_can_be_repeated(follow: Follow, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = []
-    monkeypatch.setattr(follow_module, "recover", begun.append)
+    monkeypatch.setattr(upkeep_module, "recover", begun.append)
     # The thread has ended before its starter continues.
     monkeypatch.setattr(Follow, "_start_thread", lambda self, key, work: work())
     folder = lost_run(follow)
-    follow._recover(folder)
-    follow._recover(folder)
+    follow.upkeep.recover(folder)
+    follow.upkeep.recover(folder)
     assert len(begun) == 2
 
 
@@ -49,8 +50,8 @@ def test_a_recovery_without_a_thread_is_tried_again(follow: Follow, monkeypatch:
     folder = lost_run(follow)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
-        follow._recover(folder)
-    assert (follow.threads, follow.recovering) == (0, set())
+        follow.upkeep.recover(folder)
+    assert (follow.threads, follow.upkeep.recovering) == (0, set())
     monkeypatch.setattr(follow_module, "MAX_THREADS", 0)
-    follow._recover(folder)
-    assert follow.recovering == set()
+    follow.upkeep.recover(folder)
+    assert follow.upkeep.recovering == set()
