@@ -26,11 +26,18 @@ def ready(world: World) -> World:
     return world
 
 
-def test_there_are_seven_examples() -> None:
-    assert len(EXAMPLES) == 7
+def test_there_are_nine_examples() -> None:
+    assert len(EXAMPLES) == 9
 
 
-@pytest.mark.nightly("digits-digits", "digits-grid", "hugging_face-train", "large_batch-large")
+@pytest.mark.nightly(
+    "digits-digits",
+    "digits-grid",
+    "hugging_face-train",
+    "lightning_trainer-train",
+    "accelerate_script-train",
+    "large_batch-large",
+)
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_an_example_is_validated_previewed_and_created(ready: World, path: Path) -> None:
     template = path.with_name("template.yaml")
