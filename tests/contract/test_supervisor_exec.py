@@ -15,6 +15,8 @@ from airflow_provider_dtrain.supervisor.limits import EXEC_BYTES
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start, until
 
 RUN = "t1.1.7"
+#: Seconds that processes of these tests sleep. A process that another run left behind has another number.
+LONG_S = f"6{os.getpid():09}.25"
 
 
 @pytest.fixture
@@ -62,9 +64,9 @@ def test_a_long_output_is_cut_and_counted(channel: Channel) -> None:
 
 
 def test_a_command_that_never_ends_is_killed_in_time(channel: Channel) -> None:
-    found = python(channel, "import time; print('begun', flush=True); time.sleep(60000.125)", timeout_s=2)
+    found = python(channel, f"import time; print('begun', flush=True); time.sleep({LONG_S})", timeout_s=2)
     assert (found["exit_code"], found["timed_out"], found["output"], found["killed"]) == (None, True, "begun\n", 1)
-    assert not is_running("60000.125")
+    assert not is_running(LONG_S)
 
 
 def test_processes_that_a_command_leaves_behind_are_killed(channel: Channel) -> None:
@@ -74,7 +76,7 @@ def test_processes_that_a_command_leaves_behind_are_killed(channel: Channel) -> 
         "    if os.fork() == 0:\n"
         "        os.setsid()\n"
         "        if os.fork() == 0:\n"
-        "            time.sleep(60000.25)\n"
+        f"            time.sleep({LONG_S})\n"
         "        os._exit(0)\n"
         "time.sleep(0.5)\n"
         "print('done')\n"
@@ -84,17 +86,17 @@ def test_processes_that_a_command_leaves_behind_are_killed(channel: Channel) -> 
     assert (found["exit_code"], found["output"]) == (0, "done\n")
     assert found["killed"] >= 3
     assert time.monotonic() - started < 40
-    assert not is_running("60000.25")
+    assert not is_running(LONG_S)
 
 
 def test_a_command_ends_with_the_channel_that_requested_it(one_host: Host, channel: Channel) -> None:
     other = one_host.channel()
     mark = Path(one_host.run_dir(RUN) / "work" / "begun")
-    code = "import os, time; open('begun', 'w').close(); os.fork(); time.sleep(60000.5)"
+    code = f"import os, time; open('begun', 'w').close(); os.fork(); time.sleep({LONG_S})"
     other.post("exec", run=RUN, rank=0, argv=[sys.executable, "-c", code], limit_s=600)
     until(mark.exists)
     other.close()
-    until(lambda: not is_running("60000.5"))
+    until(lambda: not is_running(LONG_S))
     assert run(channel, "true")["exit_code"] == 0
 
 
@@ -104,8 +106,8 @@ HIDDEN = (
     "open('begun', 'w').close()\n"
     "if os.fork() == 0:\n"
     "    os.setsid()\n"
-    "    os.execve(sys.executable, [sys.executable, '-c', 'import time; time.sleep(60000.75)'], {})\n"
-    "time.sleep(60000.75)\n"
+    f"    os.execve(sys.executable, [sys.executable, '-c', 'import time; time.sleep({LONG_S})'], {{}})\n"
+    f"time.sleep({LONG_S})\n"
 )
 
 
@@ -119,7 +121,7 @@ def test_a_command_ends_with_its_rank(channel: Channel, one_host: Host) -> None:
     hidden(channel, one_host)
     [rank] = channel.event(RUN, "started")["ranks"]
     os.kill(rank["pid"], 9)
-    until(lambda: not is_running("60000.75"))
+    until(lambda: not is_running(LONG_S))
 
 
 @pytest.mark.parametrize("kills_helper", [False, True])
@@ -127,7 +129,7 @@ def test_a_fence_is_clear_only_without_processes_of_commands(
     channel: Channel, one_host: Host, kills_helper: bool
 ) -> None:
     hidden(channel, one_host)
-    until(lambda: is_running("60000.75"))
+    until(lambda: is_running(LONG_S))
     if kills_helper:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
@@ -138,7 +140,7 @@ def test_a_fence_is_clear_only_without_processes_of_commands(
             raise AssertionError("there is no process above the command")
     found = one_host.channel().call("fence", run=RUN, token=7, wait_s=30)
     assert found["clear"], found
-    assert not is_running("60000.75")
+    assert not is_running(LONG_S)
 
 
 def test_a_request_that_cannot_be_served_is_refused(channel: Channel) -> None:
