@@ -124,17 +124,21 @@ def pair(arguments: argparse.Namespace) -> None:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
-    common = {
-        **os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2",
-        "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-    }  # fmt: skip
+    common = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
     settings = ["--step-ms", str(arguments.step_ms), "--pairs", str(arguments.pairs)]
     command = [sys.executable, str(HERE / "harness_loops.py"), "ddp", *settings]
-    ranks = [
-        subprocess.Popen(command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                         stdout=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]  # fmt: skip
+    ranks = []
+    for rank in ("0", "1"):
+        own = common | {"RANK": rank, "LOCAL_RANK": rank}
+        ranks.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True))
     outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
     result = json.loads(next(line for line in outputs[0].splitlines() if line.startswith("{")))
     ratios = sorted(loop / bare - 1 for loop, bare in zip(result["loop"], result["bare"], strict=True))

@@ -39,7 +39,7 @@ GO_ON, STOP, DECIDED = range(3)
 class CoreContext:
     """One rank of a trial: its facts, reports, stop, and checkpoints of files.
 
-    It calls nothing of PyTorch, so a program of any framework, or of none, needs no more than this class.
+    It does not use PyTorch, so this class is enough for a program of any framework, or without one.
     "Called by all ranks" below means that every rank makes the call, at the same point of the program.
     """
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from types import TracebackType
+
+from tests.support.tcp_proxy import TcpProxy, received
+
+#: Bytes that are passed on at once, so that a slow line is slow within an answer.
+PIECE = 512
 
 
-class SlowProxy:
-    """A TCP proxy on a free port.
+class SlowProxy(TcpProxy):
+    """A proxy that counts bytes.
 
     :param port: of the server on this machine
     :param bytes_per_s: rate of answers; None = as fast as they come
@@ -17,59 +21,31 @@ class SlowProxy:
     """
 
     def __init__(self, port: int, *, bytes_per_s: float | None = None, delay_s: float = 0.0) -> None:
-        self.server, self.bytes_per_s, self.delay_s = port, bytes_per_s, delay_s
+        super().__init__(port)
+        self.bytes_per_s, self.delay_s = bytes_per_s, delay_s
         #: Bytes of requests and of answers so far.
         self.asked = self.answered = 0
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._accept, daemon=True)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> SlowProxy:
-        self._thread.start()
-        return self
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.server))
+    def serve(self, client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", self.server)) as server:
             threading.Thread(target=self._ask, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+            self._answer(server, client)
 
     def _ask(self, client: socket.socket, server: socket.socket) -> None:
-        while data := _received(client):
+        while data := received(client, PIECE):
             time.sleep(self.delay_s)
             self.asked += len(data)
-            server.sendall(data)
-        server.close()
+            try:
+                server.sendall(data)
+            except OSError:
+                return
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
-        while data := _received(server):
+        while data := received(server, PIECE):
             self.answered += len(data)
             if self.bytes_per_s is not None:
                 time.sleep(len(data) / self.bytes_per_s)
             try:
                 client.sendall(data)
             except OSError:
-                break
-        client.close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join(timeout=10)
-
-
-def _received(source: socket.socket) -> bytes:
-    try:
-        return source.recv(512)
-    except OSError:
-        return b""
+                return
