@@ -365,11 +365,13 @@ def test_a_flood_of_output_neither_blocks_nor_kills_its_rank(one_host: Host) -> 
     plan = make_plan("t1.1.7", "sh", "-c", script, log_limit_bytes=4 << 20)
     channel.call("prepare", plan=plan, secrets={})
     channel.call("go", run="t1.1.7", master_addr="127.0.0.1", master_port=0)
-    log, used = one_host.run_dir("t1.1.7") / "rank0" / "log", 0
+    log, freed = one_host.run_dir("t1.1.7") / "rank0" / "log", 0
 
     def watch() -> bool:
-        nonlocal used
-        used = max(used, log.stat().st_blocks * 512) if log.exists() else used
+        nonlocal freed
+        seen = log.stat() if log.exists() else None
+        if seen and seen.st_size < 800_000_000:
+            freed = max(freed, seen.st_size - seen.st_blocks * 512)
         return (one_host.run_dir("t1.1.7") / "ended").exists()
 
     until(watch, "the end of the flood", 120)
@@ -378,7 +380,7 @@ def test_a_flood_of_output_neither_blocks_nor_kills_its_rank(one_host: Host) -> 
     gaps = [frame for frame in channel.frames if frame["t"] == "gap"]
     assert sum(gap["skip_bytes"] for gap in gaps) > 760_000_000
     assert channel.stream("t1.1.7", "rank0.log").endswith(b"\nlast word\n")
-    assert used < 640_000_000, "the middle is freed while it is written"
+    assert freed > 40_000_000, "the middle is freed while it is written"
 
 
 def beats(channel: Any) -> list[dict[str, Any]]:
