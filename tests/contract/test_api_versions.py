@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from pydantic import TypeAdapter
@@ -11,13 +11,16 @@ from airflow_provider_dtrain.api.call import TIMES_S
 from airflow_provider_dtrain.api.models.charts import Curves, Hyperparameters, Rungs
 from airflow_provider_dtrain.api.models.cluster import Cluster
 from airflow_provider_dtrain.api.models.trials import TrialCurves
+from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.pages import QueueQuery
 from airflow_provider_dtrain.store.records.trials import SlotRecord, TrialKey
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.search_world import Search
 
 pytestmark = pytest.mark.airflow
+LATER = datetime(2031, 1, 1, tzinfo=UTC)
 #: For facts that do not depend on the database.
 SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
@@ -159,6 +162,87 @@ def test_the_version_of_the_queue_changes_with_everything_that_the_page_shows(ap
         "a grant": lambda: store.queue.schedule("gpus"),
     }
     changes_are_seen(actions, lambda: api.get("/queue"), store.queue_view.version, clock)
+
+
+#: Columns of a gang that waits or runs, and other values that the page would show or order by.
+QUEUE_COLUMNS = {
+    "allocations": {
+        "state": "stopping",
+        "token": 99,
+        "priority": 7,
+        "sequence": 99,
+        "position": 9,
+        "reason": "rain",
+        "expected": "soon",
+        "paused": True,
+        "granted_at": LATER,
+        "expected_at": LATER,
+        "eligible_since": LATER,
+        "claim": {"a": [1]},
+        "preempted_for": 1,
+    },
+    "attempts": {"state": "stopping", "reason": "rain"},
+    "trials": {"is_drawn": False, "draw": 9},
+    "gangs": {"attempt_id": 9},
+}
+
+
+@pytest.mark.each_change
+@pytest.mark.parametrize("table", list(QUEUE_COLUMNS))
+def test_each_column_that_the_queue_shows_is_part_of_its_version(search, table):
+    store = search.store
+    search.start(0, slots=1)
+    hold(search)
+    target = metadata.tables[table]
+    for name, value in QUEUE_COLUMNS[table].items():
+        before = store.queue_view.version()
+        with store.db.engine.begin() as conn:
+            conn.execute(target.update().values({name: value}))
+        assert store.queue_view.version() != before, name
+
+
+@pytest.mark.each_change
+def test_text_that_moves_between_two_columns_changes_the_version_of_the_queue(search):
+    search.start(0, slots=1)
+    seen = set()
+    for reason, expected in (('x","y', "z"), ("x", 'y","z'), ("", 'x","y,z'), ('x","y,z', "")):
+        with search.store.db.engine.begin() as conn:
+            conn.execute(metadata.tables["allocations"].update().values(reason=reason, expected=expected))
+        seen.add(search.store.queue_view.version())
+    assert len(seen) == 4
+
+
+@SQLITE
+@pytest.mark.parametrize("table", ["allocations", "attempts"])
+def test_the_last_sign_of_life_of_a_silent_follower_is_part_of_the_version_of_the_queue(search, clock, table):
+    if table == "attempts":
+        search.start(0, slots=1)
+    else:
+        search.submit(0, slots=1)
+    clock.advance(3600)
+    versions = {search.store.queue_view.version()}
+    for minutes in (30, 40):
+        with search.store.db.engine.begin() as conn:
+            at = search.store.db.now() - timedelta(minutes=minutes)
+            conn.execute(metadata.tables[table].update().values(renewed_at=at))
+        versions.add(search.store.queue_view.version())
+    assert len(versions) == 3
+
+
+@SQLITE
+def test_the_queue_has_the_same_gangs_in_the_same_order_with_and_without_a_filter(search):
+    search.start(6, slots=4)
+    for number in range(6):
+        search.submit(number, slots=2)
+    hold(search)
+    search.store.queue.schedule("gpus")
+    plain = {"pool": None, "state": None, "text": "", "dags": None, "sort": "position", "descending": False}
+    ids = {}
+    for name, more in {"all": {}, "of DAGs": {"dags": search.store.queue_view.dags()}}.items():
+        found, total = search.store.queue_view.page(QueueQuery(**plain | more, limit=5, offset=2))
+        ids[name] = [entry.task.allocation_id for entry in found], total
+    assert ids["all"] == ids["of DAGs"]
+    assert ids["all"][1] == 8
 
 
 @pytest.mark.each_change

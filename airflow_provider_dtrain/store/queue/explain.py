@@ -21,7 +21,16 @@ from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import SITUATION, decide, situation
-from airflow_provider_dtrain.store.queue.queue_rows import QUEUE, QUEUE_COUNT, QUEUE_IDS, TASK, levels, task_views
+from airflow_provider_dtrain.store.queue.queue_rows import (
+    FROM_GANGS,
+    FROM_QUEUE,
+    QUEUE,
+    QUEUE_COUNT,
+    QUEUE_IDS,
+    TASK,
+    levels,
+    task_views,
+)
 from airflow_provider_dtrain.store.queue.queue_version import queue_version
 from airflow_provider_dtrain.store.records.pages import PageVersion, QueueClass, QueueEntry, QueueOrder, QueueQuery
 from airflow_provider_dtrain.store.records.trials import TaskView
@@ -111,11 +120,11 @@ class QueueView:
     @reads
     def page(self, conn: Connection, query: QueueQuery) -> tuple[list[QueueEntry], int]:
         """Return one page of the gangs that wait or hold slots, and the number of all that match."""
-        where = _matching(query)
+        where, tables = _matching(query), _tables(query)
         # Only the ids of all gangs are put in order, because their rows are wide.
-        ordered = QUEUE_IDS.where(*where).order_by(*_order(query)).limit(query.limit).offset(query.offset)
-        found = conn.execute(ordered).all()
-        total = found[0].total if found else int(conn.scalar(QUEUE_COUNT.where(*where)) or 0)
+        ordered = QUEUE_IDS.select_from(tables).where(*where).order_by(*_order(query))
+        found = conn.execute(ordered.limit(query.limit).offset(query.offset)).all()
+        total = found[0].total if found else int(conn.scalar(QUEUE_COUNT.select_from(tables).where(*where)) or 0)
         by_id = {row.id: row for row in conn.execute(QUEUE.where(allocations.c.id.in_([one.id for one in found])))}
         rows = [by_id[one.id] for one in found if one.id in by_id]
         classes = levels(conn, self.db.now(), rows)
@@ -151,6 +160,12 @@ _ORDERS: Mapping[QueueOrder, tuple[sa.ColumnElement[Any], ...]] = {
 def _order(query: QueueQuery) -> list[sa.ColumnElement[Any]]:
     columns = [*_ORDERS[query.sort], allocations.c.sequence, allocations.c.id]
     return [column.desc() for column in columns] if query.descending else columns
+
+
+def _tables(query: QueueQuery) -> sa.FromClause:
+    """Return the tables that order and filter need."""
+    names_tasks = query.sort == "experiment" or query.dags is not None or query.text
+    return FROM_QUEUE if names_tasks else FROM_GANGS
 
 
 def _matching(query: QueueQuery) -> list[sa.ColumnElement[bool]]:

@@ -63,11 +63,16 @@ TASK = {
     name: sa.case((IS_GANG, gangs.c[name]), else_=trials.c[name])
     for name in ("dag_id", "run_id", "task_id", "map_index", "max_tries")
 }
+#: Enough for :data:`IN_QUEUE`, in half of the time.
+FROM_GANGS = allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+_HAS_ATTEMPT = (
+    sa.select(attempts.c.id).where(attempts.c.allocation_id == allocations.c.id).correlate(allocations).exists()
+)
 #: Every gang that waits or holds slots. The pools make the index usable.
 IN_QUEUE = sa.and_(
     allocations.c.state.in_(("waiting", *sorted(HOLDING))),
     allocations.c.pool.in_(sa.select(pools.c.name)),
-    sa.or_(IS_GANG, attempts.c.id.is_not(None)),
+    sa.or_(IS_GANG, _HAS_ATTEMPT),
 )
 QUEUE: sa.Select[Any] = (
     sa.select(
@@ -90,11 +95,9 @@ QUEUE: sa.Select[Any] = (
     .select_from(FROM_QUEUE)
     .where(IN_QUEUE)
 )
-#: Ids of gangs, each with the number of all that match.
-QUEUE_IDS: sa.Select[Any] = (
-    sa.select(allocations.c.id, sa.func.count().over().label("total")).select_from(FROM_QUEUE).where(IN_QUEUE)
-)
-QUEUE_COUNT = sa.select(sa.func.count()).select_from(FROM_QUEUE).where(IN_QUEUE)
+#: Ids of gangs, each with the number of all that match. Select it from :data:`FROM_QUEUE` or :data:`FROM_GANGS`.
+QUEUE_IDS: sa.Select[Any] = sa.select(allocations.c.id, sa.func.count().over().label("total")).where(IN_QUEUE)
+QUEUE_COUNT = sa.select(sa.func.count()).where(IN_QUEUE)
 
 
 def task_views(conn: Connection, rows: Sequence[Row[Any]]) -> list[TaskView]:

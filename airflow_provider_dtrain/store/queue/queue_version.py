@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import marshal
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
+from airflow_provider_dtrain.store.database.statements import ByDialect, rows
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, pools, trials
-from airflow_provider_dtrain.store.queue.queue_rows import FROM_QUEUE, IN_QUEUE, TASK
+from airflow_provider_dtrain.store.queue.queue_rows import IN_QUEUE, TASK
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
 
 _LIMIT = sa.bindparam("limit", type_=allocations.c.renewed_at.type)
@@ -52,14 +53,38 @@ _CHANGING = (
     _while_silent(allocations.c.renewed_at),
     _while_silent(attempts.c.renewed_at),
 )
-_ROWS = sa.select(TASK["dag_id"], *_CHANGING).select_from(FROM_QUEUE).where(IN_QUEUE).order_by(allocations.c.id)
+#: All attempts of a gang instead of the one that a row shows: ended ones do not change, and the search for the newest
+#: one of each gang takes a third of the statement's time on PostgreSQL.
+_FROM = (
+    allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+    .outerjoin(attempts, attempts.c.allocation_id == allocations.c.id)
+    .outerjoin(trials, trials.c.id == attempts.c.trial_id)
+)
+_IDS = (allocations.c.id, attempts.c.id)
+
+
+def _per_dag(facts: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    return sa.select(TASK["dag_id"], facts).select_from(_FROM).where(IN_QUEUE).group_by(TASK["dag_id"])
+
+
+#: The facts of all gangs of a DAG as one value. Rows take twice the time on SQLite, and nine times the CPU time of this
+#: process on PostgreSQL.
+_FACTS = ByDialect(
+    sqlite=_per_dag(sa.func.json_group_array(sa.func.json_array(*_CHANGING))),
+    postgresql=_per_dag(
+        sa.func.md5(
+            sa.func.string_agg(
+                sa.cast(sa.func.row(*_CHANGING), sa.Text), postgresql.aggregate_order_by(sa.literal(""), *_IDS)
+            )
+        )
+    ),
+)
 #: Each change of a host, a slot or a grant raises the version of its pool.
 _POOLS = sa.select(pools.c.name, pools.c.version, pools.c.passed_version).order_by(pools.c.name)
 
 
 def queue_version(conn: Connection, now: datetime) -> PageVersion:
     """Return the version of the gangs that wait or hold slots, and of the counts of pools."""
-    rows = [tuple(row) for row in conn.execute(_ROWS, {"limit": now - SILENT_AFTER}).all()]
-    # Equal rows have equal bytes in format 2, in a tenth of the time that their texts take.
-    digest = hashlib.sha256(marshal.dumps(rows, 2)).hexdigest()
-    return page_version(conn.execute(_POOLS).all(), digest, dags={row[0] for row in rows})
+    facts = rows(conn, _FACTS, {"limit": now - SILENT_AFTER})
+    digests = sorted((dag, hashlib.sha256(found.encode()).hexdigest()) for dag, found in facts)
+    return page_version(conn.execute(_POOLS).all(), digests, dags={dag for dag, _ in digests})
