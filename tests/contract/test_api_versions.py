@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import get_args
 
 import pytest
 from pydantic import TypeAdapter
@@ -13,7 +15,7 @@ from airflow_provider_dtrain.api.models.cluster import Cluster
 from airflow_provider_dtrain.api.models.trials import TrialCurves
 from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
-from airflow_provider_dtrain.store.records.pages import QueueQuery
+from airflow_provider_dtrain.store.records.pages import QueueOrder, QueueQuery
 from airflow_provider_dtrain.store.records.trials import SlotRecord, TrialKey
 from testbed.stores import host
 from tests.support.api_world import Api
@@ -230,19 +232,20 @@ def test_the_last_sign_of_life_of_a_silent_follower_is_part_of_the_version_of_th
 
 
 @SQLITE
-def test_the_queue_has_the_same_gangs_in_the_same_order_with_and_without_a_filter(search):
+@pytest.mark.parametrize("sort", get_args(QueueOrder))
+def test_the_queue_has_the_same_gangs_in_the_same_order_with_and_without_a_filter(search, sort):
     search.start(6, slots=4)
     for number in range(6):
         search.submit(number, slots=2)
     hold(search)
     search.store.queue.schedule("gpus")
-    plain = {"pool": None, "state": None, "text": "", "dags": None, "sort": "position", "descending": False}
-    ids = {}
-    for name, more in {"all": {}, "of DAGs": {"dags": search.store.queue_view.dags()}}.items():
-        found, total = search.store.queue_view.page(QueueQuery(**plain | more, limit=5, offset=2))
-        ids[name] = [entry.task.allocation_id for entry in found], total
-    assert ids["all"] == ids["of DAGs"]
-    assert ids["all"][1] == 8
+    every = QueueQuery(pool=None, state=None, text="", dags=None, sort=sort, descending=False, limit=5, offset=2)
+    ids = []
+    for query in (every, replace(every, dags=search.store.queue_view.dags())):
+        found, total = search.store.queue_view.page(query)
+        ids.append(([entry.task.allocation_id for entry in found], total))
+    assert ids[0] == ids[1]
+    assert ids[0][1] == 8
 
 
 @pytest.mark.each_change

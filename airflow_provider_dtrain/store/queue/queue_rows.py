@@ -63,7 +63,7 @@ TASK = {
     name: sa.case((IS_GANG, gangs.c[name]), else_=trials.c[name])
     for name in ("dag_id", "run_id", "task_id", "map_index", "max_tries")
 }
-#: Enough for :data:`IN_QUEUE`, in half of the time.
+#: Enough for :data:`IN_QUEUE`, without the newest attempt of each gang.
 FROM_GANGS = allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
 _HAS_ATTEMPT = (
     sa.select(attempts.c.id).where(attempts.c.allocation_id == allocations.c.id).correlate(allocations).exists()
