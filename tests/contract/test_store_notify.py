@@ -145,6 +145,25 @@ def test_a_change_in_a_file_is_seen_long_before_the_next_look(written):
     assert sleeper.wakes()
 
 
+def test_a_write_that_readers_see_later_than_its_file_wakes_the_waiter(written, monkeypatch):
+    mine, other = written
+    other.hosts.add(host("a", 2))
+    mine.queue.schedule("gpus")
+    ticket = submitted(other, 0, 2)
+    changes = mine.wakeup.changes()
+    sleeper = Sleeper(changes, allocation_id=ticket.allocation_id, every_s=PATIENCE_S * 2)
+    assert sleeper.wakes()
+    sleeper.sleeps_again()
+    passes = changes._polling.passes
+    former = [passes()]
+    changes._passes = former[0]
+    # The first query after the write is between the write to the log and the commit.
+    monkeypatch.setattr(changes._polling, "passes", lambda: former.pop() if former else passes())
+    assert other.queue.schedule("gpus").granted == (ticket.allocation_id,)
+    assert sleeper.wakes()
+    assert former == []
+
+
 def test_a_write_that_concerns_no_pool_makes_nobody_look(written, monkeypatch):
     mine, other = written
     other.hosts.add(host("a", 2))

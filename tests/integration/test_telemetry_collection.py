@@ -32,6 +32,14 @@ from airflow_provider_dtrain.supervisor.layout import RunFolder
 from airflow_provider_dtrain.supervisor.segments import SegmentWriter, read_measurements
 from testbed.stores import host, new_sqlite
 
+#: Age of all hosts. The machine that runs the tests may have started a minute ago.
+UP_S = 86_400.0
+
+
+def since_boot() -> float:
+    """Return the seconds since the boot of a host."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) + UP_S
+
 
 class Machine:
     """A host with one run, and its open channel."""
@@ -48,7 +56,7 @@ class Machine:
         layout: Any = SimpleNamespace(state_dir="")
         self.run_folder = RunFolder(layout, "run")
         self.run_folder.path = str(folder)
-        self.boot_offset_s = time.clock_gettime(time.CLOCK_BOOTTIME) - time.time()
+        self.boot_offset_s = since_boot() - time.time()
         folder.mkdir()
         self.samples = SegmentWriter(str(folder / "samples"), 64 << 20)
         (folder / f"rank{rank}").mkdir()
@@ -58,7 +66,7 @@ class Machine:
         """Write what sampler and ranks write in some seconds."""
         for second in range(seconds):
             at = {"at": time.time() - ago_s + second}
-            boot = {"boot": time.clock_gettime(time.CLOCK_BOOTTIME) - ago_s + second}
+            boot = {"boot": since_boot() - ago_s + second}
             for number, file in enumerate((self.samples, self.timings)):
                 fields = {"us": {"backward": [5, 50_000, 9000, 11_000]}} if number else {"cpu_util": cpu}
                 kind = "timings" if number else "system"
@@ -269,6 +277,8 @@ async def test_a_file_that_is_too_far_ahead_is_read_from_near_its_end(
 
 async def test_a_dropped_segment_is_a_gap(world: World) -> None:
     world.host.samples.limit = 16 << 10
+    # The writer reads the clock of this machine.
+    world.host.boot_offset_s -= UP_S
     for second in range(500):
         world.host.samples.write("system", {"cpu_util": 50.0, "filler": "x" * 100, "second": second})
     for _ in range(3):
@@ -341,7 +351,7 @@ async def test_a_rank_that_floods_its_file_is_read_at_a_bounded_rate(
 ) -> None:
     monkeypatch.setattr(telemetry, "BURST_BYTES", 1 << 20)
     world.collector = world.follow(world.collector.rt.watch)
-    now, boot = time.time(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    now, boot = time.time(), since_boot()
     us = {f"invented{number}": [1, 1, 1, 1] for number in range(100)} | {"backward": [1, 1, 1, 1]}
     line = encode_event({"seq": 1, "at": now, "boot": boot - 500, "kind": "timings", "us": us})
     world.host.timings._append(line * (4 * telemetry.LAG_BYTES // len(line)))

@@ -167,12 +167,15 @@ def test_after_a_sample_that_fails_the_next_epoch_has_new_workers(tmp_path):
         assert len(list(ctx.loader(data, shuffle=False, **PERSIST))) == 6
 
 
-def test_workers_end_with_the_loader_of_a_trial(tmp_path):
-    found = epochs(tmp_path, count=1, **PERSIST)
-    gc.collect()
-    (pid,) = pids(found)[0]
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+def test_workers_end_with_the_loader_of_a_trial_and_no_garbage_collection_waits_for_them(tmp_path):
+    gc.disable()
+    try:
+        found = epochs(tmp_path, count=1, **PERSIST)
+        (pid,) = pids(found)[0]
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,10 @@ class ScriptLoaders:
 
     def release(self) -> None:
         """End the workers of persistent loaders, at the end of training."""
+        for _, _, pool in self._pools.values():
+            pool.end()
+        for _, shares in self._ready.values():
+            shares.release()
         self._pools.clear()
         self._ready.clear()
 

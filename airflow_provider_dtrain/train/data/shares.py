@@ -269,6 +269,7 @@ class Shares:
 
     def release(self) -> None:
         """End workers that outlive an epoch, once the last epoch is over."""
+        self.pool.end()
         self.pool = WorkerPool()
 
     def _named(self, batches: Iterator[Any]) -> Iterator[Any]:

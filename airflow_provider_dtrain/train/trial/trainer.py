@@ -80,6 +80,7 @@ class Trainer:
             self._prepare()
             self._train()
             self._shares.release()
+            self._validator.release()
         finally:
             self._callbacks.call("on_trial_shutdown")
         return self._last_metrics

@@ -56,6 +56,11 @@ class Validator:
         self._callbacks.call("on_validation_end", found)
         return found
 
+    def release(self) -> None:
+        """End workers that outlive a validation, after the last one."""
+        if self._shares is not None:
+            self._shares.release()
+
     def _evaluate_batches(self) -> dict[str, Any]:
         context = self._context
         context._reducers.reset(training=False)
