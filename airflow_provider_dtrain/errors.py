@@ -22,7 +22,7 @@
     │   ├── GangEndedError             the held gang was released, has expired, or the token is of an older grant
     │   ├── GangMismatchError          the configuration requests other slots than the held gang has
     │   ├── FunctionError              a decorated function cannot be sent, or its arguments or result are not JSON
-    │   ├── EnvironmentMissingError    the host lacks python, torch or another module
+    │   ├── EnvironmentMissingError    the host lacks python, a module or a folder
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
     │   ├── RankHangsError             a live rank blocked its gang for hang_timeout
@@ -178,7 +178,7 @@ class TaskEndedError(DtrainError):
 
 
 class EnvironmentMissingError(UserError):
-    """A host lacks the interpreter or a module that this configuration needs."""
+    """A host lacks the interpreter, a module or a folder that this configuration needs."""
 
 
 class InvalidHPError(UserError):

@@ -142,18 +142,36 @@ def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
     return {"writable": True, "self": own, "seen": seen}, []
 
 
+def mount_problem(host_path: str, container_path: str) -> str | None:
+    """Return the reason why a folder is not below another path too, None if it is the same folder."""
+    try:
+        if os.path.samefile(host_path, container_path):
+            return None
+    except OSError as error:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    return f"{container_path} is another folder than {host_path}"
+
+
 def preflight(layout: Layout, fields: Fields) -> Json:
-    """Return the facts needed to run a plan here: interpreter, modules, processes on devices, shared folders."""
+    """Return the facts needed to run a plan here: interpreter, modules, processes on devices, folders."""
     python = fields.text("python", default=None)
     modules = fields.texts("modules", MODULE, limit=256, default=[])
     slots = [Fields(slot, "slots") for slot in fields.items("slots", default=[])]
     devices = [device for device in (slot.text("device", DEVICE, default=None) for slot in slots) if device]
     paths = fields.texts("shared_paths", limit=64, default=[])
     nonce = fields.text("nonce", WORD) if paths else ""
+    pairs = [Fields(mount, "mounts") for mount in fields.items("mounts", default=[])]
+    mounts = [mount_problem(pair.text("host_path"), pair.text("container_path")) for pair in pairs]
     answer, problems = look_for_modules(python, modules, layout.state_dir)
     shared = {}
     for path in paths:
         shared[path], words = look_at_shared(path, nonce)
         problems += words
     foreign, unusable = device_problems(layout, devices)
-    return {**answer, "foreign": foreign, "problems": problems + unusable, "shared": shared}
+    return {
+        **answer,
+        "foreign": foreign,
+        "problems": problems + unusable,
+        "shared": shared,
+        "mounts": [words for words in mounts if words is not None],
+    }

@@ -279,6 +279,26 @@ def test_preflight_looks_into_the_named_interpreter_without_importing(host: Host
     assert "no-such-python" in absent["problems"][0]
 
 
+def test_preflight_names_each_folder_that_is_not_the_same_below_both_paths(host: Host, tmp_path: Path) -> None:
+    for name in ("data", "other"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+
+    channel = host.channel()
+
+    def problems(**mount: str) -> list[str]:
+        paths = {name: str(tmp_path / path) for name, path in mount.items()}
+        found: list[str] = channel.call("preflight", mounts=[paths])["mounts"]
+        return [words.replace(str(tmp_path), "") for words in found]
+
+    assert problems(host_path="data", container_path="data") == []
+    assert problems(host_path="data", container_path="link") == []
+    assert problems(host_path="data", container_path="other") == ["/other is another folder than /data"]
+    missing = "cannot be used: No such file or directory"
+    assert problems(host_path="data", container_path="absent") == [f"/absent {missing}"]
+    assert problems(host_path="absent", container_path="data") == [f"/absent {missing}"]
+
+
 def test_a_probe_tells_the_facts_of_the_host(host: Host) -> None:
     channel = host.channel()
     facts = channel.call("probe")

@@ -8,6 +8,7 @@ import json
 import logging
 import re
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +187,24 @@ async def test_bad_input_changes_nothing(engine: Engine, document: Any, error: t
 
 async def test_the_interpreter_of_the_ranks_can_be_chosen(engine: Engine) -> None:
     outcome = await engine.carry(engine.submit(config("facts", environment={"python": sys.executable})))
+    assert outcome is not None
+    assert outcome.state == "completed"
+
+
+async def test_a_bind_mount_is_a_folder_that_the_host_has_below_both_paths(engine: Engine, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    mount = {"host_path": str(tmp_path / "data"), "container_path": str(tmp_path / "link")}
+    asked = config("facts", bind_mounts=[mount], max_restarts=0)
+    outcome = await engine.carry(engine.submit(asked))
+    assert outcome is not None
+    assert outcome.state == "errored"
+    assert outcome.failure is not None
+    assert outcome.failure.error == "EnvironmentMissingError"
+    assert outcome.failure.message.startswith(
+        f"Host 'local': bind_mounts: {tmp_path}/link cannot be used: No such file"
+    )
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    outcome = await engine.carry(engine.submit(asked))
     assert outcome is not None
     assert outcome.state == "completed"
 

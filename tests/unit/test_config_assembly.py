@@ -301,10 +301,8 @@ def test_what_this_version_has_is_not_refused() -> None:
 
 USES: dict[str, tuple[Any, ...]] = {
     "searcher.source_checkpoint": ("a",),
-    "resources.shm_size": ("1g",),
-    "resources.devices": (["/dev/a"],),
-    "bind_mounts": ([{"host_path": "/a", "container_path": "/b"}],),
-    "environment.image": ("a",),
+    "resources.devices": (["/dev/a:/dev/b"],),
+    "bind_mounts": ([{"host_path": "/a", "container_path": "b"}],),
     "checkpoint_storage.type": ("gcs", {"bucket": "b"}),
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
@@ -330,17 +328,64 @@ def test_a_feature_that_is_not_built_fails_by_name(path: str) -> None:
     [
         ("min_validation_period", {"epochs": 1}),
         ("min_checkpoint_period", {"batches": 1}),
-        ("records_per_epoch", 5),
         ("perform_initial_validation", True),
     ],
 )
 def test_a_field_of_the_training_loop_is_refused_for_a_script_and_fine_for_a_trial_class(path: str, value: Any) -> None:
     script = assemble(RUN, {path: value}).config
     assert [(p.path, p.message) for p in unsupported(script)] == [
-        (path, "for trial classes only; a script must do this itself")
+        (path, "for trial classes only; a script must do this itself. Remove the field")
     ]
     trial = {**RUN, "entrypoint": "model:Trial", "searcher": {"name": "single", "max_length": {"epochs": 2}}}
     assert unsupported(assemble(trial, {path: value}).config) == []
+
+
+NOTICES: list[tuple[dict[str, Any], str, str]] = [
+    ({"resources": {"shm_size": "1g"}}, "resources.shm_size", "use /dev/shm of the host"),
+    ({"environment": {"image": "a"}}, "environment.image", "name an interpreter that has it in environment.python"),
+    ({"environment": {"image": {"cuda": "a"}}}, "environment.image", "Install there what the image contains"),
+    (
+        {"bind_mounts": [{"host_path": "/a", "container_path": "/b"}]},
+        "bind_mounts",
+        "/b must be /a on each host, for example by a symbolic link. The launch checks it",
+    ),
+    (
+        {"bind_mounts": [{"host_path": "/a", "container_path": place} for place in ("/a", "/b", "/c")]},
+        "bind_mounts",
+        "/b must be /a on each host, for example by a symbolic link (and 1 more)",
+    ),
+    (
+        {"bind_mounts": [{"host_path": "/a/", "container_path": "/a", "read_only": True}]},
+        "bind_mounts",
+        "read_only has no effect",
+    ),
+    ({"records_per_epoch": 5}, "records_per_epoch", "a script counts its epochs itself"),
+]
+
+
+@pytest.mark.parametrize(("document", "path", "words"), NOTICES)
+def test_a_field_that_the_host_must_provide_is_one_notice(document: dict[str, Any], path: str, words: str) -> None:
+    effective = assemble(RUN, document)
+    assert unsupported(effective.config, effective.origins) == []
+    (notice,) = effective.warnings
+    assert notice.startswith(f"{path}: ")
+    assert words in notice
+    (notice,) = assemble({**RUN, **document}, {}).warnings
+    assert notice.endswith("(given by the template)")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"bind_mounts": [{"host_path": "/a", "container_path": "/a"}]},
+        {"resources": {"devices": ["/dev/a"]}},
+        {"entrypoint": "a:B", "records_per_epoch": 5, "searcher": {"name": "single", "max_length": {"epochs": 2}}},
+    ],
+    ids=["folder", "device", "trial class"],
+)
+def test_what_the_host_or_the_training_loop_has_is_no_notice(document: dict[str, Any]) -> None:
+    effective = assemble(RUN, document)
+    assert (effective.warnings, unsupported(effective.config)) == ([], [])
 
 
 def test_a_trial_class_without_a_length_is_incomplete() -> None:
@@ -348,7 +393,8 @@ def test_a_trial_class_without_a_length_is_incomplete() -> None:
 
 
 def test_an_unsupported_field_says_who_gave_it() -> None:
-    effective = assemble({**RUN, "resources": {"shm_size": "1g"}}, {}, pool_defaults={"launch": "per_host"})
+    moved = {**RUN, "resources": {"devices": ["/dev/a:/dev/b"]}}
+    effective = assemble(moved, {}, pool_defaults={"launch": "per_host"})
     found = {problem.path: problem.message for problem in unsupported(effective.config, effective.origins)}
-    assert found["resources.shm_size"].endswith("(given by the template)")
+    assert found["resources.devices"].endswith("(given by the template)")
     assert found["launch"].endswith("(given by the defaults of the pool)")

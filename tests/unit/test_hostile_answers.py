@@ -177,7 +177,10 @@ async def test_a_launch_names_the_missing_interpreter_or_connection(error: Dtrai
 
 
 # -- answers -------------------------------------------------------------------------------------
-PREFLIGHT = {"python": "3.9.1", "executable": "python3", "modules": {}, "foreign": [], "problems": [], "shared": {}}
+PREFLIGHT: dict[str, Any] = {
+    "python": "3.9.1", "executable": "python3", "modules": {}, "foreign": [], "problems": [], "shared": {},
+    "mounts": [],
+}  # fmt: skip
 PROCESS = {"device": "GPU-1", "pid": 1, "name": "x", "user": "y", "memory_bytes": 5}
 
 
@@ -212,6 +215,7 @@ def without(answer: dict[str, Any], name: str) -> dict[str, Any]:
         *[("preflight", without(PREFLIGHT, name)) for name in PREFLIGHT],
         ("preflight", {**PREFLIGHT, "foreign": None}),
         ("preflight", {**PREFLIGHT, "problems": None}),
+        ("preflight", {**PREFLIGHT, "mounts": [5]}),
         ("preflight", {**PREFLIGHT, "foreign": [without(PROCESS, "pid")]}),
         ("preflight", {**PREFLIGHT, "shared": {"/s": {"writable": True}}}),
         ("prepare", {"state": "prepared"}),

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
+from airflow_provider_dtrain.core.config.unsupported import notices
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -32,7 +33,7 @@ class Effective:
     document: dict[str, Any]
     #: Dotted path of each leaf -> ``config``, ``template``, ``pool`` or ``default``.
     origins: dict[str, str]
-    #: One per key of Determined without a counterpart here.
+    #: One per key of Determined without a counterpart here, and one per field that has no effect on these hosts.
     warnings: list[str]
 
 
@@ -80,11 +81,12 @@ def assemble(
         raise ConfigError(problems, source="configuration")
     document = effective_document(checked.config)
     leaf_origins = merge_layers([("default", document)])[1]
+    found = {path: _origin(path, origins) for path in leaf_origins}
     return Effective(
         config=checked.config,
         document=document,
-        origins={path: _origin(path, origins) for path in leaf_origins},
-        warnings=warnings,
+        origins=found,
+        warnings=[*warnings, *notices(checked.config, found)],
     )
 
 

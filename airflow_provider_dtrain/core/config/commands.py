@@ -30,6 +30,8 @@ _LAUNCHER: Final = "determined.launch.torch_distributed"
 #: ``deepspeed.init_distributed`` reads torchrun's environment, so scripts that call it need no launcher.
 _DEEPSPEED: Final = "determined.launch.deepspeed"
 _LAUNCHERS: Final = (_LAUNCHER, _DEEPSPEED)
+#: Determined's search for the batch size of a DeepSpeedTrial.
+_AUTOTUNER: Final = "determined.launch.autodeepspeed"
 _FOREIGN_LAUNCHER: Final = re.compile(r"determined\.launch\.\w+\Z")
 _NO_EFFECT: Final = "resources.slots_per_trial sets the number of ranks, and the launch sets their rendezvous"
 
@@ -170,9 +172,10 @@ def _checked_words(text: str) -> list[str]:
 def _foreign(launcher: str) -> str:
     if launcher == _LAUNCHER:
         return f"{launcher} is not followed by a script, or by --trial module:TrialClass and nothing else"
-    if launcher == _DEEPSPEED:
+    if launcher in (_DEEPSPEED, _AUTOTUNER):
+        found = "is not followed by a script" if launcher == _DEEPSPEED else "runs DeepSpeedTrial classes"
         return (
-            f"{launcher} is not followed by a script. DeepSpeedTrial classes are not supported: name a script that "
+            f"{launcher} {found}. DeepSpeedTrial classes are not supported: name a script that "
             "calls deepspeed.init_distributed()"
         )
     return (

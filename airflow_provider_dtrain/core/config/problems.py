@@ -156,6 +156,10 @@ class _Guide:
         key = str(location[-1])
         if location[0] == "inference" and key in MODEL_PARALLEL:
             return "a model that needs several slots for one replica is not supported: each slot holds a whole replica"
+        if location == ("defaults",):
+            return (
+                "a list of Hydra, which is not read here. Give the composed file, as Hydra's option --cfg job prints it"
+            )
         if instead := REPLACED.get(f"{location[0]}.{key}"):
             return f"a field of Determined without a counterpart here; set {instead}"
         if owners := _owners(location):

@@ -1,11 +1,13 @@
 """Fields that are known and valid, but whose feature this version does not have.
 
-A run that uses one fails with the path of the field. Delete the entry when the feature is implemented.
+A run fails with the path of such a field, unless the host provides what the field asks for. Delete the entry when the
+feature is implemented.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
@@ -26,22 +28,37 @@ def _nonzero(value: Any, config: ExperimentConfig) -> bool:
     return not value.is_zero
 
 
-_CONTAINER: Final = "containers are not implemented yet; ranks run in the host's own environment"
+def _elsewhere(value: Any, config: ExperimentConfig) -> bool:
+    """Return True when a folder or device is requested below another path than on the host."""
+    return any(posixpath.normpath(one.host_path) != posixpath.normpath(one.container_path) for one in value)
 
+
+def _in_work_folder(value: Any, config: ExperimentConfig) -> bool:
+    return any(not mount.container_path.startswith("/") for mount in value)
+
+
+_HOST: Final = "ranks run without containers"
 #: (dotted path, test whether a value uses the feature, message).
 UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
-    ("resources.shm_size", _given, _CONTAINER),
-    ("resources.devices", _given, _CONTAINER),
-    ("bind_mounts", _given, _CONTAINER),
-    ("environment.image", _given, _CONTAINER),
-    ("launch", _other_than("per_slot"), "one process per host is not implemented yet"),
+    (
+        "resources.devices",
+        _elsewhere,
+        f"{_HOST} and use the devices of the host. Use host_path in the code, and remove container_path",
+    ),
+    (
+        "bind_mounts",
+        _in_work_folder,
+        f"{_HOST}, so container_path must be absolute. Use host_path in the code, and remove the entry",
+    ),
+    ("launch", _other_than("per_slot"), "one process per host is not implemented yet. Remove the field"),
 )
+
+_BY_SCRIPT: Final = "a script must do this itself. Remove the field"
 
 #: The same for fields that the training loop of a trial class reads. A script would ignore them.
 FOR_TRIAL_CLASSES: Final[tuple[tuple[str, Test], ...]] = (
     ("min_validation_period", _nonzero),
     ("min_checkpoint_period", _nonzero),
-    ("records_per_epoch", _given),
     ("perform_initial_validation", _given),
 )
 
@@ -61,8 +78,38 @@ def unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = No
         for path, is_used in FOR_TRIAL_CLASSES:
             if is_used(_value_at(config, path), config):
                 giver = _giver(path, origins or {})
-                found.append(Problem(path=path, message=f"for trial classes only; a script must do this itself{giver}"))
+                found.append(Problem(path=path, message=f"for trial classes only; {_BY_SCRIPT}{giver}"))
     return found
+
+
+def notices(config: ExperimentConfig, origins: Mapping[str, str]) -> list[str]:
+    """Return one notice per field that has no effect, or that the hosts must provide.
+
+    :param config: complete
+    :param origins: from assembly
+    """
+    return [f"{path}: {words}{_giver(path, origins)}" for path, words in _notices(config)]
+
+
+def _notices(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    if config.resources.shm_size is not None:
+        yield "resources.shm_size", f"{_HOST} and use /dev/shm of the host; it has no effect"
+    if config.environment.image is not None:
+        words = "Install there what the image contains, or name an interpreter that has it in environment.python"
+        yield "environment.image", f"{_HOST} in the environment of the host; it has no effect. {words}"
+    absolute = [mount for mount in config.bind_mounts if mount.container_path.startswith("/")]
+    if moved := [mount for mount in absolute if _elsewhere([mount], config)]:
+        host, container = moved[0].host_path, moved[0].container_path
+        more = f" (and {len(moved) - 1} more)" if len(moved) > 1 else ""
+        yield (
+            "bind_mounts",
+            f"{_HOST}, so {container} must be {host} on each host, for example by a symbolic link{more}. The launch "
+            f"checks it. Or use {host} in the code, and remove the entry",
+        )
+    if any(mount.read_only for mount in absolute):
+        yield "bind_mounts", f"{_HOST}; read_only has no effect"
+    if config.records_per_epoch is not None and config.command and config.trial_class is None:
+        yield "records_per_epoch", "for trial classes only; a script counts its epochs itself, and it has no effect"
 
 
 def refuse_unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = None) -> None:

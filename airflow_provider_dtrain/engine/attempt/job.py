@@ -92,6 +92,13 @@ class Job:
         """Checkpoint folder that all hosts must share, or None for a bucket or the chief's run folder."""
         return shared_root(self.config)
 
+    @property
+    def mounts(self) -> list[dict[str, str]]:
+        """Folders that each host must have below both paths, because ranks run without containers."""
+        return [
+            {"host_path": mount.host_path, "container_path": mount.container_path} for mount in self.config.bind_mounts
+        ]
+
     def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
         """Return the stored record of a launch: the hosts' plans, the rendezvous, the boot ids.
 

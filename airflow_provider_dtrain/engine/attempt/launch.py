@@ -49,7 +49,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
 
     :param view: attempt that holds its slots
     :raises HostError: a host cannot be reached, refuses, or has no network path to another host
-    :raises EnvironmentMissingError: a host lacks python or a module
+    :raises EnvironmentMissingError: a host lacks python, a module or a folder
     """
     job = replace(job, secrets=await with_connection(job.config, job.secrets))
     order = rank_order(Placement(view.placement))
@@ -133,7 +133,12 @@ def _send_archive(link: HostLink, kind: str, archive: Archive) -> None:
 async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
     """Raise when the host cannot run this configuration."""
     slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
-    asked: dict[str, Any] = {"python": job.python, "modules": list(job.modules), "slots": slots}
+    asked: dict[str, Any] = {
+        "python": job.python,
+        "modules": list(job.modules),
+        "slots": slots,
+        "mounts": job.mounts,
+    }
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:
         raise EnvironmentMissingError(
@@ -145,6 +150,11 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
         raise EnvironmentMissingError(
             f"Host '{link.host}': {found['executable']} (Python {found['python']}) lacks {', '.join(missing)}. "
             f"Install with: {found['executable']} -m pip install {' '.join(missing)}"
+        )
+    if found["mounts"]:
+        raise EnvironmentMissingError(
+            f"Host '{link.host}': bind_mounts: {'; '.join(found['mounts'])}. Ranks run without containers: link "
+            "container_path to host_path there (ln -s), or use host_path in the code and remove the entry."
         )
     for process in found["foreign"]:
         raise HostError(

@@ -171,6 +171,7 @@ _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
     "preflight": {
         "python": _nullable(_text), "executable": _nullable(_text), "modules": _object(_WORDS),
         "foreign": _list(_PROCESS), "problems": _list(_text), "shared": _object(_SHARED),
+        "mounts": _list(_text),
     },
     "net_listen": {"port": _port, "addresses": _list(_OFFER)},
     "net_connect": {"results": _list(_TARGET)},
