@@ -377,7 +377,7 @@ def test_a_field_that_the_host_must_provide_is_one_notice(document: dict[str, An
 @pytest.mark.parametrize(
     "document",
     [
-        {"bind_mounts": [{"host_path": "/a", "container_path": "/a"}]},
+        {"bind_mounts": [{"host_path": "/a", "container_path": "/a/"}]},
         {"resources": {"devices": ["/dev/a"]}},
         {"entrypoint": "a:B", "records_per_epoch": 5, "searcher": {"name": "single", "max_length": {"epochs": 2}}},
     ],
