@@ -55,6 +55,7 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     """
     from fastapi import Depends
 
+    from airflow_provider_dtrain.api.body_limit import BodyLimit
     from airflow_provider_dtrain.api.errors import handle_errors
     from airflow_provider_dtrain.api.routes import ROUTERS
     from airflow_provider_dtrain.api.security import EVERY_ROUTE
@@ -67,7 +68,7 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         dependencies=[Depends(check) for check in EVERY_ROUTE],
-        middleware=[Middleware(SecurityHeaders)],
+        middleware=[Middleware(SecurityHeaders), Middleware(BodyLimit)],
     )
     app.state = new_state(make_hook)
     handle_errors(app)

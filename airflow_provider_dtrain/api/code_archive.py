@@ -18,6 +18,7 @@ from airflow_provider_dtrain.hosts.payload import LIMIT_BYTES
 ARCHIVE_MOST = LIMIT_BYTES + (4 << 20)
 #: Most files, folders and links of an archive.
 MEMBERS_MOST = 20_000
+PIECE_BYTES = 64 << 10
 
 
 async def received(request: Request) -> bytes:
@@ -27,19 +28,27 @@ async def received(request: Request) -> bytes:
     """
     named = request.headers.get("content-length", "")
     if named.isdigit() and int(named) > ARCHIVE_MOST:
-        raise _too_large(int(named))
+        raise _archive_too_large(int(named))
     found = bytearray()
     async for piece in request.stream():
         found += piece
         if len(found) > ARCHIVE_MOST:
-            raise _too_large(len(found))
+            raise _archive_too_large(len(found))
     return bytes(found)
 
 
-def _too_large(size: int) -> ApiError:
-    words = f"The archive has {size / 2**20:.1f} MiB or more, at most {ARCHIVE_MOST >> 20} MiB are accepted."
-    hint = "Name data and checkpoints in .dtrainignore, and read them from storage."
+def too_large(subject: str, size: int, most: int, hint: str = "") -> ApiError:
+    """Return the refusal of a body that is longer than its limit.
+
+    :param size: bytes that are known so far
+    """
+    words = f"{subject} has {size / 2**20:.1f} MiB or more, at most {most >> 20} MiB are accepted."
     return ApiError(413, "invalid", words, hint)
+
+
+def _archive_too_large(size: int) -> ApiError:
+    hint = "Name data and checkpoints in .dtrainignore, and read them from storage."
+    return too_large("The archive", size, ARCHIVE_MOST, hint)
 
 
 def digest_of(content: bytes) -> str:
@@ -56,13 +65,9 @@ def digest_of(content: bytes) -> str:
 
 def _check(content: bytes) -> None:
     # A small archive may expand to any size, so the limit holds for what is read.
-    squeezed = zlib.decompressobj(31)
-    most = LIMIT_BYTES + MEMBERS_MOST * 2 * tarfile.BLOCKSIZE
-    plain = squeezed.decompress(content, most)
-    if squeezed.unconsumed_tail or not squeezed.eof or squeezed.unused_data:
-        raise PayloadError(f"The archive holds more than {LIMIT_BYTES >> 20} MiB, or is not complete.")
+    plain = _Unpacked(content)
     total = 0
-    with tarfile.open(fileobj=io.BytesIO(plain), mode="r:") as tar:
+    with tarfile.open(fileobj=plain, mode="r|") as tar:
         for number, member in enumerate(tar):
             total += member.size
             if number >= MEMBERS_MOST or total > LIMIT_BYTES:
@@ -71,6 +76,48 @@ def _check(content: bytes) -> None:
                     "get. Name data and checkpoints in .dtrainignore."
                 )
             _check_member(member)
+    while plain.read(PIECE_BYTES):
+        pass
+    if not plain.is_whole:
+        raise PayloadError("The archive is not complete, or something follows its end.")
+
+
+class _Unpacked(io.RawIOBase):
+    """The tar in a gzip archive, unpacked while it is read, so that its content is never in memory as a whole."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content, self._at = memoryview(content), 0
+        self._gzip = zlib.decompressobj(31)
+        self._left = LIMIT_BYTES + MEMBERS_MOST * 2 * tarfile.BLOCKSIZE
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to a number of bytes, fewer only at the end.
+
+        :raises PayloadError: the archive holds more than hosts get
+        """
+        found = bytearray()
+        while len(found) < size and not self._gzip.eof:
+            packed = self._gzip.unconsumed_tail or self._next()
+            piece = self._gzip.decompress(packed, size - len(found))
+            if not packed and not piece:
+                break
+            found += piece
+        self._left -= len(found)
+        if self._left < 0:
+            raise PayloadError(
+                f"The archive holds more than {LIMIT_BYTES >> 20} MiB. Name data and checkpoints in .dtrainignore."
+            )
+        return bytes(found)
+
+    def _next(self) -> bytes:
+        found = bytes(self._content[self._at : self._at + PIECE_BYTES])
+        self._at += len(found)
+        return found
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the archive has been read up to its end, and nothing follows."""
+        return self._gzip.eof and not self._gzip.unused_data and self._at == len(self._content)
 
 
 def _check_member(member: tarfile.TarInfo) -> None:

@@ -6,7 +6,9 @@ import contextlib
 import gzip
 import http.client
 import io
+import json
 import tarfile
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -116,7 +118,36 @@ def test_a_server_ends_reading_an_archive_whose_length_was_not_named(server, api
     assert api.logged == []
 
 
+@pytest.mark.parametrize("path", ["/configs/validate", "/experiments", "/operations/exec"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["named", "chunked"])
+def test_a_server_reads_no_large_request_in_json_whatever_the_client_says(server, api, path, is_named):
+    connection = http.client.HTTPConnection("127.0.0.1", address(server.url).port, timeout=60)
+    read: list[int] = []
+    pieces = (read.append(1) or bytes(1 << 20) for _ in range(200))
+    headers = {"Content-Type": "application/json", **({"Content-Length": str(200 << 20)} if is_named else {})}
+    with contextlib.suppress(ConnectionError):
+        connection.request("POST", f"/dtrain/api/v1{path}", pieces, headers, encode_chunked=not is_named)
+    response = connection.getresponse()
+    assert (response.status, json.loads(response.read())["detail"]["code"]) == (413, "invalid")
+    connection.close()
+    assert api.logged == []
+
+
+def test_an_archive_is_checked_without_its_content_in_memory(url):
+    packed = gzip.compress(tarred(("data", bytes(90 << 20))), 1)
+    tracemalloc.start()
+    try:
+        digest_of(packed)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
 def archive(*members: tuple[str, bytes | str]) -> bytes:
+    return gzip.compress(tarred(*members))
+
+
+def tarred(*members: tuple[str, bytes | str]) -> bytes:
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as tar:
         for name, content in members:
@@ -127,7 +158,7 @@ def archive(*members: tuple[str, bytes | str]) -> bytes:
             else:
                 one.size = len(content)
                 tar.addfile(one, io.BytesIO(content))
-    return gzip.compress(plain.getvalue())
+    return plain.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -143,8 +174,10 @@ def archive(*members: tuple[str, bytes | str]) -> bytes:
         archive(("d/a", "../../b")),
         archive(("a", "/etc/passwd")),
         gzip.compress(bytes(LIMIT_BYTES + (64 << 20)), 1),
+        archive(("a", b"x")) + b"more",
+        archive(("a", b"x")) + archive(("b", b"x")),
     ],
-    ids=["empty", "text", "no-tar", "cut", "up", "root", "link", "deep-link", "absolute-link", "bomb"],
+    ids=["empty", "text", "no-tar", "cut", "up", "root", "link", "deep-link", "absolute-link", "bomb", "more", "two"],
 )
 def test_an_archive_that_no_host_would_unpack_is_refused(url, content):
     with pytest.raises(PayloadError):

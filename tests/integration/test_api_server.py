@@ -6,9 +6,12 @@ route is part of the matrix at once.
 
 from __future__ import annotations
 
+import contextlib
+import gzip
+import http.client
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,65 @@ def test_dtrain_logs_in_submits_lists_and_stops_with_the_rights_of_its_user(
     assert ready.payloads.has(pack(tmp_path / "code").digest)
     assert main(["trials", "set", "1", "--tag", "seen"]) == 0
     assert ready.labels.get("trial", 1).tags == ("seen",)
+
+
+@pytest.mark.nightly
+def test_two_hundred_megabytes_are_refused_with_the_limit_and_never_in_memory(
+    server, ready, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DTRAIN_TOKEN", server.token("user"))
+    (tmp_path / "code").mkdir()
+    with (tmp_path / "code" / "data.bin").open("wb") as file:
+        file.truncate(200 << 20)
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump({**SEARCH, "entrypoint": "python data.bin"}))
+    before = last_entry(server, "dtrain_experiment_start")["event_log_id"]
+    words = ["experiments", "create", str(tmp_path / "mine.yaml"), str(tmp_path / "code"), "--server", server.base]
+    assert main(words) == 1
+    assert "200.0 MiB in 1 files, at most 96.0 MiB" in capsys.readouterr().err
+    bomb = gzip.compress(bytes(200 << 20), 1)
+    for path, status, size_bytes, most_mib in [
+        ("/code", 413, 200 << 20, 16), ("/code", 413, None, 160), ("/code", 422, len(bomb), 32),
+        ("/experiments", 413, 200 << 20, 16), ("/experiments", 413, None, 48), ("/configs/validate", 413, None, 48),
+    ]:  # fmt: skip
+        peak = Peak(server.pid)
+        body = (bomb,) if status == 422 else (bytes(1 << 20) for _ in range(200))
+        found, text = sent(server, path, body, size_bytes)
+        assert (found, "at most" in text or "more than 96 MiB" in text) == (status, True), (path, size_bytes, text)
+        assert peak.mib() < most_mib, (path, size_bytes)
+    assert last_entry(server, "dtrain_experiment_start")["event_log_id"] == before
+
+
+class Peak:
+    """Growth of the largest size of a process in memory from now on."""
+
+    def __init__(self, pid: int) -> None:
+        self.folder = Path("/proc", str(pid))
+        (self.folder / "clear_refs").write_text("5")
+        self.before = self._peak()
+
+    def _peak(self) -> int:
+        return next(int(line.split()[1]) for line in (self.folder / "status").open() if line.startswith("VmHWM"))
+
+    def mib(self) -> float:
+        return (self._peak() - self.before) / 1024
+
+
+def sent(server: ApiServer, path: str, body: Iterable[bytes], size_bytes: int | None) -> tuple[int, str]:
+    """Return status and text of the answer to a body, whose client does not care for limits.
+
+    :param size_bytes: named in the request; None = sent in pieces of unknown number
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    named = {} if size_bytes is None else {"Content-Length": str(size_bytes)}
+    headers = {"Authorization": f"Bearer {server.token('user')}", "Content-Type": "application/json", **named}
+    # A client may send on after the answer, or find that the connection is closed.
+    with contextlib.suppress(ConnectionError):
+        connection.request("POST", f"{PREFIX}/api/v1{path}", body, headers, encode_chunked=size_bytes is None)
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
 
 
 def test_a_cookie_alone_changes_nothing_without_the_header(server):
