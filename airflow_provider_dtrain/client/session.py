@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import os
-import ssl
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from urllib.parse import quote, urlencode
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address, connection
 from airflow_provider_dtrain.client.decoding import answer_of
+from airflow_provider_dtrain.client.failures import AWAY, AwayError, away, failure, other, refused_by_proxy
+from airflow_provider_dtrain.client.proxy import proxy_of
 from airflow_provider_dtrain.errors import (
     ConfigError,
     ConflictError,
@@ -35,13 +36,8 @@ PAUSES_S = (0.5, 1.0, 2.0)
 _LATER = frozenset({429, 502, 503, 504})
 #: Most bytes of an answer in JSON, unpacked.
 ANSWER_MOST = 256 << 20
-_AWAY = (OSError, http.client.HTTPException, ssl.SSLError)
 
 Parameters = Mapping[str, object]
-
-
-class AwayError(ServerError):
-    """The server does not answer now. A later request may be answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,9 +181,9 @@ class Session:
                 # A read of a limited length does not report that the connection was cut.
                 if response.length and len(data) <= ANSWER_MOST:
                     raise http.client.IncompleteRead(data, response.length)
-            except _AWAY as error:
+            except AWAY as error:
                 self.close()
-                raise _away(self.server, error) from error
+                raise away(self.server, error) from error
         found = {name.lower(): value for name, value in response.getheaders()}
         if found.get("content-encoding") == "gzip":
             data = _unpacked(data)
@@ -208,20 +204,14 @@ class Session:
             sent["Authorization"] = f"Bearer {token}"
         try:
             response = self._answer(method, target, sent, body)
-        except ssl.SSLCertVerificationError as error:
+        except AWAY as error:
             self.close()
-            raise ServerError(
-                f"The certificate of {self.server.url} is not trusted: {error.verify_message}. Name the certificates "
-                "of its authority: --ca FILE"
-            ) from None
-        except _AWAY as error:
-            self.close()
-            raise _away(self.server, error) from error
+            raise failure(self.server, error, self.ca) from error
         if response.length is None and not response.chunked:
             # Airflow's server always names the length. http.client takes headers that were cut for whole ones.
             self.close()
             cut = http.client.IncompleteRead(b"")
-            raise _away(self.server, cut) from cut
+            raise away(self.server, cut) from cut
         try:
             yield response
         finally:
@@ -265,13 +255,6 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _away(server: Address, error: BaseException) -> AwayError:
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    if isinstance(error, http.client.IncompleteRead):
-        reason = "the connection was cut"
-    return AwayError(f"{server.url} does not answer: {reason}. Check the URL, or wait until the server runs.")
-
-
 def _unpacked(data: bytes) -> bytes:
     """Return a compressed body, up to a byte more than the most that is accepted."""
     try:
@@ -290,6 +273,10 @@ def refusal(answer: Answer, server: Address) -> DtrainError:
     text = f"{message} {step}".strip() if hint and hint not in message else message
     if answer.status == 401:
         return LoginError(f"{server.url} accepts no token of this machine, or it has expired. To log in: dtrain login")
+    if answer.status == 407 and (proxy := proxy_of(server)) is not None:
+        return refused_by_proxy(server, proxy, "407 Proxy Authentication Required")
+    if answer.status == 400 and not message and not server.is_https:
+        return ServerError(f"{server.url} refused the request (status 400). If it serves HTTPS, use: {other(server)}")
     if answer.status in _LATER:
         return AwayError(text or f"{server.url} is not available (status {answer.status}).")
     if answer.status == 404 and not code:
