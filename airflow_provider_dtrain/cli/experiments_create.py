@@ -191,10 +191,12 @@ def _trigger(dag_id: str, conf: dict[str, Any]) -> str:
 def _follow(store: Store, dag_id: str, run_id: str) -> int:
     """Print changes until the DAG run has ended, and return the exit code."""
     note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
+    shown = ""
     for state, view in _changes(store, dag_id, run_id):
         last = state, view
-        if view is not None:
-            note(f"{time.strftime('%H:%M:%S')}  {_line(view)}{_progress(store, view)}")
+        if view is not None and (line := f"{_line(view)}{_progress(store, view)}") != shown:
+            note(f"{time.strftime('%H:%M:%S')}  {line}")
+            shown = line
     state, view = last
     if view is None:
         note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")

@@ -24,8 +24,8 @@ from airflow_provider_dtrain.client.decoding import record
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.session import Session, server_url
-from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.client.submission import create, experiment_of, fork, run_state
+from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
+from airflow_provider_dtrain.client.submission import cause, create, experiment_of, fork, run_state
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, TrialKilledError, UserError
 from airflow_provider_dtrain.terminal.output import NotNowError
 from airflow_provider_dtrain.terminal.ranks import CommandResult, Stacks
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     import pandas
 
 POLL_S = 2.0
-#: Most rows of a list.
-ROWS_MOST = 1000
 
 
 class Client:
@@ -211,13 +209,22 @@ class Experiment:
         end = None if timeout_s is None else time.monotonic() + timeout_s
         while (state := self._client.patience.of(lambda: self.state)) not in _ENDS:
             if end is not None and time.monotonic() >= end:
-                raise TimeoutError(f"Experiment {self} has not ended within {timeout_s:g} s: {state}.")
+                raise TimeoutError(f"{self._words} has not ended within {timeout_s:g} s: {state}.")
             time.sleep(poll_s)
         if state == "killed":
-            raise TrialKilledError(f"A user killed experiment {self}.")
+            raise TrialKilledError(f"{self._words} was killed by a user.")
         if state in _FAILURES:
-            raise UserError(f"Experiment {self} ended {state}. For the cause, see the log of DAG run {self.dag_run}.")
+            raise UserError(f"{self._words} ended {state}. {self._cause()}")
         return self
+
+    @property
+    def _words(self) -> str:
+        return f"Experiment {self._id}" if self._id is not None else f"The experiment of DAG run {self.dag_run}"
+
+    def _cause(self) -> str:
+        if self._id is None:
+            return f"For the cause, see the log of DAG run {self.dag_run}."
+        return self._client.patience.of(lambda: cause(self._client.source, self.id, self.dag_run))
 
     @property
     def trials(self) -> Trials:
@@ -226,14 +233,21 @@ class Experiment:
 
     @property
     def best(self) -> Trial:
-        """Its best trial so far.
+        """Its best trial so far, or its only one.
 
-        :raises NotFoundError: none has reported the metric
+        :raises NotFoundError: none has reported the metric, or there is no metric to compare several
         """
-        found = self.describe().best_trial
-        if found is None:
-            raise NotFoundError(f"Experiment {self.id} has no best trial yet.")
-        return Trial(self._client, found)
+        view = self.describe()
+        if view.best_trial is not None:
+            return Trial(self._client, view.best_trial)
+        if view.metric is not None:
+            raise NotFoundError(f"Experiment {self.id} has no best trial yet: none has reported {view.metric!r}.")
+        found = self.trials.list(limit=2)
+        if len(found) == 1:
+            return Trial(self._client, found[0].trial)
+        raise NotFoundError(
+            f"Experiment {self.id} has no best trial: without searcher.metric in its configuration, trials are not compared."
+        )
 
     def pause(self) -> None:
         """Let its trials save checkpoints and release their slots."""

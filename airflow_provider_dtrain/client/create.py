@@ -11,9 +11,10 @@ from airflow_provider_dtrain.client import submission
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start
+from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
 from airflow_provider_dtrain.errors import ConfigError, Problem
-from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, note, show_one
+from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, is_table, note, show_one
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
 DAG = "dtrain_experiment"
@@ -64,20 +65,35 @@ def _text(path: str) -> str:
 
 def _show(args: Namespace, session: Session, started: Start) -> int:
     row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run}
-    show_one(args, row, with_empty=False)
     if not args.follow:
+        show_one(args, row, with_empty=False)
         hint("airflow dtrain experiments list")
         return 0
-    return _follow(session, started)
+    if is_table(args):
+        show_one(args, row, with_empty=False)
+    state, view = _followed(session, started)
+    if not is_table(args):
+        facts = ("experiment", "state", "trials", "metric", "best", "best_trial")
+        # Names as those of airflow dtrain.
+        found = {name: getattr(view, name, None) for name in facts}
+        show_one(args, {**row, "experiment_id": found.pop("experiment"), **found})
+    return _end(session, started, state, view)
 
 
-def _follow(session: Session, started: Start) -> int:
+def _followed(session: Session, started: Start) -> tuple[str, ExperimentLine | None]:
+    """Print changes until the DAG run has ended, and return its state and its experiment."""
     note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
     last: tuple[str, ExperimentLine | None] = ("", None)
+    shown = ""
     for last in submission.changes(session, started, patience=Patience(session, note)):
-        if last[1] is not None:
-            note(f"{time.strftime('%H:%M:%S')}  {_line(last[1])}")
-    state, view = last
+        # More of an experiment changes than the line shows.
+        if last[1] is not None and (line := _line(last[1])) != shown:
+            note(f"{time.strftime('%H:%M:%S')}  {line}")
+            shown = line
+    return last
+
+
+def _end(session: Session, started: Start, state: str, view: ExperimentLine | None) -> int:
     if view is None:
         where = f"{started.dag}.experiment.plan"
         note(f"DAG run {started.dag_run} ended {state} before its plan. For the cause, see the log of {where}.")
@@ -86,7 +102,8 @@ def _follow(session: Session, started: Start) -> int:
         note(f"Experiment {view.experiment} succeeded.")
         hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
         return 0
-    note(f"Experiment {view.experiment} failed.")
+    found = Patience(session, note).of(lambda: cause(ServerSource(session), view.experiment, started.dag_run))
+    note(f"Experiment {view.experiment} failed. {found}")
     hint(f"airflow dtrain trials list --experiment {view.experiment}")
     return FAILURE
 

@@ -21,6 +21,9 @@ from airflow_provider_dtrain.terminal.records import (
     TrialLine,
 )
 
+#: Most rows of a list.
+ROWS_MOST = 1000
+
 
 class ServerSource:
     """Records from a server.

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
@@ -147,6 +147,16 @@ def run_state(session: Session, dag: str, dag_run: str) -> str:
 def experiment_of(source: ServerSource, dag: str, dag_run: str) -> ExperimentLine | None:
     """Return the experiment of a DAG run, None until it is planned."""
     return next((one for one in source.experiments_of(dag_run) if (one.dag, one.dag_run) == (dag, dag_run)), None)
+
+
+def cause(source: ServerSource, experiment_id: int, dag_run: str) -> str:
+    """Return why an experiment failed in a sentence."""
+    found = source.trials(experiment=experiment_id, state="errored", tags=(), limit=ROWS_MOST)
+    # The latest trial is first.
+    first = next((one for one in reversed(found) if one.summary), None)
+    if first is None:
+        return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
+    return f"Trial {first.trial}: {first.summary}"
 
 
 def changes(

@@ -213,6 +213,56 @@ def test_a_followed_experiment_ends_with_the_exit_code_of_its_dag_run(server, tr
         assert f"ended {state} before its plan" in capsys.readouterr().err
 
 
+@pytest.fixture
+def followed(server, search, triggered, project, monkeypatch, capsys):
+    """Follow an experiment with a trial until its DAG run has a state, and return exit code, JSON and messages."""
+    monkeypatch.setattr("airflow_provider_dtrain.client.submission.POLL_S", 0.01)
+    found = Search(search.store, name="mine", dag="dtrain_experiment", run="manual__1")
+    found.plan(metric="loss")
+
+    def follow(run_state: str, *, failure: dict | None = None) -> tuple[int, dict, list[str]]:
+        ticket = found.start(0, slots=1)
+        found.validate(ticket, loss=0.5)
+        found.end(ticket, **({"state": "errored", "failure": failure} if failure else {}))
+        server.run_state = run_state
+        code = main(["experiments", "create", str(project / "mine.yaml"), "--follow", "-o", "json"])
+        shown = capsys.readouterr()
+        return code, json.loads(shown.out), shown.err.splitlines()
+
+    return follow
+
+
+def test_a_followed_experiment_prints_its_result_as_json(followed):
+    code, row, messages = followed("success")
+    assert code == 0
+    assert (row["name"], row["dag_run"], row["state"], row["trials"]) == ("mine", "manual__1", "running", {"completed": 1})
+    assert row["experiment_id"] > 1
+    assert messages[-1] == f"Experiment {row['experiment_id']} succeeded."
+
+
+def test_a_followed_experiment_that_fails_names_the_cause(followed):
+    code, row, messages = followed("failed", failure={"kind": "user", "error": "E", "message": "rank 0: my mistake"})
+    assert code == 1
+    assert messages[-1] == f"Experiment {row['experiment_id']} failed. Trial 2: rank 0: my mistake"
+
+
+def test_a_change_that_the_line_does_not_show_prints_no_line(server, search, triggered, project, monkeypatch, capsys):
+    found = Search(search.store, name="mine", dag="dtrain_experiment", run="manual__1")
+    number = found.plan().experiment_id
+    tags = iter(["a", "b", "c"])
+
+    def state() -> str:
+        if (tag := next(tags, None)) is None:
+            return "success"
+        search.store.labels.set("experiment", number, tags=[tag], by="ann")
+        return "running"
+
+    monkeypatch.setattr("airflow_provider_dtrain.client.submission.POLL_S", 0.01)
+    server.run_state = state
+    assert main(["experiments", "create", str(project / "mine.yaml"), "--follow"]) == 0
+    assert capsys.readouterr().err.count("planned") == 1
+
+
 @pytest.mark.parametrize(
     ("words", "check"),
     [

@@ -66,9 +66,21 @@ def test_an_experiment_is_waited_for_and_named_by_its_dag_run(client, server, se
     with pytest.raises(TimeoutError, match="running"):
         started.wait(0)
     for ticket in list(search.store.trials.list()):
-        search.end(ticket, state="errored")
-    with pytest.raises(UserError, match=r"errored|failed"):
+        search.end(ticket, state="errored", failure={"kind": "user", "error": "E", "message": "my mistake"})
+    with pytest.raises(UserError, match=r"Experiment 1 ended errored\. Trial 1: my mistake"):
         started.wait(10, poll_s=0.01)
+
+
+def test_the_only_trial_of_an_experiment_without_a_metric_is_its_best(client, store):
+    alone = Search(store, name="alone", run="alone")
+    number = alone.plan(method="single", metric=None, rungs={}, max_trials=2).experiment_id
+    with pytest.raises(NotFoundError, match=r"no best trial: without searcher\.metric"):
+        _ = client.experiments.get(number).best
+    trial = alone.start(0, slots=1).trial_id
+    assert client.experiments.get(number).best.id == trial
+    alone.start(1, slots=1)
+    with pytest.raises(NotFoundError, match=r"without searcher\.metric"):
+        _ = client.experiments.get(number).best
 
 
 def test_an_experiment_that_is_not_planned_yet_has_no_id(client, server):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 import uvicorn
@@ -22,8 +23,8 @@ class HttpApi:
 
     def __init__(self, api: Api) -> None:
         outer = FastAPI()
-        #: State that Airflow's own API reports for every DAG run.
-        self.run_state = "running"
+        #: State that Airflow's own API reports for every DAG run, or a function that returns it.
+        self.run_state: str | Callable[[], str] = "running"
         outer.get("/api/v2/dags/{dag}/dagRuns/{run}")(self._dag_run)
         outer.mount(PREFIX, api.client.app)
         # As Airflow's server has it.
@@ -33,7 +34,8 @@ class HttpApi:
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 
     def _dag_run(self, dag: str, run: str) -> dict[str, str]:
-        return {"dag_id": dag, "dag_run_id": run, "state": self.run_state}
+        state = self.run_state if isinstance(self.run_state, str) else self.run_state()
+        return {"dag_id": dag, "dag_run_id": run, "state": state}
 
     def __enter__(self) -> HttpApi:
         self._thread.start()
