@@ -19,6 +19,8 @@ from airflow_provider_dtrain.terminal.ranks import CommandResult, Stacks, show_c
 
 #: Pauses between two polls: the first one, and the longest.
 FIRST_S, LONGEST_S = 0.3, 2.0
+#: After this time without a start, a message says what it waits for.
+QUIET_S = 30.0
 #: A follower polls each second. After this time, a run of the DAG is requested instead.
 FOLLOWER_S = 15.0
 
@@ -79,8 +81,12 @@ class Operations:
 
     def _finish(self, begun: Mapping[str, Any], put: Callable[[bytes], object] | None) -> dict[str, Any]:
         offset, pause_s = 0, FIRST_S
+        quiet_until: float | None = self.clock() + QUIET_S
         while True:
             found = self._poll(begun)
+            if found["state"] == "waiting" and quiet_until is not None and self.clock() >= quiet_until:
+                self.tell(f"Run {found['dag_run']} has not begun. Check that Airflow's scheduler runs; Ctrl-C ends this.")
+                quiet_until = None
             before = offset
             while offset < found["size_bytes"]:
                 data = self._content(begun, offset)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 
+from airflow_provider_dtrain.api.starting import DagState
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.main import main
@@ -222,6 +223,63 @@ def test_without_follower_and_dag_the_answer_gives_the_command(search):
         assert (status, code) == (409, "conflict")
         assert "airflow dtrain init" in message
         assert message.endswith(f"airflow dtrain {command}")
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("state", "step"),
+    [
+        (DagState(exists=False), "airflow dtrain init"),
+        (DagState(exists=True, is_paused=True), "airflow dags unpause dtrain_operations"),
+        (DagState(exists=True, is_broken=True), "has import errors"),
+    ],
+    ids=["missing", "paused", "broken"],
+)
+def test_a_dag_that_cannot_run_is_named_with_the_next_step_and_the_command(search, monkeypatch, state, step):
+    search.submit(0, slots=2)
+    monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
+    api = Api(search.store, operations=state)
+    for kind, body, command in (
+        ("exec", {"trial_id": 1, "rank": 2, "argv": ["ls", "a b"]}, "trials exec 1 --rank 2 --timeout 60 -- ls 'a b'"),
+        ("outputs", {"trial_id": 1, "list_only": True}, "trials outputs 1"),
+        ("checkpoint", {"trial_id": 1, "checkpoint_id": 3}, "trials checkpoints 1"),
+        ("doctor", {}, "doctor"),
+    ):
+        message = api.refusal("POST", f"/operations/{kind}", json=body)[2]
+        assert step in message
+        assert message.endswith(f"\nOr on the machine of Airflow: airflow dtrain {command}")
+
+
+@on_sqlite
+def test_a_dag_run_that_airflow_refuses_is_answered_with_the_command(search, monkeypatch):
+    def refuse(conf: dict, user: str, dag_id: str) -> str:
+        raise ConflictError(f"The DAG {dag_id} has not the parameters of the one that the provider writes.")
+
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", refuse)
+    status, code, message = api_of(search.store).refusal("POST", "/operations/doctor", json={})
+    assert (status, code) == (409, "conflict")
+    assert message.startswith("The DAG dtrain_operations has not the parameters")
+    assert message.endswith("Or on the machine of Airflow: airflow dtrain doctor")
+
+
+@on_sqlite
+def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(server, store, monkeypatch, capsys):
+    routes = "airflow_provider_dtrain.api.routes.operations"
+    monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
+    monkeypatch.setattr(f"{routes}.run_state", lambda dag_id, run: "queued")
+    monkeypatch.setattr("airflow_provider_dtrain.client.operations.QUIET_S", 0.0)
+    access = server.api.access
+
+    def pause(_: float) -> None:
+        monkeypatch.setattr(f"{routes}.RUN_CHECK", timedelta(seconds=-1))
+        access.operations_dag = DagState(exists=True, is_paused=True)
+
+    operations = Operations(Client().session, Patience(Client().session, print), tell=print, sleep=pause)
+    with pytest.raises(UserError) as caught:
+        operations.run("doctor", {})
+    assert capsys.readouterr().out.count("Run run-9 has not begun. Check that Airflow's scheduler runs") == 1
+    assert "airflow dags unpause dtrain_operations" in str(caught.value)
+    assert str(caught.value).endswith("Or on the machine of Airflow: airflow dtrain doctor")
 
 
 @on_sqlite

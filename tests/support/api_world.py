@@ -24,7 +24,7 @@ class GivenAccess(Access):
 
     :param readable: DAGs that the user may read; None = all
     :param editable: DAGs whose runs the user may edit; None = all that they may read
-    :param operations: Airflow knows the DAG that reaches hosts
+    :param operations: Airflow knows the DAG that reaches hosts, or its state
     :param dag_file: file of the DAG that starts experiments; None = Airflow knows none
     """
 
@@ -39,13 +39,13 @@ class GivenAccess(Access):
         dag: bool = True,
         dag_file: str | None = None,
         logs: bool = True,
-        operations: bool = False,
+        operations: bool | DagState = False,
     ) -> None:
         super().__init__(SimpleNamespace(get_name=lambda: name))
         self.given, self.edits, self.trigger, self.logs = readable, editable, trigger, logs
         self.may_change_hosts = hosts
         self.starter = DagState(exists=dag, file=dag_file)
-        self.operations_dag = DagState(exists=operations)
+        self.operations_dag = operations if isinstance(operations, DagState) else DagState(exists=operations)
         self.starting = starting(self.starter, may_trigger=trigger)
 
     def _readable(self, dag_ids: Collection[str]) -> frozenset[str]:

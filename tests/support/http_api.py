@@ -22,6 +22,7 @@ class HttpApi:
     """
 
     def __init__(self, api: Api) -> None:
+        self.api = api
         outer = FastAPI()
         #: State that Airflow's own API reports for every DAG run, or a function that returns it.
         self.run_state: str | Callable[[], str] = "running"

@@ -45,10 +45,7 @@ def log(call: CallDep, body: models.LogRequest) -> models.Operation:
     trial = _trial(call, body.trial_id)
     call.access.require_logs(trial.key.dag_id)
     given = body.model_dump(exclude={"trial_id", "through"})
-    words = f"trials logs {body.trial_id} --rank {body.rank} --from {body.start}"
-    words += f" --attempt {body.attempt}" if body.attempt is not None else ""
-    words += f" --to {body.end}" if body.end is not None else ""
-    return _requested(call, OperationKind.LOG, trial, given, words, through=body.through)
+    return _requested(call, OperationKind.LOG, trial, given, through=body.through)
 
 
 @router.post("/stacks", status_code=201, **guarded(Rule.READ_LOGS))
@@ -56,8 +53,7 @@ def stacks(call: CallDep, body: models.StacksRequest) -> models.Operation:
     """Request the Python stacks of running ranks."""
     trial = _trial(call, body.trial_id)
     call.access.require_logs(trial.key.dag_id)
-    words = f"trials stack {body.trial_id}" + (f" --rank {body.rank}" if body.rank is not None else "")
-    return _requested(call, OperationKind.STACKS, trial, {"rank": body.rank}, words, through=body.through)
+    return _requested(call, OperationKind.STACKS, trial, {"rank": body.rank}, through=body.through)
 
 
 @router.post("/exec", status_code=201, **guarded(Rule.EXEC))
@@ -71,26 +67,21 @@ def run_command(call: CallDep, body: models.ExecRequest) -> models.Operation:
     if not call.hook.settings.allow_exec:
         words = "Commands in the environment of ranks are off."
         raise ApiError(409, "conflict", words, "To allow them, set [dtrain] allow_exec = True.")
-    given = body.model_dump(exclude={"trial_id"})
-    words = f"trials exec {body.trial_id} --rank {body.rank} --timeout {body.timeout_s} -- {command[:500]}"
-    return _requested(call, OperationKind.EXEC, trial, given, words)
+    return _requested(call, OperationKind.EXEC, trial, body.model_dump(exclude={"trial_id"}))
 
 
 @router.post("/outputs", status_code=201, **guarded(Rule.FETCH))
 def outputs(call: CallDep, body: models.OutputsRequest) -> models.Operation:
     """Request the files that a plain script wrote. The content is a tar archive of them."""
     trial = _trial(call, body.trial_id)
-    verb = "outputs" if body.list_only else "download"
-    given = body.model_dump(exclude={"trial_id"})
-    return _requested(call, OperationKind.OUTPUTS, trial, given, f"trials {verb} {body.trial_id}")
+    return _requested(call, OperationKind.OUTPUTS, trial, body.model_dump(exclude={"trial_id"}))
 
 
 @router.post("/checkpoint", status_code=201, **guarded(Rule.FETCH))
 def checkpoint(call: CallDep, body: models.CheckpointRequest) -> models.Operation:
     """Request a checkpoint from its host. The content is a tar archive of one folder."""
     trial = _trial(call, body.trial_id)
-    given = body.model_dump(exclude={"trial_id"})
-    return _requested(call, OperationKind.CHECKPOINT, trial, given, f"trials checkpoints {body.trial_id}")
+    return _requested(call, OperationKind.CHECKPOINT, trial, body.model_dump(exclude={"trial_id"}))
 
 
 @router.post("/probe", status_code=201, **guarded(Rule.CHANGE_HOSTS))
@@ -100,14 +91,14 @@ def probe(call: CallDep, body: models.ProbeRequest) -> models.Operation:
     call.log_action("host_probe", None, hosts=body.hosts)
     for name in body.hosts:
         call.store.hosts.get(name)
-    return _requested(call, OperationKind.PROBE, None, body.model_dump(), f"hosts probe {' '.join(body.hosts)}".strip())
+    return _requested(call, OperationKind.PROBE, None, body.model_dump())
 
 
 @router.post("/doctor", status_code=201, **guarded(Rule.CHANGE_HOSTS))
 def doctor(call: CallDep, body: models.DoctorRequest) -> models.Operation:
     """Request the checks of all hosts, which change nothing."""
     call.access.require_hosts()
-    return _requested(call, OperationKind.DOCTOR, None, body.model_dump(), "doctor")
+    return _requested(call, OperationKind.DOCTOR, None, body.model_dump())
 
 
 @router.get("/{operation_id}", **guarded(Rule.READ))
@@ -172,23 +163,22 @@ def _requested(
     kind: OperationKind,
     trial: TrialView | None,
     arguments: Mapping[str, Any],
-    command: str,
     *,
     through: Through | None = None,
 ) -> models.Operation:
     """Store a request, and trigger the DAG unless a follower executes it.
 
-    :param command: what executes it on the machine of Airflow, without ``airflow dtrain``
     :param through: the process that must execute it; None = the follower if there is one
     :raises ApiError: there is neither a follower nor a usable DAG; it names the command
     """
     if through is None and kind in FOLLOWER_KINDS and trial is not None and _has_follower(call, trial):
         through = Through.FOLLOWER
     through = through or Through.DAG
+    trial_id = None if trial is None else trial.trial_id
+    instead = in_place_of(kind, trial_id, arguments)
     if through is Through.DAG and (hint := unusable(call.access.operations_dag, OPERATIONS_DAG_ID)):
         words = f"This needs a connection to hosts, which the API server does not open. {hint}"
-        raise ApiError(409, "conflict", f"{words}\nOr on the machine of Airflow: airflow dtrain {command}")
-    trial_id = None if trial is None else trial.trial_id
+        raise ApiError(409, "conflict", f"{words}\n{instead}")
     by = call.access.name
     operation_id = call.store.operations.request(kind, trial_id, arguments, by=by, through=through)
     if through is Through.DAG:
@@ -196,9 +186,29 @@ def _requested(
             run = trigger({"operation": operation_id}, by, OPERATIONS_DAG_ID)
         except DtrainError as error:
             call.store.operations.failed(operation_id, str(error))
-            raise
+            raise ApiError(409, "conflict", f"{error}\n{instead}") from error
         call.store.operations.started(operation_id, run)
     return _answer(call.store.operations.get(operation_id))
+
+
+def in_place_of(kind: OperationKind, trial_id: int | None, arguments: Mapping[str, Any]) -> str:
+    """Return a sentence with the command that does the same on the machine of Airflow."""
+    words = {
+        OperationKind.LOG: f"trials logs {trial_id}",
+        OperationKind.STACKS: f"trials stack {trial_id}",
+        OperationKind.EXEC: f"trials exec {trial_id}",
+        OperationKind.OUTPUTS: f"trials {'outputs' if arguments.get('list_only') else 'download'} {trial_id}",
+        OperationKind.CHECKPOINT: f"trials checkpoints {trial_id}",
+        OperationKind.PROBE: f"hosts probe {' '.join(arguments.get('hosts') or ())}".strip(),
+        OperationKind.DOCTOR: "doctor",
+    }[kind]
+    names = {"rank": "rank", "start": "from", "attempt": "attempt", "end": "to", "timeout_s": "timeout"}
+    for name, option in names.items() if kind is not OperationKind.CHECKPOINT else ():
+        if arguments.get(name) is not None:
+            words += f" --{option} {arguments[name]}"
+    if kind is OperationKind.EXEC:
+        words += f" -- {shlex.join(arguments['argv'])[:500]}"
+    return f"Or on the machine of Airflow: airflow dtrain {words}"
 
 
 def _has_follower(call: Call, trial: TrialView) -> bool:
@@ -211,11 +221,16 @@ def _is_late(call: Call, found: Operation) -> bool:
 
 
 def _check_run(call: Call, found: Operation) -> None:
-    """End an operation whose DAG run has ended without taking it."""
+    """End an operation that its DAG run does not take: the run has ended, or its DAG cannot run any longer."""
     state = run_state(OPERATIONS_DAG_ID, found.dag_run or "")
     if state in (None, "failed", "success"):
-        words = f"run {found.dag_run} of the DAG {OPERATIONS_DAG_ID} ended without executing it ({state}). See its log"
-        call.store.operations.failed(found.operation_id, words)
+        words = f"run {found.dag_run} of the DAG {OPERATIONS_DAG_ID} ended without executing it ({state}). See its log."
+    elif hint := unusable(call.access.operations_dag, OPERATIONS_DAG_ID):
+        words = f"run {found.dag_run} has not executed it. {hint}"
+    else:
+        return
+    instead = in_place_of(found.kind, found.trial_id, found.arguments)
+    call.store.operations.failed(found.operation_id, f"{words}\n{instead}")
 
 
 def _answer(found: Operation) -> models.Operation:
