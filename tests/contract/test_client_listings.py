@@ -22,7 +22,6 @@ from tests.support.search_world import Search
 from tests.support.slow_proxy import SlowProxy
 
 pytestmark = pytest.mark.airflow
-SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 #: Arguments of a command -> the function that ``airflow dtrain`` runs for it.
 COMMANDS = {
@@ -61,7 +60,6 @@ def server(api: Api, tmp_path, monkeypatch) -> Iterator[str]:
         yield found.url
 
 
-@SQLITE
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_each_command_prints_what_airflow_dtrain_prints(server, search, capsys, form):
     for words, show in COMMANDS.items():
@@ -73,7 +71,6 @@ def test_each_command_prints_what_airflow_dtrain_prints(server, search, capsys, 
         assert remote.strip() or "checkpoints" in words
 
 
-@SQLITE
 def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     key = TrialKey(dag_id="secret", run_id="r", task_id="train")
@@ -94,7 +91,6 @@ def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, 
             assert "There is no trial" in capsys.readouterr().err
 
 
-@SQLITE
 def test_metrics_come_in_pages(server, search, capsys, monkeypatch):
     from airflow_provider_dtrain.api.routes import listings
 
@@ -105,7 +101,6 @@ def test_metrics_come_in_pages(server, search, capsys, monkeypatch):
     assert [row["loss"] for row in json.loads(capsys.readouterr().out)] == [0.5, 0.25]
 
 
-@SQLITE
 def test_a_message_names_the_command_of_this_program(server, capsys):
     assert main(["trials", "describe", "99", "--server", server]) == 1
     assert capsys.readouterr().err == "There is no trial 99. See: dtrain trials list\n"
@@ -117,7 +112,6 @@ def test_the_records_of_both_programs_have_the_same_arguments():
     assert (args.experiment, args.tag, args.limit, args.state, args.output) == (7, ["a"], 50, None, "plain")
 
 
-@SQLITE
 def test_views_show_a_trial_an_experiment_and_the_queue_until_they_end(server, search, capsys, monkeypatch):
     for ticket in search.store.trials.list():
         if ticket.state == "running":
@@ -134,7 +128,6 @@ def test_views_show_a_trial_an_experiment_and_the_queue_until_they_end(server, s
         assert capsys.readouterr().out.split()[0] in {"0", "1", "Experiment"}
 
 
-@SQLITE
 def test_a_view_needs_little_of_a_slow_line(server, search, monkeypatch, capsys):
     (ticket,) = (one for one in search.store.trials.list() if one.trial_id == 1)
 
@@ -166,7 +159,6 @@ def _interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
 
-@SQLITE
 def test_weight_and_cap_of_an_experiment_are_set_from_any_machine(server, search, capsys, monkeypatch):
     monkeypatch.setenv("DTRAIN_TOKEN", "given")
     monkeypatch.setenv("DTRAIN_SERVER", server)

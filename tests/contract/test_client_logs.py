@@ -21,7 +21,7 @@ from tests.support.cutting_proxy import CuttingProxy
 from tests.support.http_api import HttpApi
 from tests.support.search_world import Search
 
-pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+pytestmark = pytest.mark.airflow
 TAIL = 64 << 10
 
 

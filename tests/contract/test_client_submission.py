@@ -24,7 +24,7 @@ from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
 from tests.support.search_world import Search
 
-pytestmark = [pytest.mark.airflow, pytest.mark.parametrize("url", ["sqlite"], indirect=True)]
+pytestmark = pytest.mark.airflow
 CONFIG = "name: mine\nmodel_dir: code\nentrypoint: python train.py\nresources: {pool: gpus, slots_per_trial: 1}\n"
 
 
@@ -133,7 +133,7 @@ def test_a_server_reads_no_large_request_in_json_whatever_the_client_says(server
     assert api.logged == []
 
 
-def test_an_archive_is_checked_without_its_content_in_memory(url):
+def test_an_archive_is_checked_without_its_content_in_memory():
     packed = gzip.compress(tarred(("data", bytes(90 << 20))), 1)
     tracemalloc.start()
     try:
@@ -179,12 +179,12 @@ def tarred(*members: tuple[str, bytes | str]) -> bytes:
     ],
     ids=["empty", "text", "no-tar", "cut", "up", "root", "link", "deep-link", "absolute-link", "bomb", "more", "two"],
 )
-def test_an_archive_that_no_host_would_unpack_is_refused(url, content):
+def test_an_archive_that_no_host_would_unpack_is_refused(content):
     with pytest.raises(PayloadError):
         digest_of(content)
 
 
-def test_packed_code_is_accepted_with_its_links(url, project):
+def test_packed_code_is_accepted_with_its_links(project):
     (project / "code" / "sub").mkdir()
     (project / "code" / "sub" / "link").symlink_to("../train.py")
     payload = pack(project / "code")

@@ -83,7 +83,6 @@ def test_users_have_few_operations_at_one_time(store):
         requested(store, by="bob")
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_an_operation_fails_when_its_process_is_silent_and_ends_when_its_reader_has_gone(store, monkeypatch):
     moment = store.db.now()
     monkeypatch.setattr(store.db, "clock", lambda: moment)
@@ -105,7 +104,6 @@ def test_an_operation_fails_when_its_process_is_silent_and_ends_when_its_reader_
         store.operations.get(number)
 
 
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 def test_content_waits_in_the_store_for_a_slow_reader_and_ends_with_it(store, monkeypatch):
     monkeypatch.setattr("airflow_provider_dtrain.engine.operations.serving.WINDOW_BYTES", 2 * PIECE_BYTES)
     number = requested(store)
@@ -156,10 +154,8 @@ def server(store, tmp_path, monkeypatch) -> Iterator[HttpApi]:
         yield found
 
 
-on_sqlite = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 
 
-@on_sqlite
 def test_a_run_of_the_dag_executes_what_a_user_requests(server, store, search, executed, capsys):
     assert main(["doctor", "-o", "plain"]) == 1
     shown = capsys.readouterr()
@@ -175,7 +171,6 @@ def test_a_run_of_the_dag_executes_what_a_user_requests(server, store, search, e
         Client().trials.get(1).stacks()
 
 
-@on_sqlite
 def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, search, monkeypatch):
     search.submit(0, slots=2)
     content = bytes(range(256)) * 9000
@@ -197,7 +192,6 @@ def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, se
     assert pieces(store) == 0
 
 
-@on_sqlite
 def test_a_follower_executes_what_it_can_and_the_dag_the_rest(server, store, search, executed, monkeypatch, capsys):
     search.start(0, slots=2)
     with serving(api_of(store)._hook(), 1):
@@ -209,7 +203,6 @@ def test_a_follower_executes_what_it_can_and_the_dag_the_rest(server, store, sea
     assert [one["dag_id"] for one in executed] == ["dtrain_operations"]
 
 
-@on_sqlite
 def test_without_follower_and_dag_the_answer_gives_the_command(search):
     search.submit(0, slots=2)
     api = Api(search.store)
@@ -225,7 +218,6 @@ def test_without_follower_and_dag_the_answer_gives_the_command(search):
         assert message.endswith(f"airflow dtrain {command}")
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("state", "step"),
     [
@@ -250,7 +242,6 @@ def test_a_dag_that_cannot_run_is_named_with_the_next_step_and_the_command(searc
         assert message.endswith(f"\nOr on the machine of Airflow: airflow dtrain {command}")
 
 
-@on_sqlite
 def test_a_dag_run_that_airflow_refuses_is_answered_with_the_command(search, monkeypatch):
     def refuse(conf: dict, user: str, dag_id: str) -> str:
         raise ConflictError(f"The DAG {dag_id} has not the parameters of the one that the provider writes.")
@@ -262,7 +253,6 @@ def test_a_dag_run_that_airflow_refuses_is_answered_with_the_command(search, mon
     assert message.endswith("Or on the machine of Airflow: airflow dtrain doctor")
 
 
-@on_sqlite
 def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(server, store, monkeypatch, capsys):
     routes = "airflow_provider_dtrain.api.routes.operations"
     monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
@@ -282,7 +272,6 @@ def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(
     assert str(caught.value).endswith("Or on the machine of Airflow: airflow dtrain doctor")
 
 
-@on_sqlite
 def test_a_command_needs_the_option_and_both_rights_and_is_logged(search, executed, monkeypatch):
     search.submit(0, slots=2)
     body = {"trial_id": 1, "rank": 0, "argv": ["rm", "a b"], "timeout_s": 5}
@@ -301,7 +290,6 @@ def test_a_command_needs_the_option_and_both_rights_and_is_logged(search, execut
     assert len(executed) == 1
 
 
-@on_sqlite
 def test_the_process_that_runs_a_command_checks_the_option_and_the_limit(search):
     hook = api_of(search.store)._hook()
     with pytest.raises(UserError, match="are off. To allow them, set"):
@@ -311,7 +299,6 @@ def test_the_process_that_runs_a_command_checks_the_option_and_the_limit(search)
         exec_in_rank(hook, 1, 0, ["true"], 3601, by="ann")
 
 
-@on_sqlite
 def test_only_its_user_reads_an_operation_and_only_while_the_user_has_the_rights(search):
     search.submit(0, slots=2)
     store = search.store
@@ -324,7 +311,6 @@ def test_only_its_user_reads_an_operation_and_only_while_the_user_has_the_rights
     assert api_of(store).answer("DELETE", f"/operations/{number}").json()["error"] == "ann cancelled it"
 
 
-@on_sqlite
 def test_a_dag_run_that_ends_without_taking_its_operation_ends_it(search, monkeypatch):
     routes = "airflow_provider_dtrain.api.routes.operations"
     monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
