@@ -106,7 +106,7 @@ class Session:
                     return
                 headers = {name.lower(): value for name, value in response.getheaders()}
                 answer = Answer(status=response.status, headers=headers, body=response.read(1 << 16))
-            if is_last or answer.status != 401 or not self.renew():
+            if is_last or not _lacks_login(answer) or not self.renew():
                 raise refusal(answer, self.server)
 
     def get_bytes(self, path: str, /, **parameters: object) -> bytes:
@@ -154,7 +154,7 @@ class Session:
 
     def _checked(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
         answer = self.request(method, target, headers, body)
-        if answer.status == 401 and self.renew():
+        if _lacks_login(answer) and self.renew():
             answer = self.request(method, target, headers, body)
         if answer.status >= 300 and answer.status != 304:
             raise refusal(answer, self.server)
@@ -263,6 +263,11 @@ def _unpacked(data: bytes) -> bytes:
         raise ServerError("The answer is damaged. Try again, or check the proxies on the way to the server.") from None
 
 
+def _lacks_login(answer: Answer) -> bool:
+    """Return whether a token is missing, has expired, or was signed with a key that the server no longer has."""
+    return answer.status == 401 or (answer.status == 403 and b"Invalid JWT token" in answer.body)
+
+
 def refusal(answer: Answer, server: Address) -> DtrainError:
     """Return the error that an answer with a status of 300 or more stands for."""
     if 300 <= answer.status < 400:
@@ -271,7 +276,7 @@ def refusal(answer: Answer, server: Address) -> DtrainError:
     code, message, hint, problems = _detail(answer.body)
     step = f"See: {hint}" if hint.startswith("airflow ") else hint
     text = f"{message} {step}".strip() if hint and hint not in message else message
-    if answer.status == 401:
+    if _lacks_login(answer):
         return LoginError(f"{server.url} accepts no token of this machine, or it has expired. To log in: dtrain login")
     if answer.status == 407 and (proxy := proxy_of(server)) is not None:
         return refused_by_proxy(server, proxy, "407 Proxy Authentication Required")

@@ -28,7 +28,7 @@ from airflow_provider_dtrain.hosts.payload import pack
 from airflow_provider_dtrain.store.store import Store
 from testbed.api_server import ApiServer
 from testbed.roles import ROLES
-from testbed.stores import new_sqlite
+from testbed.stores import Server, new_sqlite, server_programs
 from tests.support.api_routes import CONFIG, SEARCH, SECRET, body, concrete, fill, matrix, prepare, refused
 from tests.support.search_world import Search
 
@@ -48,18 +48,35 @@ IN_ORDER = ("viewer", "user", "op", "admin")
 RUNS = "/api/v2/dags/dtrain_experiment/dagRuns"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     folder: Path = tmp_path_factory.mktemp("api-server")
-    url = new_sqlite(folder / "store" / "dtrain.db")
-    fill(url)
-    found = ApiServer(folder / "home", url)
-    prepare(found)
-    try:
+    with contextlib.ExitStack() as stack:
+        if request.param == "sqlite":
+            url = new_sqlite(folder / "store" / "dtrain.db")
+        else:
+            url = stack.enter_context(postgresql())
+        fill(url)
+        found = ApiServer(folder / "home", url)
+        prepare(found)
+        stack.callback(found.stop)
         found.start()
         yield found
+
+
+@contextlib.contextmanager
+def postgresql() -> Iterator[str]:
+    """Yield the URL of a migrated database of a PostgreSQL server of its own."""
+    programs = server_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL's server programs (initdb, pg_ctl) are not installed")
+    server = Server(programs)
+    server.start()
+    try:
+        with server.new_store() as url:
+            yield url
     finally:
-        found.stop()
+        server.stop()
 
 
 @pytest.fixture

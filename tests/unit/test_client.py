@@ -203,8 +203,13 @@ def test_an_expired_token_is_replaced_by_that_of_a_login_in_the_meantime(serve):
     assert server.tokens == ["Bearer old", "Bearer new"]
 
 
-def test_an_expired_token_without_another_one_says_what_to_do(serve, capsys):
-    server = serve(answers(401, {"detail": "expired"}))
+@pytest.mark.parametrize(
+    ("status", "detail"),
+    [(401, "expired"), (403, "Invalid JWT token"), (403, {"code": "forbidden", "message": "Invalid JWT token"})],
+    ids=["expired", "other-key", "other-key-of-dtrain"],
+)
+def test_an_expired_token_without_another_one_says_what_to_do(serve, capsys, status, detail):
+    server = serve(answers(status, {"detail": detail}))
     assert main(["trials", "list", "--server", server.url]) == 1
     assert capsys.readouterr().err.endswith("it has expired. To log in: dtrain login\n")
 
