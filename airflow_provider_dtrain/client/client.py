@@ -246,7 +246,7 @@ class Experiment:
         if len(found) == 1:
             return Trial(self._client, found[0].trial)
         raise NotFoundError(
-            f"Experiment {self.id} has no best trial: without searcher.metric in its configuration, trials are not compared."
+            f"Experiment {self.id} has no best trial: its configuration has no searcher.metric to compare trials."
         )
 
     def pause(self) -> None:

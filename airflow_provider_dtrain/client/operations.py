@@ -85,7 +85,9 @@ class Operations:
         while True:
             found = self._poll(begun)
             if found["state"] == "waiting" and quiet_until is not None and self.clock() >= quiet_until:
-                self.tell(f"Run {found['dag_run']} has not begun. Check that Airflow's scheduler runs; Ctrl-C ends this.")
+                self.tell(
+                    f"Run {found['dag_run']} has not begun. Check that Airflow's scheduler runs; Ctrl-C ends this."
+                )
                 quiet_until = None
             before = offset
             while offset < found["size_bytes"]:

@@ -235,7 +235,12 @@ def followed(server, search, triggered, project, monkeypatch, capsys):
 def test_a_followed_experiment_prints_its_result_as_json(followed):
     code, row, messages = followed("success")
     assert code == 0
-    assert (row["name"], row["dag_run"], row["state"], row["trials"]) == ("mine", "manual__1", "running", {"completed": 1})
+    assert (row["name"], row["dag_run"], row["state"], row["trials"]) == (
+        "mine",
+        "manual__1",
+        "running",
+        {"completed": 1},
+    )
     assert row["experiment_id"] > 1
     assert messages[-1] == f"Experiment {row['experiment_id']} succeeded."
 

@@ -154,8 +154,6 @@ def server(store, tmp_path, monkeypatch) -> Iterator[HttpApi]:
         yield found
 
 
-
-
 def test_a_run_of_the_dag_executes_what_a_user_requests(server, store, search, executed, capsys):
     assert main(["doctor", "-o", "plain"]) == 1
     shown = capsys.readouterr()

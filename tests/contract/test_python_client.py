@@ -74,12 +74,12 @@ def test_an_experiment_is_waited_for_and_named_by_its_dag_run(client, server, se
 def test_the_only_trial_of_an_experiment_without_a_metric_is_its_best(client, store):
     alone = Search(store, name="alone", run="alone")
     number = alone.plan(method="single", metric=None, rungs={}, max_trials=2).experiment_id
-    with pytest.raises(NotFoundError, match=r"no best trial: without searcher\.metric"):
+    with pytest.raises(NotFoundError, match=r"no best trial: its configuration has no searcher\.metric"):
         _ = client.experiments.get(number).best
     trial = alone.start(0, slots=1).trial_id
     assert client.experiments.get(number).best.id == trial
     alone.start(1, slots=1)
-    with pytest.raises(NotFoundError, match=r"without searcher\.metric"):
+    with pytest.raises(NotFoundError, match=r"has no searcher\.metric"):
         _ = client.experiments.get(number).best
 
 

@@ -1,4 +1,4 @@
-"""``dtrain`` over TLS and through proxies: each failure is one message with its cause and the setting that solves it."""
+"""``dtrain`` over TLS and through proxies: each failure is one message with its cause and what solves it."""
 
 from __future__ import annotations
 
