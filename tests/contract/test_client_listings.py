@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
 from tests.support.search_world import Search
 from tests.support.slow_proxy import SlowProxy
+from tests.support.telemetry import START_S, of_host
 
 pytestmark = pytest.mark.airflow
 
@@ -126,6 +128,36 @@ def test_views_show_a_trial_an_experiment_and_the_queue_until_they_end(server, s
     for words in ("queue list --watch", "experiments watch 1"):
         assert main([*words.split(), "--server", server]) in {0, 130}
         assert capsys.readouterr().out.split()[0] in {"0", "1", "Experiment"}
+
+
+def test_a_view_of_a_trial_has_sparklines_slots_and_the_use_of_gpus(server, search, monkeypatch, capsys):
+    (ticket,) = (one for one in search.store.trials.list() if one.trial_id == 1)
+    for loss in (4.0, 2.0, 1.0):
+        search.commit(ticket, {"kind": "report", "step": next(search.steps), "metrics": {"loss": loss}})
+    telemetry = of_host("a", START_S, 20, gpus=2)
+    assert search.store.telemetry.add(ticket.attempt_id, search.watches[ticket.attempt_id], [telemetry])
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.watch.time.sleep", _interrupt)
+    assert main(["trials", "watch", "1", "--server", server]) == 130
+    shown = capsys.readouterr().out
+    assert re.search(r"^slots +2 of gpus on a:0-1$", shown, re.M)
+    assert re.search(r"^training loss +█▃▁ +1$", shown, re.M)
+    assert re.search(r"^devices +a: GPUs 80 %, 81 %$", shown, re.M)
+
+
+def test_a_view_of_an_experiment_shows_rungs_as_they_happen(server, search, monkeypatch, capsys):
+    (ticket,) = (one for one in search.store.trials.list() if one.trial_id == 1)
+    views: list[str] = []
+
+    def sleep(_: float) -> None:
+        views.append(capsys.readouterr().out)
+        if len(views) == 3:
+            raise KeyboardInterrupt
+        search.ask(ticket, len(views) - 1, 0.5)
+
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.watch.time.sleep", sleep)
+    assert main(["experiments", "watch", "1", "--server", server]) == 130
+    rows = [next(line.split() for line in view.splitlines() if line.startswith("1 ")) for view in views]
+    assert [row[row.index("running") + 1] for row in rows] == ["-", "0", "1"]
 
 
 def test_a_view_needs_little_of_a_slow_line(server, search, monkeypatch, capsys):

@@ -257,8 +257,10 @@ def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(
     monkeypatch.setattr(f"{routes}.run_state", lambda dag_id, run: "queued")
     monkeypatch.setattr("airflow_provider_dtrain.client.operations.QUIET_S", 0.0)
     access = server.api.access
+    polls = iter(range(20))
 
     def pause(_: float) -> None:
+        assert next(polls, None) is not None, "the request does not end"
         monkeypatch.setattr(f"{routes}.RUN_CHECK", timedelta(seconds=-1))
         access.operations_dag = DagState(exists=True, is_paused=True)
 
