@@ -18,6 +18,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         403: "not allowed",
         404: "not found, or not readable",
         409: "not possible in this state",
+        413: "the body is too large",
         422: "not valid",
         503: "the store does not answer",
     }.items()

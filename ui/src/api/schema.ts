@@ -4088,6 +4088,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -4158,6 +4167,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4237,6 +4255,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4329,6 +4356,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -4403,6 +4439,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4491,6 +4536,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -4563,6 +4617,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4646,6 +4709,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4738,6 +4810,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -4809,6 +4890,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -4899,6 +4989,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -4968,6 +5067,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5048,6 +5156,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5144,6 +5261,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5219,6 +5345,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5305,6 +5440,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5381,6 +5525,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5450,6 +5603,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5537,6 +5699,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5606,6 +5777,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5692,6 +5872,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5761,6 +5950,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -5844,6 +6042,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5920,6 +6127,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -5989,6 +6205,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6074,6 +6299,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -6144,6 +6378,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6223,6 +6466,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6316,6 +6568,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -6390,6 +6651,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6479,6 +6749,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -6548,6 +6827,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6627,6 +6915,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6714,6 +7011,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -6783,6 +7089,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6863,6 +7178,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -6951,6 +7275,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7020,6 +7353,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7097,6 +7439,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7185,6 +7536,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7254,6 +7614,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7338,6 +7707,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7408,6 +7786,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7492,6 +7879,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7559,6 +7955,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7644,6 +8049,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7720,6 +8134,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7789,6 +8212,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7874,6 +8306,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -7945,6 +8386,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8030,6 +8480,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -8101,6 +8560,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8186,6 +8654,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -8257,6 +8734,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8342,6 +8828,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -8413,6 +8908,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8496,6 +9000,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -8565,6 +9078,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8642,6 +9164,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8729,6 +9260,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -8798,6 +9338,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -8885,6 +9434,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -8962,6 +9520,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9032,6 +9599,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9119,6 +9695,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9188,6 +9773,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9271,6 +9865,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9340,6 +9943,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9423,6 +10035,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9492,6 +10113,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9575,6 +10205,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9644,6 +10283,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9727,6 +10375,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9796,6 +10453,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9883,6 +10549,15 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorAnswer"];
                 };
             };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
             /** @description not valid */
             422: {
                 headers: {
@@ -9956,6 +10631,15 @@ export interface operations {
             };
             /** @description not possible in this state */
             409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
                 headers: {
                     [name: string]: unknown;
                 };
