@@ -16,6 +16,8 @@ _NOT_YET, _EXPIRED, _ITSELF, _HOST, _IP = 9, 10, 18, 62, 64
 _UNKNOWN = frozenset({_ITSELF, 19, 20, 21})
 #: Reasons of OpenSSL if the other side does not speak TLS.
 _PLAIN = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE"})
+#: Parts of reasons of OpenSSL that a later try does not change. An internal error of a server that restarts is none.
+_LASTING = ("PROTOCOL", "HANDSHAKE_FAILURE", "CERTIFICATE", "UNKNOWN_CA", "CIPHER")
 #: First bytes of a TLS alert, as http.client reads them in place of a status line.
 _ALERT = "\x15\x03"
 
@@ -34,10 +36,10 @@ def failure(server: Address, error: BaseException, ca: str | None) -> ServerErro
     proxy = proxy_of(server)
     if proxy is not None and (found := _of_proxy(server, proxy, error)) is not None:
         return found
-    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        if error.reason in _PLAIN:
-            words = f"{server.url} does not speak TLS. If it serves plain HTTP, use: {other(server)}"
-            return ServerError(words)
+    reason = (error.reason or "") if isinstance(error, ssl.SSLError) else ""
+    if reason in _PLAIN:
+        return ServerError(f"{server.url} does not speak TLS. If it serves plain HTTP, use: {other(server)}")
+    if any(part in reason for part in _LASTING):
         return ServerError(f"No TLS connection to {server.url} is possible: {_reason(error)}.")
     if isinstance(error, http.client.BadStatusLine) and str(error).lstrip("'\"").startswith((_ALERT, "\\x15\\x03")):
         return ServerError(f"{server.url} speaks TLS. Use: {other(server)}")

@@ -151,11 +151,14 @@ def _relay(source: socket.socket, target: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def serving(certificate: Path | None = None, *, leads_to: int | None = None) -> Iterator[ThreadingHTTPServer]:
+def serving(
+    certificate: Path | None = None, *, leads_to: int | None = None, clients: Path | None = None
+) -> Iterator[ThreadingHTTPServer]:
     """Serve on a free port of this machine.
 
     :param certificate: with its key; None = plain HTTP
     :param leads_to: port to which it leads as a proxy
+    :param clients: authority whose certificates clients must have
     """
     server = ThreadingHTTPServer(("127.0.0.1", 0), Empty if leads_to is None else Tunnel)
     server.seen, server.proxy_tokens = [], []  # type: ignore[attr-defined]
@@ -163,6 +166,10 @@ def serving(certificate: Path | None = None, *, leads_to: int | None = None) -> 
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
+        if clients is not None:
+            context.load_verify_locations(clients)
+            # With TLS 1.3, clients learn of it only with the first answer.
+            context.verify_mode, context.maximum_version = ssl.CERT_REQUIRED, ssl.TLSVersion.TLSv1_2
         server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from datetime import timedelta
 
 import pytest
@@ -113,6 +115,30 @@ def test_a_file_of_certificates_that_is_none_is_named_with_its_setting(tmp_path,
     monkeypatch.setenv("DTRAIN_CA", str(file))
     assert listed("https://127.0.0.1:1") == 2
     assert f"The certificates in {file} (DTRAIN_CA) cannot be read: " in capsys.readouterr().err
+
+
+def test_a_handshake_that_a_server_refuses_is_not_repeated(authority):
+    with serving(authority.certificate(), clients=authority.file) as server:
+        words = refused(f"https://127.0.0.1:{server.server_port}", ca=authority.file)
+    assert words.startswith(f"No TLS connection to https://127.0.0.1:{server.server_port} is possible: ")
+
+
+def test_a_line_that_drops_during_the_handshake_is_tried_again(authority):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        pauses: list[float] = []
+
+        def drop() -> None:
+            while True:
+                try:
+                    listener.accept()[0].close()
+                except OSError:
+                    return
+
+        threading.Thread(target=drop, daemon=True).start()
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(AwayError, match="does not answer"):
+            Session(address(url), "given", ca=str(authority.file), sleep=pauses.append).get("/me")
+        assert len(pauses) == 3
 
 
 def test_a_server_without_tls_names_the_other_url():
