@@ -112,7 +112,10 @@ class Context(CoreContext):
             kind = self._prepared.add(item)
             if kind == "model" and wrap and is_average(item):
                 item.to(self.device)
-            elif kind == "model" and wrap:
+                self._gradients.know_model(item)
+            elif kind == "model" and not wrap:
+                self._gradients.know_model(item)
+            elif kind == "model":
                 item = self._gradients.wrap_model(item, ddp)
                 self._prepared.models[-1] = item
                 self._timings.watch_model(item)

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, split
+from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_unsaved
 from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
@@ -83,6 +84,7 @@ class Saver:
         self._swept = False
         #: The ranks have compared the form of their models.
         self._compared = False
+        self._warned = False
         #: Rank 0 alone reads and writes.
         self._storage: storage.Storage | None = None
         self._lock: FolderLock | None = None
@@ -114,6 +116,7 @@ class Saver:
         self._prepared.refuse_old_shards()
         self._refuse_other_forms()
         others = self._prepared.other_states()
+        self._warn_once(others)
         apart = rank_states.gather(self._distributed, others)
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
         is_sharded = self._distributed.any(self._prepared.is_sharded() or holds_sharded(others))
@@ -136,6 +139,12 @@ class Saver:
             self._deliver(file if plan.parts else None)
             return None
         return self._write_in_background(step, taken, file, plan, {**self._facts(), **facts}, is_sharded=is_sharded)
+
+    def _warn_once(self, others: list[Any]) -> None:
+        """Name parameters that the checkpoints lack, at the first save."""
+        if not self._warned and self._distributed.get_rank() == 0:
+            self._warned = True
+            warn_of_unsaved(self._prepared, others)
 
     def _refuse_other_forms(self) -> None:
         """Raise at the first save when the ranks have different models, because only those of rank 0 are saved."""

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
+from airflow_provider_dtrain.train.gradients.outside_parameters import OutsideParameters
 from airflow_provider_dtrain.train.gradients.precision import BF16_TRUE, LossScale, Precision
 from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
@@ -75,6 +76,7 @@ class Gradients:
         #: DistributedDataParallel models.
         self._models: list[Any] = []
         self._exchanged = ExchangedParameters()
+        self._outside = OutsideParameters(distributed)
         self._groups: dict[int, Group] = {}
         self._waiting = aggregation.Waiting()
         #: Only with several optimizers.
@@ -112,6 +114,7 @@ class Gradients:
             )
         if self._distributed.get_size() > 1 and sharded_kind(model) is None:
             self._exchanged.watch(wrapped)
+        self._outside.know(wrapped)
         if wrapped is not model or is_distributed(model):
             self._compression.install(wrapped)
             self._models.append(wrapped)
@@ -121,6 +124,10 @@ class Gradients:
                 group.link(self._models)
             self._set_exchange()
         return wrapped
+
+    def know_model(self, model: Any) -> None:
+        """Add a model that is prepared and stays as it is."""
+        self._outside.know(model)
 
     def add_optimizer(self, optimizer: Any) -> None:
         """Add an optimizer. Checkpoints identify unfinished groups by the order of these calls."""
@@ -190,6 +197,7 @@ class Gradients:
             self._groups[id(optimizer)].check_exchanged(self._backwards)
         self._exchanged.check_once(optimizer)
         if self.plain and not flush:
+            self._outside.check(optimizer)
             norm = clip.apply(optimizer)
             optimizer.step()
             if zero_grad:
@@ -309,9 +317,11 @@ class Gradients:
     def look(self) -> None:
         """Warn once about a program that steps without the library. Called at every synchronization.
 
-        :raises SetupError: parameters were unfrozen or replaced, so that the ranks do not exchange their gradients
+        :raises SetupError: parameters were unfrozen or replaced, so that the ranks do not exchange their gradients, or
+            an optimizer trains nothing
         """
         self._exchanged.check()
+        self._outside.look()
         if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
             log.warning(
@@ -368,6 +378,7 @@ class Gradients:
             group.exchange(self._models, self._compression.all_reduce)
         if self._average:
             group.divide()
+        self._outside.check(optimizer)
         if self._loss_scale is not None:
             taken, norm = self._scaled_step(group, clip)
         else:
@@ -405,6 +416,7 @@ class Gradients:
             nonlocal norm
             optimizer.zero_grad()
             loss = closure()
+            self._outside.check(optimizer)
             norm = clip.apply(optimizer)
             return self._mean(loss)
 
