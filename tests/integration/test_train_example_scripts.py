@@ -1,9 +1,10 @@
-"""Scripts of the example DAGs for Lightning and Accelerate on two ranks: killed in the middle, started again."""
+"""Scripts of the example DAGs of frameworks on two ranks: killed and started again, or ended by the searcher."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.support.decisions import questions, searcher
 from tests.support.ranks import ROOT, run_ranks, script
 
 pytest.importorskip("torch")
@@ -41,3 +42,81 @@ def test_an_example_that_was_killed_resumes_and_ends(tmp_path, library, folder):
     validations = [event for event in again[0].events if event["kind"] == "validation"]
     assert [event["step"] for event in validations][-2:] == [48, LAST]
     assert validations[-1]["metrics"]["error"] < validations[0]["metrics"]["error"]
+
+
+ASKED = """
+    import os, runpy, time
+    from airflow_provider_dtrain.train.search.stop_answer import StopAnswer
+    ask = StopAnswer.__call__
+
+    def asked(self, step):
+        while step == WAITS_AT and not os.path.exists("decisions.json"):
+            time.sleep(0.01)
+        answer = ask(self, step)
+        print("asked", step, answer, flush=True)
+        return answer
+
+    StopAnswer.__call__ = asked
+    runpy.run_path("EXAMPLE", run_name="__main__")
+"""
+EXAMPLES = pytest.mark.parametrize(
+    ("library", "folder", "metric"),
+    [
+        ("lightning", "lightning_trainer", "error"),
+        ("accelerate", "accelerate_script", "error"),
+        ("transformers", "hugging_face", "eval_loss"),
+    ],
+)
+
+
+def searched(tmp_path, folder, metric, answers, *, waits_at=-1, **config):
+    """Run the script of an example, whose searcher asks after 16, 32 and 64 batches."""
+    text = ASKED.replace("EXAMPLE", str(ROOT / "dags" / folder / "train.py")).replace("WAITS_AT", str(waits_at))
+    settings = {"name": "async_halving", "metric": metric, "max_length": {"batches": LAST}}
+    context = {
+        "rungs": [16, 32, LAST],
+        "config": {"searcher": settings, "scheduling_unit": 1, "decision_timeout": 60, **config},
+        "hparams": {"lr": 0.05, "epochs": 8, "global_batch_size": 32},
+    }
+    environment = {"ACCELERATE_USE_CPU": "true", "HF_HUB_OFFLINE": "1"}
+    run = tmp_path / "run"
+    with searcher(run, answers, after_s=1.0 if waits_at > 0 else 0.0):
+        ranks = run_ranks(script(tmp_path, text), run, 2, context=context, env=environment)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    return ranks
+
+
+def steps(rank, kind):
+    return [event["step"] for event in rank.events if event["kind"] == kind]
+
+
+@EXAMPLES
+def test_the_searcher_ends_an_example_at_a_rung_on_all_ranks_with_a_checkpoint(tmp_path, library, folder, metric):
+    pytest.importorskip(library)
+    ranks = searched(tmp_path, folder, metric, {0: "continue", 1: "stop"})
+    assert [(event["rung"], event["step"]) for event in questions(ranks[0])] == [(0, 16), (1, 32)]
+    assert all(event["metric"] > 0 for event in questions(ranks[0]))
+    assert [rank.said(r"asked (\d+) False")[-1] for rank in ranks] == ["32", "32"]
+    assert steps(ranks[0], "checkpoint")[-1] == 32
+    assert steps(ranks[0], "validation") == [16, 32]
+    assert ranks[0].events[-1]["kind"] == "result"
+
+
+@EXAMPLES
+def test_a_late_answer_ends_an_example_at_the_same_step_on_all_ranks(tmp_path, library, folder, metric):
+    pytest.importorskip(library)
+    ranks = searched(tmp_path, folder, metric, {0: "stop"}, waits_at=20, decision_timeout=0.1)
+    ends = [rank.said(r"asked (\d+) True") for rank in ranks]
+    assert ends[0] == ends[1]
+    assert len(ends[0]) == 1
+    assert 20 <= int(ends[0][0]) < 32
+    assert steps(ranks[0], "checkpoint")[-1] == int(ends[0][0])
+    assert ranks[0].events[-1]["kind"] == "result"
+
+
+@EXAMPLES
+def test_an_example_ends_at_the_length_of_its_trial(tmp_path, library, folder, metric):
+    pytest.importorskip(library)
+    ranks = searched(tmp_path, folder, metric, {0: "continue", 1: "continue", 2: "complete"})
+    assert [rank.said(r"asked (\d+)")[-1] for rank in ranks] == [str(LAST)] * 2
+    assert steps(ranks[0], "checkpoint")[-1] == LAST

@@ -18,6 +18,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
+from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained, validated  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 from tests.support.small_trial import Kept, Small, digest  # noqa: E402
@@ -61,7 +62,11 @@ def test_an_endless_sampler_is_a_stream_and_starts_at_once(size, caplog, monkeyp
     def by_sample(_):
         return td.DataLoader(Numbers(), batch_size=4, sampler=Endless(td.RandomSampler(Numbers())))
 
-    assert trained(by_sample, size)[0] is Sharing.STREAM
+    if size == 1:
+        assert trained(by_sample, size)[0] is Sharing.STREAM
+    else:
+        with pytest.raises(SetupError, match="all 2 ranks got the same first batch"):
+            trained(by_sample, size)
 
 
 def test_a_sampler_without_a_length_is_a_stream():
@@ -130,17 +135,41 @@ class Stateful(td.DataLoader):
 def test_a_subclass_that_iterates_by_itself_is_iterated_and_not_rebuilt(kind, first):
     made = []
 
-    def make(_):
-        made.append(kind(Numbers(), batch_size=2))
+    def make(d):
+        made.append(kind(Numbers(), batch_size=2, sampler=DistributedSampler(Numbers(), d.size, d.rank, shuffle=False)))
         return made[-1]
 
     sharing, batches = trained(make)
     assert sharing is Sharing.STREAM
-    assert [rank[0] for rank in batches] == [first, first]
-    assert [len(rank) for rank in batches] == [16, 16]
+    second = first[1]
+    assert [rank[0] for rank in batches] == [[0, 2 * second], [second, 3 * second]]
+    assert [len(rank) for rank in batches] == [8, 8]
     if kind is Stateful:
-        assert [loader.given for loader in made] == [16, 16]
+        assert [loader.given for loader in made] == [8, 8]
     assert validated(lambda _: kind(Numbers(), batch_size=2))[1][0] == first
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("kind", [Thousandfold, Prefetching, MultiEpochs, Stateful])
+def test_a_subclass_that_gives_each_rank_all_samples_is_refused(kind, shuffle):
+    with pytest.raises(SetupError) as caught:
+        trained(lambda _: kind(Numbers(), batch_size=2, shuffle=shuffle))
+    assert str(caught.value).startswith(
+        f"The training data ({kind.__name__} of Numbers) must give each rank a part of its own, but all 2 ranks got "
+        "the same first batch: each of them would train on all samples. Pass the data set"
+    )
+    assert trained(lambda _: kind(Numbers(), batch_size=2, shuffle=shuffle), left_alone=True)[0] is Sharing.STREAM
+
+
+def test_streams_of_equal_batches_or_of_one_batch_are_not_taken_for_copies():
+    constant = [torch.ones(2, 2)] * 4
+    assert trained(lambda _: constant) == (Sharing.STREAM, [[batch.tolist() for batch in constant]] * 2)
+    assert trained(lambda _: [torch.arange(2)])[0] is Sharing.STREAM
+
+
+def test_copies_are_noticed_also_by_a_rank_that_resumes_in_an_epoch():
+    with pytest.raises(SetupError, match="all 2 ranks got the same first batch"):
+        trained(lambda _: Stateful(Numbers(), batch_size=2), offset=3)
 
 
 def test_a_loader_that_is_to_be_left_alone_is_iterated_as_it_is(caplog, monkeypatch):
@@ -264,7 +293,10 @@ def test_indices_whose_equality_is_not_known_make_a_stream():
     Key.__qualname__ = "Key"
 
     def make(mark):
-        return lambda d: td.DataLoader(Keyed(), batch_size=4, sampler=[Key(i, d.rank * mark) for i in range(COUNT)])
+        def sampler(d):
+            return [Key(i + mark * d.rank, d.rank * mark) for i in range(COUNT)]
+
+        return lambda d: td.DataLoader(Keyed(), batch_size=4, sampler=sampler(d))
 
     assert trained(make(0))[0] is Sharing.CUT
     assert trained(make(1))[0] is Sharing.STREAM
@@ -276,12 +308,12 @@ OF_NINE = [[0, 2, 4, 6], [1, 3, 5, 7], [8]]
 class Parts(td.IterableDataset):
     """Gives each loader worker its part of 0, 1, ... and keeps ``length`` apart from what it yields."""
 
-    def __init__(self, count, length=None):
-        self.count, self.length = count, length or count
+    def __init__(self, count, length=None, first=0):
+        self.count, self.length, self.first = count, length or count, first
 
     def __iter__(self):
         worker = td.get_worker_info()
-        numbers = itertools.count() if self.count is None else range(self.count)
+        numbers = itertools.count() if self.count is None else range(self.first, self.first + self.count)
         return itertools.islice(numbers, worker.id, None, worker.num_workers)
 
     def __len__(self):
@@ -392,7 +424,7 @@ def test_a_length_that_is_wrong_is_kept_with_a_warning(tmp_path, monkeypatch, ca
 
 def test_the_ranks_agree_on_the_shortest_end_of_an_epoch():
     def body(d):
-        dataset = Parts(18 if d.rank else 14)  # 6 batches, or 5
+        dataset = Parts(18, first=14) if d.rank else Parts(14)  # 6 batches, or 5
         shares = Shares(td.DataLoader(dataset, batch_size=4, num_workers=3), d, 5, "training")
         length = shares.length()
         batches = shares.training(0, 0, length)

@@ -13,7 +13,9 @@ from torch.utils import data as torch_data
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.data.index_source import known_length, sampler_parts, set_epoch
+from airflow_provider_dtrain.train.data.sample_digest import content_digest
 from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.seeding import derive
 
@@ -52,6 +54,8 @@ class Stream:
         self._length = None
         self._rounding = 0
         self._warned = False
+        #: The ranks compare their first batches: equal ones are those of copies of the data.
+        self._compares = plan is not None and what == "training" and distributed.get_size() > 1
 
     def length(self) -> int | None:
         """Return the number of batches per epoch and rank by the loaders' lengths. Called by all ranks."""
@@ -66,14 +70,40 @@ class Stream:
         return self._length
 
     def epoch(self, epoch: int, skip: int, length: int | None) -> StreamEpoch:
-        """Return an epoch, from a batch on.
+        """Return an epoch, from a batch on. The first one compares the ranks' batches.
 
         :param skip: number of batches that were trained before
         :param length: number of batches in the epoch; None: until the data ends
         """
         batches = self._batches(epoch, skip, repeats=length is not None)
         rounding = self._rounding if length == self._length else 0
+        if self._compares and length is not None:
+            self._compares = False
+            batches = self._compared(batches)
         return StreamEpoch(batches, skip, length, rounding, self._distributed, lambda *what: self._warn(length, *what))
+
+    def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches. Before the second one, compare the first two with those of the other ranks.
+
+        :raises SetupError: all ranks have the same first batch, although the data is not the same in each batch
+        """
+        first = next(batches)
+        digest = b"" if first is _END else content_digest(first)
+        yield first
+        second = next(batches)
+        changes = second is not _END and content_digest(second) != digest
+        ranks = self._distributed.allgather((digest, changes))
+        if digest and len({found for found, _ in ranks}) == 1 and any(changes for _, changes in ranks):
+            kind = type(getattr(self._loader, "dataset", self._loader)).__name__
+            raise SetupError(
+                f"The {self._what} data ({type(self._loader).__name__} of {kind}) must give each rank a part of its "
+                f"own, but all {len(ranks)} ranks got the same first batch: each of them would train on all samples. "
+                "Pass the data set or a plain torch DataLoader, which the library divides; or give the loader a "
+                "DistributedSampler, or its data set the part of the rank (ctx.rank, ctx.world_size). A trial class "
+                "that wants equal batches calls context.experimental.disable_dataset_reproducibility_checks()."
+            )
+        yield second
+        yield from batches
 
     def _batches(self, epoch: int, skip: int, *, repeats: bool) -> Iterator[Any]:
         """Yield the batches of one or any number of passes through the data, and a mark after each pass."""
