@@ -124,6 +124,7 @@ class Context(CoreContext):
             elif kind == "scheduler":
                 self._schedules.add(scheduler_step, item)
             ready.append(item)
+        self._prepared.refuse_whole_averages()
         if not self._streams_apart:
             self._streams_apart = True
             seeding.seed_everything(seeding.derive(self.seed, "rank", self.distributed.get_rank()))
@@ -136,10 +137,11 @@ class Context(CoreContext):
         :meth:`restore_checkpoint`.
 
         :param objects: name -> object with ``state_dict`` and ``load_state_dict``
-        :raises SetupError: an object has no state, or its name is taken
+        :raises SetupError: an object has no state, its name is taken, or it averages a sharded model with whole tensors
         """
         for name, item in objects.items():
             self._prepared.register(name, item)
+        self._prepared.refuse_whole_averages()
 
     def to_device(self, batch: Any) -> Any:
         """Return the batch on this rank's device, including tensors inside lists, tuples and dicts."""

@@ -82,6 +82,22 @@ class Prepared:
             f"load_state_dict, got {type(item).__name__}. For data, use ctx.loader(dataset)."
         )
 
+    def refuse_whole_averages(self) -> None:
+        """Raise when averaged weights are whole and those of their model are sharded, so that none can be averaged.
+
+        :raises SetupError: says how to shard the average
+        """
+        sharded = [_shapes(model) for model in self.models if sharded_kind(model) is not None]
+        if not sharded:
+            return
+        for item in (*self.models, *self.others):
+            if is_average(item) and sharded_kind(item) is None and _shapes(item.module) in sharded:
+                raise SetupError(
+                    f"An AveragedModel must be sharded as its model is, got whole tensors beside the sharded "
+                    f"{type(item.module).__name__}. Create the average before the model is sharded, and shard "
+                    "average.module in the same way: fully_shard(average.module)."
+                )
+
     def other_states(self) -> list[Any]:
         """Return the states of the objects that are no model, optimizer or scheduler."""
         return [item.state_dict() for item in self.others]
@@ -260,6 +276,10 @@ def is_average(model: Any) -> bool:
     from torch.optim.swa_utils import AveragedModel
 
     return isinstance(model, AveragedModel)
+
+
+def _shapes(model: Any) -> dict[str, tuple[int, ...]]:
+    return {plain_name(name): tuple(parameter.shape) for name, parameter in unwrap(model).named_parameters()}
 
 
 def wrap(model: Any, *, device: Any, size: int, bucket_mib: float, ddp: Mapping[str, Any]) -> Any:

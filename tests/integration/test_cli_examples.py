@@ -26,8 +26,8 @@ def ready(world: World) -> World:
     return world
 
 
-def test_there_are_nine_examples() -> None:
-    assert len(EXAMPLES) == 9
+def test_there_are_ten_examples() -> None:
+    assert len(EXAMPLES) == 10
 
 
 @pytest.mark.nightly(
@@ -36,6 +36,7 @@ def test_there_are_nine_examples() -> None:
     "hugging_face-train",
     "lightning_trainer-train",
     "accelerate_script-train",
+    "experiment_loggers-train",
     "large_batch-large",
 )
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: f"{path.parent.name}-{path.stem}")

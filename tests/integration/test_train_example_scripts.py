@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from tests.support.decisions import questions, searcher
 from tests.support.ranks import ROOT, run_ranks, script
@@ -120,3 +121,34 @@ def test_an_example_ends_at_the_length_of_its_trial(tmp_path, library, folder, m
     ranks = searched(tmp_path, folder, metric, {0: "continue", 1: "continue", 2: "complete"})
     assert [rank.said(r"asked (\d+)")[-1] for rank in ranks] == [str(LAST)] * 2
     assert steps(ranks[0], "checkpoint")[-1] == LAST
+
+
+def test_the_example_of_loggers_needs_no_server(tmp_path):
+    """With its own configuration, on two ranks."""
+    mlflow, _, _ = (pytest.importorskip(name) for name in ("mlflow", "wandb", "tensorboard"))
+    folder = ROOT / "dags" / "experiment_loggers"
+    config = yaml.safe_load((folder / "train.yaml").read_text())
+    run = tmp_path / "run"
+    ranks = run_ranks(
+        folder / "train.py",
+        run,
+        2,
+        context={"config": config, "hparams": config["hyperparameters"]},
+        env=config["environment"]["variables"],
+    )
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    assert "gets no" not in ranks[0].output
+    error = [event for event in ranks[0].events if event["kind"] == "validation"][-1]["metrics"]["error"]
+    assert error < 0.05
+    client = mlflow.MlflowClient(f"sqlite:///{run}/mlflow.db")
+    (found,) = client.search_runs([client.get_experiment_by_name(config["name"]).experiment_id])
+    assert found.data.params == {"lr": "0.05", "epochs": "4", "global_batch_size": "16"}
+    assert found.data.metrics["validation/error"] == pytest.approx(error)
+    assert len(client.get_metric_history(found.info.run_id, "loss")) == 4 * 512 // 16
+    (offline,) = (run / "wandb").glob("offline-run-*/*.wandb")
+    assert b"validation/error" in offline.read_bytes()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    written = EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [event.step for event in written.Scalars("loss")] == list(range(1, 4 * 512 // 16 + 1))
+    assert written.Tags()["histograms"] == ["weights"]

@@ -184,3 +184,48 @@ def test_each_rank_uploads_its_part_to_a_bucket(tmp_path, bucket):
     assert uploaded >= {"rank-00000.safetensors", "rank-00001.safetensors", "metadata.json"}
     step, restored = said(run(tmp_path, "plain", 1, "second", context=place), "restored")[0]
     assert (step, restored) == (3, saved)
+
+
+AVERAGE = """
+    import hashlib, os
+    from torch.distributed.fsdp import fully_shard
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    def digest(model):
+        values = [getattr(value, "full_tensor", lambda value=value: value)() for value in model.state_dict().values()]
+        return hashlib.sha256(repr([value.tolist() for value in values]).encode()).hexdigest()[:12]
+
+    with dtrain.init() as ctx:
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 3))
+        average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+        if os.environ["LAYOUT"] == "fsdp":
+            fully_shard(model), fully_shard(average.module)
+        model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters(), lr=0.1))
+        ctx.register(average=average)
+        step = ctx.restore_checkpoint()
+        print("restored", step, int(average.n_averaged), digest(average))
+        for step in range(step + 1, step + 4):
+            torch.manual_seed(step * 10 + ctx.rank)
+            ctx.backward(model(torch.randn(8, 4)).pow(2).mean())
+            ctx.step(optimizer)
+            average.update_parameters(dtrain.unwrap(model))
+            if step == 2:
+                ctx.save_checkpoint(step)
+                print("saved", digest(average))
+        print("ended", digest(average), digest(dtrain.unwrap(model)))
+"""
+
+
+@pytest.mark.nightly
+def test_the_average_of_a_sharded_model_resumes_also_on_one_process(tmp_path):
+    env = {**IMPORTS, "LAYOUT": "fsdp", "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    whole = run_ranks(script(tmp_path, AVERAGE), tmp_path / "whole", 2, env=env)
+    assert [rank.exit_code for rank in whole] == [0, 0], whole[0].output
+    saved = whole[0].said(r"saved (\w+)")[0]
+    resumed = run_ranks(script(tmp_path, AVERAGE.replace("step + 4", "4")), tmp_path / "resumed", 2, env=env)
+    for rank in resumed:
+        assert rank.said(r"restored (\d+) (\d+) (\w+)") == [("2", "2", saved)], rank.output
+        assert rank.said(r"ended (\w+) (\w+)") == whole[0].said(r"ended (\w+) (\w+)")
+    (alone,) = run_ranks(script(tmp_path, AVERAGE), tmp_path / "alone", 1, env={**env, "LAYOUT": "plain"})
+    assert alone.said(r"restored (\d+) (\d+) (\w+)") == [("2", "2", saved)], alone.output

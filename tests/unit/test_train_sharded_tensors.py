@@ -222,3 +222,51 @@ def test_sharded_numbers_keep_their_type(ctx, tmp_path):
     ctx.restore_checkpoint()
     assert all(torch.equal(a.full_tensor(), b) for a, b in zip(model.parameters(), saved, strict=True))
     assert '"dtype":"BF16"' in (next((tmp_path / "kept").glob("step-*")) / "tensors.json").read_text()
+
+
+def averaged_model(*, shards_average):
+    """Return a sharded model and the average of its weights, which was created before."""
+    from torch.distributed.fsdp import fully_shard
+    from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
+    average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    if shards_average:
+        fully_shard(average.module)
+    return fully_shard(model), average
+
+
+@pytest.mark.parametrize("how", ["prepare", "register"])
+def test_the_average_of_a_sharded_model_is_saved_and_restored(ctx, how):
+    model, average = averaged_model(shards_average=True)
+    optimizer = adam(model)
+    ctx.prepare(model, optimizer)
+    if how == "prepare":
+        assert ctx.prepare(average) is average
+    else:
+        ctx.register(average=average)
+    for step in range(3):
+        ctx.backward(model(torch.ones(4, 2)).sum())
+        ctx.step(optimizer)
+        average.update_parameters(model)
+        if step == 1:
+            ctx.save_checkpoint(2)
+            saved = [value.full_tensor().clone() for value in average.parameters()]
+    assert ctx.restore_checkpoint() == 2
+    restored = [value.full_tensor() for value in average.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(saved, restored, strict=True))
+    assert not torch.equal(restored[0], next(model.parameters()).full_tensor())
+    assert int(average.n_averaged) == 2
+
+
+@pytest.mark.parametrize("order", ["model first", "average first", "registered"])
+def test_a_whole_average_of_a_sharded_model_is_refused_before_the_training(ctx, order):
+    model, average = averaged_model(shards_average=False)
+    other = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(2, 1))
+    ctx.prepare(other)
+    with pytest.raises(dtrain.SetupError, match=r"fully_shard\(average\.module\)"):
+        if order == "registered":
+            ctx.prepare(model)
+            ctx.register(average=average)
+        else:
+            ctx.prepare(*((model, average) if order == "model first" else (average, model)))
