@@ -65,7 +65,8 @@ def main() -> None:
         )
         data = torch.utils.data.DataLoader(points(512, 0), batch_size=16)
         held_out = torch.utils.data.DataLoader(points(128, 1), batch_size=16)
-        trainer.fit(Line(ctx.hparams["lr"]), data, held_out, ckpt_path=callback.latest())
+        # weights_only, since Lightning 2.6: a checkpoint that would execute code is refused.
+        trainer.fit(Line(ctx.hparams["lr"]), data, held_out, ckpt_path=callback.latest(), weights_only=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 
 import pytest
 
@@ -233,3 +234,99 @@ def test_weights_and_biases_gets_the_metrics_of_the_trial_offline(tmp_path):
     content = files[0].read_bytes()
     assert b"validation/error" in content
     assert b"0.25" in content
+
+
+#: Replaces each file that a framework reads by pickle with one that would create "executed", and resumes from it.
+MALICIOUS = """
+    import os, pathlib, shutil, warnings
+    warnings.filterwarnings("ignore")
+    os.environ["ACCELERATE_USE_CPU"], os.environ["HF_HUB_OFFLINE"] = "true", "1"
+
+    class Evil:
+        def __reduce__(self):
+            return os.system, ("touch executed",)
+
+    def resumes(make, read):
+        make("good")
+        pickled = (".pt", ".pth", ".pkl", ".bin", ".ckpt")
+        for path in [path for path in pathlib.Path("good").rglob("*") if path.suffix in pickled]:
+            shutil.rmtree("bad", ignore_errors=True)
+            shutil.copytree("good", "bad")
+            torch.save(Evil(), "bad" / path.relative_to("good"))
+            try:
+                read("bad")
+            except Exception as error:
+                print("refused", path.name, type(error).__name__)
+            print("tried", path.name, os.path.exists("executed"))
+
+    FRAMEWORK
+"""
+READERS = {
+    "accelerate": """
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        model = torch.nn.Linear(2, 1)
+        model, optimizer = accelerator.prepare(model, torch.optim.Adam(model.parameters()))
+        resumes(accelerator.save_state, accelerator.load_state)
+    """,
+    "lightning": """
+        import lightning.pytorch as pl
+
+        class Net(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+            def training_step(self, batch, index): return self.layer(batch).mean()
+            def configure_optimizers(self): return torch.optim.Adam(self.parameters(), 0.01)
+
+        data = torch.utils.data.DataLoader(torch.randn(8, 4), batch_size=4)
+        off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+
+        def fit(epochs, **options):
+            trainer = pl.Trainer(max_epochs=epochs, accelerator="cpu", enable_model_summary=False, **off)
+            trainer.fit(Net(), data, **options)
+            return trainer
+
+        def read(folder):
+            fit(2, ckpt_path=f"{folder}/trainer.ckpt", weights_only=True)
+
+        resumes(lambda folder: fit(1).save_checkpoint(f"{folder}/trainer.ckpt"), read)
+        read("good")
+    """,
+    "transformers": """
+        from transformers import PretrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+
+        class Net(PreTrainedModel):
+            config_class = PretrainedConfig
+            def __init__(self, config):
+                super().__init__(config)
+                self.layer = torch.nn.Linear(4, 1)
+                self.post_init()
+            def _init_weights(self, module): pass
+            def forward(self, x, labels=None):
+                found = self.layer(x)
+                return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
+
+        data = [{"x": x, "labels": x.sum().reshape(1)} for x in torch.randn(8, 4)]
+
+        def train(folder, **options):
+            args = TrainingArguments(folder, per_device_train_batch_size=4, num_train_epochs=2, save_steps=2,
+                                     report_to=[], use_cpu=True, disable_tqdm=True)
+            Trainer(Net(PretrainedConfig()), args, train_dataset=data).train(**options)
+
+        resumes(train, lambda folder: train("again", resume_from_checkpoint=f"{folder}/checkpoint-2"))
+    """,
+}
+
+
+@pytest.mark.parametrize("library", READERS)
+def test_a_framework_executes_nothing_of_a_malicious_checkpoint(tmp_path, library):
+    """Reading is the framework's own, so this holds for the versions that are installed."""
+    pytest.importorskip(library)
+    body = textwrap.dedent(MALICIOUS).replace("FRAMEWORK", textwrap.dedent(READERS[library]))
+    (rank,) = run_ranks(script(tmp_path, body), tmp_path / "run", 1)
+    assert rank.exit_code == 0, rank.output
+    tried = dict(rank.said(r"tried (\S+) (\w+)"))
+    assert tried
+    assert set(tried.values()) == {"False"}
+    assert rank.said(r"refused (\S+) UnpicklingError")

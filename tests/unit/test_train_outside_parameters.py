@@ -64,15 +64,17 @@ def test_an_optimizer_of_another_model_than_the_trained_one_is_named():
 @pytest.mark.parametrize("optimizations", [{}, {"aggregation_frequency": 2}])
 def test_a_script_with_such_an_optimizer_ends_with_the_error(tmp_path, monkeypatch, optimizations):
     monkeypatch.chdir(tmp_path)
-    with (
-        pytest.raises(SetupError, match="SGD must train parameters of a model"),
-        dtrain.init(hparams={"global_batch_size": 4}, config={"optimizations": optimizations}) as ctx,
-    ):
-        model, optimizer = torch.nn.Linear(2, 1), sgd(*torch.nn.Linear(2, 1).parameters())
-        model, optimizer = ctx.prepare(model, optimizer)
-        for _ in range(4):
-            ctx.backward(model(torch.ones(4, 2)).sum())
-            ctx.step(optimizer)
+
+    def train():
+        with dtrain.init(hparams={"global_batch_size": 4}, config={"optimizations": optimizations}) as ctx:
+            model, optimizer = torch.nn.Linear(2, 1), sgd(*torch.nn.Linear(2, 1).parameters())
+            model, optimizer = ctx.prepare(model, optimizer)
+            for _ in range(4):
+                ctx.backward(model(torch.ones(4, 2)).sum())
+                ctx.step(optimizer)
+
+    with pytest.raises(SetupError, match="SGD must train parameters of a model"):
+        train()
 
 
 def test_parameters_outside_a_model_train_on_one_rank():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -264,9 +266,9 @@ def test_a_whole_average_of_a_sharded_model_is_refused_before_the_training(ctx, 
     model, average = averaged_model(shards_average=False)
     other = torch.optim.swa_utils.AveragedModel(torch.nn.Linear(2, 1))
     ctx.prepare(other)
+    prepared = {"model first": (model, average), "average first": (average, model), "registered": (model,)}[order]
+    if order == "registered":
+        ctx.prepare(*prepared)
+    give = partial(ctx.register, average=average) if order == "registered" else partial(ctx.prepare, *prepared)
     with pytest.raises(dtrain.SetupError, match=r"fully_shard\(average\.module\)"):
-        if order == "registered":
-            ctx.prepare(model)
-            ctx.register(average=average)
-        else:
-            ctx.prepare(*((model, average) if order == "model first" else (average, model)))
+        give()
