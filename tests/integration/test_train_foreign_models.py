@@ -60,8 +60,25 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
             "static": (lambda m, x: m(x).pow(2).mean(), {"ddp": {"static_graph": True, "broadcast_buffers": False}}),
             "closure": (lambda m, x: (m(x) - 1).pow(2).mean(), {"make": torch.optim.LBFGS}),
         }
+        def outside(ctx, *, distributes):
+            "Train a model that is not prepared."
+            torch.manual_seed(1)
+            model = Net()
+            optimizer = ctx.prepare(torch.optim.SGD(model.parameters(), lr=0.1))
+            called = torch.nn.parallel.DistributedDataParallel(model) if distributes else model
+            torch.manual_seed(9 + ctx.rank)
+            for step in range(3):
+                ctx.backward(called(torch.randn(8, 4)).pow(2).mean())
+                ctx.step(optimizer)
+            return dtrain.parameters_sha256(model)
+
         found = {}
         with dtrain.init() as ctx:
+            for name, distributes in (("own ddp", True), ("not prepared", False)):
+                try:
+                    found[name] = outside(ctx, distributes=distributes)
+                except Exception as error:
+                    found[name] = f"{type(error).__name__}: {error}"
             for name, (loss, options) in CASES.items():
                 try:
                     found[name] = train(ctx, loss, **options)
@@ -71,11 +88,12 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
     """,
     )
     ranks = [said(rank) for rank in run_ranks(path, tmp_path / "run", 2)]
-    for case in ("whole", "frozen layer", "unused and said", "static", "closure"):
+    for case in ("whole", "frozen layer", "unused and said", "static", "closure", "own ddp"):
         assert len(ranks[0][case]) == 64, ranks[0][case]
         assert ranks[0][case] == ranks[1][case]
     for case in ("method", "layer", "inner"):
         assert ranks[0][case].startswith("SetupError: Net must be called as model(...)"), ranks[0][case]
     assert "but head.weight, head.bias of Net were frozen, replaced or added since then" in ranks[0]["unfrozen"]
     assert "head.weight, head.bias" in ranks[0]["unused"]
+    assert "SGD trains, but those of one of shape (4, 4)" in ranks[0]["not prepared"]
     assert 'ddp={"find_unused_parameters": True}' in ranks[0]["unused"]

@@ -9,10 +9,17 @@ from textwrap import dedent, indent
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
+from airflow_provider_dtrain.train.sharded_tensors import refuse_old_torch
 from tests.support.bucket import BUCKET
 from tests.support.ranks import run_ranks, script
 
+pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
+
+try:
+    refuse_old_torch()
+except dtrain.SetupError as error:
+    pytest.skip(str(error), allow_module_level=True)
 
 #: Modules that every rank needs, imported once.
 IMPORTS = {"DTRAIN_TEST_IMPORTS": "torch.distributed.checkpoint torch.distributed.fsdp"}

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.bucket_tuning import candidates, fastest, score
 from airflow_provider_dtrain.train.gradients.clipping import Clip
+from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.optimizer_step import DEFAULTS, Gradients
 
@@ -311,3 +312,14 @@ def test_parameters_that_are_unfrozen_after_prepare_are_named_because_the_ranks_
         checked.check()
     model._ddp_params_and_buffers_to_ignore = ["bias"]
     checked.check()
+
+
+def test_an_option_that_the_installed_torch_does_not_have_is_named(monkeypatch):
+    class Old(torch.nn.Module):
+        def __init__(self, module, static_graph=False):
+            super().__init__()
+
+    monkeypatch.setattr(torch.nn.parallel, "DistributedDataParallel", Old)
+    check_options({"static_graph": True}, every=1)
+    with pytest.raises(SetupError, match=r"ddp option init_sync needs a newer version of torch, found \d"):
+        check_options({"init_sync": False}, every=1)

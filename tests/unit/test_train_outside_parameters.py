@@ -211,3 +211,33 @@ def test_parameters_that_checkpoints_lack_are_named_at_the_first_save(tmp_path, 
     assert len(words) == (0 if registered else 1)
     if not registered:
         assert words[0].startswith("Checkpoints do not hold 1 of the 3 parameters that SGD trains, one of shape (5, 2)")
+
+
+@pytest.mark.parametrize("before_first_step", [True, False])
+def test_parameters_that_are_replaced_after_prepare_are_named(before_first_step):
+    it = gradients()
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1))
+    it.wrap_model(model)
+    optimizer = sgd(*model.parameters())
+
+    def step():
+        it.backward(model(torch.ones(1, 1)).sum())
+        it.step(optimizer)
+        it.look()
+
+    if not before_first_step:
+        step()
+    model[1] = torch.nn.Linear(2, 1)
+    with pytest.raises(SetupError, match=r"1\.weight, 1\.bias were replaced or removed since ctx\.prepare"):
+        step()
+
+
+def test_other_optimizers_may_train_what_was_added_or_removed():
+    it = gradients()
+    model = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.Linear(2, 1))
+    it.wrap_model(model)
+    optimizer = sgd(*model[0].parameters())
+    model[1] = torch.nn.Linear(2, 1)
+    it.backward(model(torch.ones(1, 1)).sum())
+    it.step(optimizer)
+    it.look()

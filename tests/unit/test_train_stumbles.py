@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint import warm_start  # noqa: E402
 from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import ScriptLoaders  # noqa: E402
@@ -117,3 +118,49 @@ def test_a_person_outside_of_a_trial_is_told_metrics_and_where_the_checkpoint_is
         "The latest checkpoint is /tmp/kept/step-00000008. To resume from it, set checkpoint_dir='/tmp/kept'.",
         "Nothing is left to train: 5 of 5 epochs are done.",
     ]
+
+
+@pytest.mark.parametrize("length", [16, 48])
+def test_a_data_set_that_changes_its_length_under_a_loader_is_named(length):
+    class Changing(torch.utils.data.Dataset):
+        length = 32
+
+        def __len__(self):
+            return self.length
+
+        def __getitem__(self, index):
+            return index
+
+    data = Changing()
+    with dtrain.init(hparams={"global_batch_size": 8}) as ctx:
+        loader = torch.utils.data.DataLoader(data, batch_size=4)
+        epochs = ctx.epochs(2)
+        next(epochs)
+        assert len(list(ctx.loader(loader))) == 8
+        data.length = length
+        next(epochs)
+        words = rf"Changing\) must keep its length .* got {length} samples in epoch 1 and 32 at the start"
+        with pytest.raises(SetupError, match=words):
+            list(ctx.loader(loader))
+        # The data set itself may change between two epochs.
+        assert len(list(ctx.loader(data, batch_size=4))) == length // 4
+
+
+@pytest.mark.parametrize("batches", [7, 40])
+def test_validation_data_that_does_not_end_is_named(batches):
+    class Lines:
+        def __iter__(self):
+            return iter(range(batches))
+
+        def __len__(self):
+            return 5
+
+    with dtrain.init(hparams={"global_batch_size": 8}) as ctx:
+        loader = ctx.validation_loader(Lines())
+        if batches == 7:  # the length of a stream is an estimate
+            assert len(list(loader)) == 7
+        else:
+            with pytest.raises(
+                SetupError, match=r"\(Lines\) must end, got more than 10 batches from a loader of length 5"
+            ):
+                list(loader)

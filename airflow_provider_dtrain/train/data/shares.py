@@ -85,6 +85,7 @@ class Shares:
         self._stream = Stream(self.loader, distributed, seed, what, plan, self.nothing)
         self._unsettled: StreamEpoch | None = None
         self._by_sample = self._source is not None and self._source.by_sample
+        self._samples = known_length(self.loader.dataset) if self._source is not None else None
         #: Number of batches in the epoch that :meth:`training` began last, the same on all ranks; None: not counted.
         self.drawn: int | None = None
         #: Distance by which one batch moves the position.
@@ -158,6 +159,7 @@ class Shares:
             self.drawn = length
             self._unsettled = None if stream.settles_at is None else stream
             return self._named(stream)
+        self._refuse_other_length(self._source, epoch)
         first = offset // self.stride
         self.drawn = length
         if self.sharing is Sharing.OWN:
@@ -206,7 +208,7 @@ class Shares:
     def validation(self) -> Iterator[Any]:
         """Return this rank's batches, in order. Each sample is on exactly one rank."""
         if self._source is None:
-            return self._named(self._stream.epoch(0, 0, None))
+            return self._named(self._stream.one_pass())
         return self._named(self._load(self._validated(), derive(self._seed, "validation"), 0))
 
     def validation_length(self) -> int:
@@ -243,6 +245,21 @@ class Shares:
         if source.plain is not None or not epoch:  # The first epoch was compared at the start.
             return source.draw(epoch)
         return draw_alike(source, epoch, self._distributed, self._what)
+
+    def _refuse_other_length(self, source: IndexSource, epoch: int) -> None:
+        """Raise when a loader's data set has another length than at the start, which its epochs keep.
+
+        :raises SetupError: names both lengths
+        """
+        if source.plain is None:
+            return
+        length = known_length(self.loader.dataset)
+        if length != self._samples:
+            raise SetupError(
+                f"The {self._what} data set ({type(self.loader.dataset).__name__}) must keep its length while its "
+                f"loader is in use, got {length} samples in epoch {epoch} and {self._samples} at the start. Pass the "
+                "data set itself to ctx.loader in each epoch, or restart the trial to train on other data."
+            )
 
     def _own(self, drawn: Sequence[Any], *, drops: bool) -> list[Any]:
         """Return the batches of the indices that belong to this rank alone."""

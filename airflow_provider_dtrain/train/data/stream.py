@@ -82,6 +82,22 @@ class Stream:
             batches = self._compared(batches)
         return StreamEpoch(batches, skip, length, rounding, self._distributed, lambda *what: self._warn(length, *what))
 
+    def one_pass(self) -> Iterator[Any]:
+        """Yield the batches of one pass through the data.
+
+        :raises SetupError: the loader yields more than twice as many batches as its length, so it may never end
+        """
+        length = known_length(self._loader)
+        workers = self._loader.num_workers if has_iterable(self._loader) else 0
+        most = None if length is None else 2 * length + workers
+        for number, batch in enumerate(self.epoch(0, 0, None)):
+            if most is not None and number >= most:
+                raise SetupError(
+                    f"The {self._what} data ({type(self._loader).__name__}) must end, got more than {most} batches "
+                    f"from a loader of length {length}. End its __iter__ after one pass through the data."
+                )
+            yield batch
+
     def _compared(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Yield the batches. Before the second one, compare the first two with those of the other ranks.
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
+from airflow_provider_dtrain.train.gradients.ddp_options import has_option
 from airflow_provider_dtrain.train.prepared import distribute
 
 log = logging.getLogger(__name__)
@@ -181,7 +182,12 @@ def rebucket(model: Any, mib: float, *, device: Any, options: Mapping[str, Any])
     """
     import torch
 
-    fresh = distribute(model.module, device=device, bucket_mib=mib, **{**options, "init_sync": False})
+    # torch 2.4 has no such option, and sends the buffers of rank 0 to all ranks.
+    unsynced = {"init_sync": False} if has_option("init_sync") else {}
+    buffers = [] if unsynced else [(buffer, buffer.clone()) for buffer in model.module.buffers()]
+    fresh = distribute(model.module, device=device, bucket_mib=mib, **{**options, **unsynced})
+    for buffer, value in buffers:
+        buffer.copy_(value)
     for hook, state in getattr(model, "_comm_hooks", ()):
         fresh.register_comm_hook(state, hook)
     kept = {*torch.nn.Module().__dict__, "require_backward_grad_sync", "require_forward_param_sync", "passes", "traced"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,13 @@ _INSTEAD = {
 }
 
 
+def has_option(name: str) -> bool:
+    """Return whether DistributedDataParallel of the installed torch has an option. Some are newer than torch 2.4."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    return name in inspect.signature(DistributedDataParallel.__init__).parameters
+
+
 def check_options(options: Mapping[str, Any], *, every: int, mixed_precision: str = "none") -> None:
     """Raise when an option of DistributedDataParallel is not one that a program may choose.
 
@@ -37,6 +45,13 @@ def check_options(options: Mapping[str, Any], *, every: int, mixed_precision: st
             raise SetupError(
                 f"ddp must contain options out of {', '.join(OPTIONS)}, got {name}: "
                 f"{_INSTEAD.get(name, 'there is no such option')}."
+            )
+        if not has_option(name):
+            import torch
+
+            raise SetupError(
+                f"ddp option {name} needs a newer version of torch, found {torch.__version__}. Remove the option, or "
+                "install a newer torch."
             )
     if options.get("mixed_precision") is not None and mixed_precision != "none":
         raise SetupError(

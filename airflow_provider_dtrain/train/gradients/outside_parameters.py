@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.prepared import is_distributed, plain_name, unwrap
-from airflow_provider_dtrain.train.sharded_tensors import is_sharded
+from airflow_provider_dtrain.train.sharded_tensors import is_sharded, sharded_kind
 
 _SHOWN = 5
 #: Equal gradients may differ by this part of their norm, because the ranks' devices may add in another order.
@@ -46,12 +46,17 @@ class OutsideParameters:
     def __init__(self, distributed: Distributed) -> None:
         self._distributed = distributed
         self._models: list[Any] = []
+        #: For each model that is not sharded, its parameters in ctx.prepare by identity, with their names.
+        self._at_prepare: list[dict[int, tuple[str, Any]]] = []
         #: By identity of the optimizer, which the dictionary keeps alive.
         self._watched: dict[int, _Watched] = {}
 
     def know(self, model: Any) -> None:
         """Add a prepared model, as it is after ``ctx.prepare``."""
         self._models.append(model)
+        # FSDP2 replaces the parameters of a sharded model itself, in each pass.
+        named = () if sharded_kind(model) is not None else unwrap(model).named_parameters()
+        self._at_prepare.append({id(parameter): (plain_name(name), parameter) for name, parameter in named})
 
     def check(self, optimizer: Any) -> None:
         """Check the gradients of the step that an optimizer is about to take. Called by all ranks.
@@ -73,9 +78,11 @@ class OutsideParameters:
     def look(self) -> None:
         """Check that the optimizers which have stepped had gradients. Called at every synchronization.
 
-        :raises SetupError: an optimizer whose parameters belong to no prepared model never had any
+        :raises SetupError: an optimizer whose parameters belong to no prepared model never had any, or parameters that
+            an optimizer trains were replaced in their model
         """
         for watched in self._watched.values():
+            self._refuse_replaced(watched.optimizer)
             if watched.is_foreign and not watched.had_gradient and watched.steps:
                 parameters = list(_parameters(watched.optimizer))
                 raise SetupError(
@@ -86,6 +93,7 @@ class OutsideParameters:
                 )
 
     def _watch(self, optimizer: Any) -> _Watched:
+        self._refuse_replaced(optimizer)
         mine = list(_parameters(optimizer))
         known = {id(parameter) for model in self._models for parameter in unwrap(model).parameters()}
         is_foreign = not any(id(parameter) in known for parameter in mine)
@@ -94,6 +102,23 @@ class OutsideParameters:
         exchanged = {key for model in self._models for key in _exchanged(model)}
         left = [p for p in mine if p.requires_grad and id(p) not in exchanged and not is_sharded(p)]
         return _Watched(optimizer, left, is_foreign)
+
+    def _refuse_replaced(self, optimizer: Any) -> None:
+        """Raise when an optimizer trains parameters that their model does not have any longer.
+
+        :raises SetupError: names the model and the parameters
+        """
+        mine = {id(parameter) for parameter in _parameters(optimizer)}
+        for model, before in zip(self._models, self._at_prepare):
+            now = {id(parameter) for parameter in unwrap(model).parameters()}
+            gone = [name for key, (name, _) in before.items() if key in mine and key not in now]
+            if gone:
+                more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
+                raise SetupError(
+                    f"{type(optimizer).__name__} must train the parameters of {type(unwrap(model)).__name__}, but "
+                    f"{', '.join(gone[:_SHOWN])}{more} were replaced or removed since ctx.prepare: the new ones are "
+                    "not trained. Change the model before ctx.prepare, and create the optimizer after that."
+                )
 
     def _compare(self, watched: _Watched) -> None:
         ranks = self._distributed.allgather([_figures(parameter.grad) for parameter in watched.left])
