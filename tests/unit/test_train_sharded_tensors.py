@@ -182,25 +182,19 @@ def test_sharded_tensors_anywhere_in_the_state_are_saved_and_restored(ctx):
     assert average.count.tolist() == [1, 1, 1]
 
 
-def test_a_checkpoint_of_whole_tensors_is_restored_into_a_sharded_model(ctx):
+def test_a_checkpoint_of_whole_tensors_is_restored_into_a_sharded_model(ctx, tmp_path):
     model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 1))
-    optimizer = adam(model)
-    ctx.prepare(model, optimizer)
+    ctx.prepare(model, optimizer := adam(model))
     ctx.backward(model(torch.ones(4, 2)).sum())
     ctx.step(optimizer)
     ctx.save_checkpoint(1)
-    kept = model[0].weight.detach().clone()
-    from torch.distributed.fsdp import fully_shard
-
-    torch.nn.init.zeros_(model[0].weight)
-    fully_shard(model)
-    sharded = adam(model)
-    ctx._prepared.optimizers[:] = [sharded]
-    ctx._gradients._groups.clear()
-    ctx._gradients.add_optimizer(sharded)
-    ctx.restore_checkpoint()
-    assert torch.equal(model[0].weight.full_tensor(), kept)
-    assert sharded.state[model[0].weight]["exp_avg"].full_tensor().any()
+    ctx.close()
+    with dtrain.init(hparams={"global_batch_size": 4}, checkpoint_dir=tmp_path / "kept") as later:
+        sharded = sharded_model()
+        later.prepare(sharded, optimizer := adam(sharded))
+        assert later.restore_checkpoint() == 1
+        assert torch.equal(sharded[0].weight.full_tensor(), model[0].weight)
+        assert optimizer.state[sharded[0].weight]["exp_avg"].full_tensor().any()
 
 
 def test_plain_models_are_not_concerned(ctx):
