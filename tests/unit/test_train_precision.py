@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
+from airflow_provider_dtrain.train.sharded_tensors import refuse_old_torch  # noqa: E402
 from tests.support.ranks import run_ranks, script  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -219,6 +220,10 @@ def test_a_model_with_its_own_policy_keeps_it(own, forward):
 
 @pytest.mark.nightly
 def test_a_policy_of_fully_shard_is_kept_and_never_contradicted(tmp_path):
+    try:
+        refuse_old_torch()
+    except SetupError as error:
+        pytest.skip(str(error))
     body = """
     import json
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
