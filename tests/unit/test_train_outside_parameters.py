@@ -194,6 +194,16 @@ def test_equal_gradients_of_other_rows_are_a_difference(sparse):
     assert all("shape (5, 2) differ" in str(error) for error in in_ranks(2, body))
 
 
+class Sparse:
+    """State without an address in memory."""
+
+    def state_dict(self):
+        return {"mask": torch.eye(2).to_sparse()}
+
+    def load_state_dict(self, state):
+        pass
+
+
 @pytest.mark.parametrize("registered", [False, True])
 def test_parameters_that_checkpoints_lack_are_named_at_the_first_save(tmp_path, monkeypatch, caplog, registered):
     monkeypatch.chdir(tmp_path)
@@ -202,7 +212,7 @@ def test_parameters_that_checkpoints_lack_are_named_at_the_first_save(tmp_path, 
         optimizer = sgd(*model.parameters(), *table.parameters())
         model, optimizer = ctx.prepare(model, optimizer)
         if registered:
-            ctx.register(table=table)
+            ctx.register(table=table, sparse=Sparse())
         for step in (1, 2):
             ctx.backward(model(table(torch.tensor([1, 2]))).sum())
             ctx.step(optimizer)

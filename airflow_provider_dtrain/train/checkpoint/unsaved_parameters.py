@@ -21,10 +21,10 @@ def warn_of_unsaved(prepared: Prepared, others: Sequence[Any]) -> None:
     """
     saved = {id(parameter) for model in prepared.models for parameter in model.parameters()}
     # The states of other objects, such as a module that was registered, share the memory of their parameters.
-    memory = {local_part(tensor).data_ptr() for tensor in _tensors(others)}
+    memory = {_address(tensor) for tensor in _tensors(others)}
     for optimizer in prepared.optimizers:
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        missing = [p for p in trained if id(p) not in saved and p.numel() and local_part(p).data_ptr() not in memory]
+        missing = [p for p in trained if id(p) not in saved and p.numel() and _address(p) not in memory]
         if missing:
             log.warning(
                 "Checkpoints do not hold %d of the %d parameters that %s trains, one of shape %s: they belong to no "
@@ -35,6 +35,14 @@ def warn_of_unsaved(prepared: Prepared, others: Sequence[Any]) -> None:
                 type(optimizer).__name__,
                 tuple(missing[0].shape),
             )
+
+
+def _address(tensor: Any) -> int | None:
+    """Return the address of a tensor's memory on this rank, None for a layout without one, such as a sparse one."""
+    try:
+        return int(local_part(tensor).data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return None
 
 
 def _tensors(state: Any) -> Iterator[Any]:

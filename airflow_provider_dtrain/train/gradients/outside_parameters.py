@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.prepared import is_distributed, plain_name, u
 from airflow_provider_dtrain.train.sharded_tensors import is_sharded, sharded_kind
 
 _SHOWN = 5
-#: Replaced parameters are searched at this many synchronizations, and then at every such one, because it takes 1 us each.
+#: Replaced parameters are searched at this many synchronizations, and then at each such one: it takes about 1 us each.
 _FIRST_LOOKS = 16
 #: Equal gradients may differ by this part of their norm, because the ranks' devices may add in another order.
 _ROUNDING = 1e-5
