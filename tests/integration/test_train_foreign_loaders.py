@@ -24,6 +24,10 @@ DIVIDED = {
             graphs = [Data(x=torch.ones(2, 1), number=torch.tensor([i])) for i in range(RECORDS)]
             return DataLoader(graphs, batch_size=4, shuffle=True), lambda batch: batch.number
     """),
+    "pyg-nodes": ("torch_geometric", """
+        def make(ctx):
+            return node_loader(torch.arange(ctx.rank, RECORDS, ctx.world_size)), lambda batch: batch.n_id
+    """),
     "monai-cache": ("monai", """
         def make(ctx):
             from monai.data import CacheDataset, DataLoader
@@ -82,6 +86,10 @@ DIVIDED = {
 
 #: Loaders that give each rank all records: case -> module, function and message.
 COPIES = {
+    "pyg-nodes": ("torch_geometric", """
+        def make(ctx):
+            return node_loader(torch.arange(RECORDS)), lambda batch: batch.n_id
+    """, "(NodeLoader of range) must give each rank a part of its own"),
     "monai-threads": ("monai", """
         def make(ctx):
             from monai.data import Dataset, ThreadDataLoader
@@ -120,6 +128,21 @@ TRAIN = """
     def timm_loader(**options):
         from timm.data import create_loader
         return create_loader(Images(), (3, 8, 8), 4, is_training=True, no_aug=True, use_prefetcher=False, **options)
+
+    def node_loader(nodes):
+        "Return the loader under NeighborLoader. Its sampler takes no neighbors, and needs no compiled extension."
+        from torch_geometric.data import Data
+        from torch_geometric.loader import NodeLoader
+        from torch_geometric.sampler import BaseSampler, SamplerOutput
+
+        class Alone(BaseSampler):
+            def sample_from_nodes(self, index, **_):
+                none = torch.empty(0, dtype=torch.long)
+                return SamplerOutput(index.node, none, none, none, metadata=(index.input_id, index.time))
+            def sample_from_edges(self, index, **_): raise NotImplementedError
+
+        graph = Data(x=torch.ones(RECORDS, 1), edge_index=torch.empty(2, 0, dtype=torch.long))
+        return NodeLoader(graph, Alone(), input_nodes=nodes, batch_size=4, shuffle=True)
 
     def stream(ctx, **options):
         from datasets import Dataset

@@ -167,6 +167,37 @@ def test_streams_of_equal_batches_or_of_one_batch_are_not_taken_for_copies():
     assert trained(lambda _: [torch.arange(2)])[0] is Sharing.STREAM
 
 
+class Graph:
+    """Has a method of tensors, as the graphs of PyTorch Geometric."""
+
+    def __init__(self, number):
+        self.number = number
+
+    def detach(self):
+        return self
+
+    def to_dict(self):
+        return {"number": torch.tensor(self.number)}
+
+    def tolist(self):
+        return self.number
+
+
+class Unreadable(Graph):
+    def to_dict(self):
+        raise RuntimeError("no dictionary")
+
+
+def test_batches_of_other_libraries_are_compared_where_they_can_be_read():
+    def graphs(kind, divides):
+        return lambda d: [kind(i + 10 * d.rank * divides) for i in range(3)]
+
+    with pytest.raises(SetupError, match="all 2 ranks got the same first batch"):
+        trained(graphs(Graph, divides=False))
+    assert trained(graphs(Graph, divides=True))[1] == [[0, 1, 2], [10, 11, 12]]
+    assert trained(graphs(Unreadable, divides=False))[1] == [[0, 1, 2]] * 2
+
+
 def test_copies_are_noticed_also_by_a_rank_that_resumes_in_an_epoch():
     with pytest.raises(SetupError, match="all 2 ranks got the same first batch"):
         trained(lambda _: Stateful(Numbers(), batch_size=2), offset=3)

@@ -62,8 +62,13 @@ class SampleProbe:
 
 
 def content_digest(value: Any) -> bytes:
-    """Return a digest of the numbers, texts, tensors, arrays and images in a value, or no bytes if it has none."""
-    parts = list(_leaves(value, _DEPTH))
+    """Return a digest of the numbers, texts, tensors, arrays and images in a value, or no bytes if it has none.
+
+    An object that cannot be read has none: the comparison of data must not end a training.
+    """
+    parts: list[bytes] = []
+    with contextlib.suppress(Exception):
+        parts = list(_leaves(value, _DEPTH))
     return blake2b(b"".join(parts), digest_size=8).digest() if parts else b""
 
 
@@ -98,7 +103,7 @@ def _leaves(value: Any, depth: int) -> Iterator[bytes]:
     elif isinstance(value, str):
         if os.sep not in value or " " in value:
             yield value.encode(errors="replace")[:LONGEST]
-    elif hasattr(value, "detach"):
+    elif hasattr(value, "detach") and hasattr(value, "reshape"):  # graphs of PyTorch Geometric have detach alone
         yield _of_tensor(value)
     elif callable(getattr(value, "tobytes", None)):
         yield value.tobytes()[:LONGEST]
