@@ -25,7 +25,7 @@ def experiment_description(store: Store, view: ExperimentView) -> ExperimentDesc
     best = store.trials.get(view.best_trial).hparams if view.best_trial is not None else None
     return ExperimentDescription(
         **_facts(view),
-        progress=None if entry is None else f"{math.floor(entry.progress * 100)} %",
+        progress=None if entry is None or entry.progress is None else f"{math.floor(entry.progress * 100)} %",
         expected_end=None if entry is None else entry.expected_end,
         **_labels(store.labels.get("experiment", view.experiment_id)),
         best_hyperparameters=None if best is None else plain_data(best),

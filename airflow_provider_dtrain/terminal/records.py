@@ -266,7 +266,7 @@ class ExperimentDescription:
     best_trial: int | None
     created: datetime
     ended: datetime | None
-    #: In percent, while it runs.
+    #: In percent, while it runs and its length is known.
     progress: str | None
     expected_end: datetime | None
     display_name: str | None

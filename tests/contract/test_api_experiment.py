@@ -92,6 +92,40 @@ def test_a_running_trial_has_a_progress_and_so_has_its_experiment(api, search):
     assert api.get(path(search))["progress"] == 1
 
 
+@pytest.mark.each_change
+def test_experiments_whose_trials_have_no_known_length_have_no_progress_until_one_ends_and_are_the_last_of_the_order(
+    api, search
+):
+    search.config = search.store.configs.put({**DOCUMENT, "searcher": {"name": "custom"}}, origins={}).config_id
+    for number in range(2):
+        ticket = search.start(number, slots=1)
+        search.commit(ticket, {"kind": "report", "step": 10, "metrics": {"loss": 1.0}, "at": 100.0})
+    half = Search(search.store, name="half", run="half")
+    half.plan(max_trials=2)
+    half.end(half.start(0, slots=1))
+    for order in ("asc", "desc"):
+        rows = api.get("/experiments", sort="progress", order=order)["rows"]
+        assert [(row["name"], row["progress"]) for row in rows] == [("half", 0.5), (search.name, None)]
+    assert api.get(path(search))["progress"] is None
+    version = search.store.experiment_table.version()
+    search.end(ticket, "completed")
+    assert api.get(path(search))["progress"] == pytest.approx(1 / 6)
+    assert search.store.experiment_table.version() != version
+
+
+@pytest.mark.each_change
+def test_a_trial_without_a_known_share_is_as_far_as_the_others_of_its_experiment(api, search):
+    document = {**DOCUMENT, "searcher": {"name": "random", "max_length": {"records": 400}, "max_trials": 2}}
+    search.config = search.store.configs.put(document, origins={}).config_id
+    for number, hparams in enumerate(({"global_batch_size": 4}, {})):
+        ticket = search.start(number, slots=1, hparams=hparams)
+        search.commit(ticket, {"kind": "report", "step": 50, "metrics": {"loss": 1.0}, "at": 100.0})
+    trials = api.get(path(search, "/trials"))["rows"]
+    assert [row["progress"]["share"] for row in sorted(trials, key=lambda row: row["number"])] == [0.5, None]
+    planned = api.get(path(search))["max_trials"]
+    assert api.get(path(search))["progress"] == pytest.approx(2 * 0.5 / planned)
+
+
 def test_the_latest_running_trials_of_each_experiment_stand_for_its_progress(api, search, monkeypatch):
     monkeypatch.setattr(trial_progress, "EXPERIMENT_SAMPLE", 1)
     document = {**DOCUMENT, "searcher": {"name": "random", "max_length": {"batches": 100}, "max_trials": 2}}

@@ -39,8 +39,8 @@ class ExperimentRow(Model):
     trials: dict[str, int]
     #: Number of planned trials.
     max_trials: int
-    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials.
-    progress: float
+    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials; None: unknown.
+    progress: float | None
     #: From the durations of its ended trials, else from the progress of running ones; None: there is no estimate.
     expected_end: datetime | None
     created_at: datetime

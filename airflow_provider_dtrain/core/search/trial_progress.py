@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -109,6 +109,12 @@ def progress_of(plan: Plan, reports: Reports | None, now: datetime) -> TrialProg
         share=share,
         expected_end=_expected_end(_share(plan, reports, reports.first), share, reports, now),
     )
+
+
+def mean_share(running: Iterable[TrialProgress]) -> float | None:
+    """Return the mean of the shares that are known, None while none is."""
+    shares = [one.share for one in running if one.share is not None]
+    return sum(shares) / len(shares) if shares else None
 
 
 def _length(searcher: Mapping[str, Any]) -> tuple[str, int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.search.expected_end import expected_end
-from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
 from airflow_provider_dtrain.store.database.filters import contains, tagged
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
@@ -71,7 +72,10 @@ class ExperimentTable:
         rows = conn.execute(counted.order_by(experiments.c.id.desc())).all()
         running = self._progress.of(conn, [row.id for row in rows if row.running], self.db.now())
         shares = {row.id: _share(row.planned, row.ended, row.running, running.get(row.id, ())) for row in rows}
-        ordered = sorted(shares, key=lambda one: shares[one], reverse=query.descending)
+        known = [(share, one) for one, share in shares.items() if share is not None]
+        ordered = [one for _, one in sorted(known, key=itemgetter(0), reverse=query.descending)]
+        # As in the other orders, rows without a value are the last ones.
+        ordered += [one for one, share in shares.items() if share is None]
         ids = ordered[query.offset : query.offset + query.limit]
         views = {view.experiment_id: view for view in experiment_views(conn, experiments.c.id.in_(ids))}
         return self._entries(conn, [views[one] for one in ids], running), len(rows)
@@ -146,20 +150,22 @@ class ExperimentTable:
         return expected_end(now, ended_s, running_s, remaining=view.max_trials - started)
 
 
-def _progress(view: ExperimentView, running: Sequence[TrialProgress]) -> float:
+def _progress(view: ExperimentView, running: Sequence[TrialProgress]) -> float | None:
     ended = sum(view.trials.get(state, 0) for state in TRIAL_ENDED)
     return _share(view.max_trials, ended, view.trials.get("running", 0), running)
 
 
-def _share(planned: int, ended: int, started: int, running: Sequence[TrialProgress]) -> float:
-    """Return the share of the planned training that is done. Running trials beyond the limit are as far as the rest.
+def _share(planned: int, ended: int, started: int, running: Sequence[TrialProgress]) -> float | None:
+    """Return the share of the planned training that is done, None if only trials of unknown length have begun.
+
+    Running trials whose share is unknown are as far as the rest.
 
     :param planned: trials; of these ``ended`` have ended, and ``started`` run
     """
-    if not planned:
-        return 0.0
-    part = sum(one.share or 0.0 for one in running) / max(1, len(running)) * started
-    return min(1.0, (ended + part) / planned)
+    mean = mean_share(running)
+    if not planned or (mean is None and started and not ended):
+        return None
+    return min(1.0, (ended + (mean or 0.0) * started) / planned)
 
 
 def _latest_end(view: ExperimentView, running: Sequence[TrialProgress]) -> datetime | None:

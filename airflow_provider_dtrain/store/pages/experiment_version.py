@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, metrics, searches, tags, trials
 from airflow_provider_dtrain.store.experiment_views import WITH_SEARCH
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
@@ -106,6 +106,6 @@ def experiments_version(conn: Connection, running: Mapping[int, Sequence[TrialPr
     """
     rows = conn.execute(_ROWS).all()
     more = (conn.execute(one).all() for one in (_TRIALS, _LABELS, _TAGS))
-    shares = {key: [one.share or 0.0 for one in of] for key, of in running.items()}
-    progress = sorted((key, len(of), round(sum(of) / len(of), PROGRESS_DIGITS)) for key, of in shares.items())
+    shares = {key: mean_share(of) for key, of in sorted(running.items())}
+    progress = [(key, None if of is None else round(of, PROGRESS_DIGITS)) for key, of in shares.items()]
     return page_version(rows, *more, progress, dags={row[0] for row in rows})

@@ -228,8 +228,9 @@ class ExperimentEntry:
 
     view: ExperimentView
     labels: Labels
-    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials.
-    progress: float
+    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials. None: unknown, because
+    #: no trial has ended, and the configuration names no length that is comparable with reports.
+    progress: float | None
     #: From the durations of its ended trials, or from the progress of running ones; None = no estimate.
     expected_end: datetime | None
 

@@ -1942,7 +1942,7 @@ export interface components {
             /** Max Trials */
             max_trials: number;
             /** Progress */
-            progress: number;
+            progress: number | null;
             /** Expected End */
             expected_end: string | null;
             /**
@@ -2138,7 +2138,7 @@ export interface components {
             /** Max Trials */
             max_trials: number;
             /** Progress */
-            progress: number;
+            progress: number | null;
             /** Expected End */
             expected_end: string | null;
             /**

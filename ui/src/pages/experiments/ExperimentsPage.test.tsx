@@ -24,6 +24,14 @@ describe("the page of experiments", () => {
     expect(screen.getAllByTestId("state-badge").map((badge) => badge.textContent)).toEqual(["running", "paused"]);
   });
 
+  it("shows a dash instead of a progress that is unknown", async () => {
+    serve({ experiments: page([row(1, { progress: null }), row(2, { progress: 0 })]) });
+    show(<App />, "/plugin/dtrain/experiments?columns=name&columns=progress");
+    await screen.findByRole("link", { name: "experiment-1" });
+    expect(screen.getAllByRole("progressbar").map((bar) => bar.getAttribute("aria-valuenow"))).toEqual(["0"]);
+    expect(screen.getAllByRole("row").slice(1).map((shown) => shown.textContent)).toEqual(["experiment-1–", "experiment-20 %"]);
+  });
+
   it("requests filter and order of its address, and an unknown column does no harm", async () => {
     const arrived = serve({ experiments: page([row(1)]) });
     show(<App />, "/plugin/dtrain/experiments?q=res&state=errored&sort=name&columns=name&columns=gone");
