@@ -10,8 +10,8 @@ import os
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.api.call import Call
-from airflow_provider_dtrain.api.forking import payload_of
-from airflow_provider_dtrain.api.starting import DAG_ID
+from airflow_provider_dtrain.api.forks import payload_of
+from airflow_provider_dtrain.api.init_dags import DAG_ID
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.engine.submission.entry import entry_problems
 from airflow_provider_dtrain.errors import Problem

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.configs import config_lines
-from airflow_provider_dtrain.api.forking import payload_of
+from airflow_provider_dtrain.api.forks import payload_of
 from airflow_provider_dtrain.api.models.experiments import ForkSource
 from airflow_provider_dtrain.api.validation import template_of
 from airflow_provider_dtrain.core.config import mask

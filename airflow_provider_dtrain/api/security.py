@@ -26,8 +26,8 @@ from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials
 
 from airflow_provider_dtrain.api.errors import ApiError, forbidden
+from airflow_provider_dtrain.api.init_dags import DAG_ID, OPERATIONS_DAG_ID, DagState, dag_state, starting
 from airflow_provider_dtrain.api.models.me import Starting
-from airflow_provider_dtrain.api.starting import DAG_ID, OPERATIONS_DAG_ID, DagState, dag_state, starting
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.store import Store

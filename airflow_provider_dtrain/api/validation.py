@@ -11,7 +11,7 @@ from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.code_source import CodeSource, code_source
 from airflow_provider_dtrain.api.configs import config_lines
 from airflow_provider_dtrain.api.errors import ApiError
-from airflow_provider_dtrain.api.forking import forked
+from airflow_provider_dtrain.api.forks import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
 from airflow_provider_dtrain.api.models.experiments import NewExperiment
 from airflow_provider_dtrain.core.config import mask

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.client.address import address
-from airflow_provider_dtrain.client.decoding import record
-from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.decoder import record
 from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.client.submission import cause, create, experiment_of, fork, run_state

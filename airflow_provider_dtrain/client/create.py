@@ -8,8 +8,8 @@ from argparse import Namespace
 from pathlib import Path
 
 from airflow_provider_dtrain.client import submission
-from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause

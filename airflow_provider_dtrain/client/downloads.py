@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, ServerError
 from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, plain, show, size

@@ -5,7 +5,8 @@ from __future__ import annotations
 import http.client
 import ssl
 
-from airflow_provider_dtrain.client.address import Address, trust
+from airflow_provider_dtrain.client.address import Address
+from airflow_provider_dtrain.client.connections import trust
 from airflow_provider_dtrain.client.proxy import Proxy, proxy_of
 from airflow_provider_dtrain.errors import ServerError
 

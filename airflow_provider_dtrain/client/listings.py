@@ -17,7 +17,7 @@ def _from_server(show: Callable[[Namespace, Source], None]) -> Function:
         session = session_of(args)
         source: Source = ServerSource(session)
         if getattr(args, "watch", False):
-            from airflow_provider_dtrain.client.watching import PatientSource
+            from airflow_provider_dtrain.client.live_views import PatientSource
 
             source = PatientSource(session)
         show(args, source)

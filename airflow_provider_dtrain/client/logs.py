@@ -8,9 +8,9 @@ import time
 from argparse import Namespace
 from collections.abc import Callable
 
-from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
 from airflow_provider_dtrain.terminal.log_text import escaped

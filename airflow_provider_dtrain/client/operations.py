@@ -8,9 +8,9 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.client.decoding import record
-from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.decoder import record
 from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
 from airflow_provider_dtrain.terminal import cluster

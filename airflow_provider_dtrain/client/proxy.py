@@ -5,13 +5,10 @@ from __future__ import annotations
 import base64
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
+from airflow_provider_dtrain.client.address import Address
 from airflow_provider_dtrain.terminal.output import UsageError
-
-if TYPE_CHECKING:
-    from airflow_provider_dtrain.client.address import Address
 
 
 @dataclass(frozen=True, kw_only=True)

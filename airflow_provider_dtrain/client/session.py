@@ -14,8 +14,9 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from airflow_provider_dtrain.client import logins
-from airflow_provider_dtrain.client.address import Address, connection
-from airflow_provider_dtrain.client.decoding import answer_of
+from airflow_provider_dtrain.client.address import Address
+from airflow_provider_dtrain.client.connections import connection
+from airflow_provider_dtrain.client.decoder import answer_of
 from airflow_provider_dtrain.client.failures import AWAY, AwayError, away, failure, other, refused_by_proxy
 from airflow_provider_dtrain.client.proxy import proxy_of
 from airflow_provider_dtrain.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.decoding import Record, record, records
+from airflow_provider_dtrain.client.decoder import Record, record, records
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.terminal.records import (
     CheckpointLine,

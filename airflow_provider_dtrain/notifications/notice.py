@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.lifecycle.timeline import duration
 from airflow_provider_dtrain.core.page_paths import trial_page
 from airflow_provider_dtrain.core.safe_repr import printable_line
 from airflow_provider_dtrain.core.search.names import metric_words, trial_name
-from airflow_provider_dtrain.engine.attempt.ending import ending_words
+from airflow_provider_dtrain.engine.attempt.end_summary import ending_words
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 

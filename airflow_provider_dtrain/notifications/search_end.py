@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.page_paths import experiment_page
 from airflow_provider_dtrain.core.safe_repr import printable_line
 from airflow_provider_dtrain.core.search.names import metric_words
+from airflow_provider_dtrain.notifications.dispatch import WarningLog, send_once
 from airflow_provider_dtrain.notifications.events import Notifiers, NotifyEvent
 from airflow_provider_dtrain.notifications.notice import notice
-from airflow_provider_dtrain.notifications.sending import WarningLog, send_once
 from airflow_provider_dtrain.notifications.trial_end import failure_of
 
 if TYPE_CHECKING:

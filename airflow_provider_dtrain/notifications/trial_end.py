@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.errors import DtrainError, TaskEndedError
+from airflow_provider_dtrain.notifications.dispatch import WarningLog, send, send_once
 from airflow_provider_dtrain.notifications.events import Notifiers, NotifyEvent
 from airflow_provider_dtrain.notifications.notice import notice, trial_notice
-from airflow_provider_dtrain.notifications.sending import WarningLog, send, send_once
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.notifications.events import Given, NotifyEvent, not
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.notifications.sending import WarningLog
+    from airflow_provider_dtrain.notifications.dispatch import WarningLog
     from airflow_provider_dtrain.store.store import Store
 
 #: Default time after which a wait is an event.
@@ -83,7 +83,7 @@ class TrialNotifications:
 
     def wait_limit(self, store: Store, trial_id: int, context: Mapping[str, Any]) -> Callable[[], None] | None:
         """Return the watch over a trial that waits in this process, None without notifiers for it."""
-        from airflow_provider_dtrain.notifications.waiting import WaitLimit
+        from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 
         several = self.notifiers.get(NotifyEvent.WAITED)
         if not several:
@@ -92,7 +92,7 @@ class TrialNotifications:
 
     def packed(self) -> dict[str, Any] | None:
         """Return limit and notifiers of a wait for the triggerer, None without notifiers for it."""
-        from airflow_provider_dtrain.notifications.packing import PackingError, pack
+        from airflow_provider_dtrain.notifications.serialization import PackingError, pack
 
         found = []
         for notifier in self.notifiers.get(NotifyEvent.WAITED, ()):

@@ -30,8 +30,8 @@ class OperationOperator(BaseOperator):
 
         :raises NotFoundError: no operation with this number waits for a DAG run
         """
+        from airflow_provider_dtrain.engine.operations.execution import serve
         from airflow_provider_dtrain.engine.operations.ranks import NotWantedError
-        from airflow_provider_dtrain.engine.operations.serving import serve
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
         from airflow_provider_dtrain.store.records.operations import Through
 

@@ -269,7 +269,7 @@ class TrialOperator(BaseOperator):
 
     def _learn_end(self, hook: DtrainHook, trial_id: int) -> None:
         """Read the words about the end of the trial, and hyperparameters that were drawn after it was planned."""
-        from airflow_provider_dtrain.engine.attempt.ending import shown_of
+        from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
 
         self._ending = ""
         with contextlib.suppress(DtrainError):

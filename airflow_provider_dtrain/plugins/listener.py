@@ -33,7 +33,7 @@ NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.engine.submission.submit",
     "airflow_provider_dtrain.hooks.dtrain",
     "airflow_provider_dtrain.hosts.payload",
-    "airflow_provider_dtrain.notifications.packing",
+    "airflow_provider_dtrain.notifications.serialization",
     "airflow_provider_dtrain.operators.search",
     "airflow_provider_dtrain.operators.trial",
     "airflow_provider_dtrain.store.store",

@@ -25,7 +25,7 @@ from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.reports.gathering import gather_samples
+from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs

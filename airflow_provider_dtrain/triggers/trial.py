@@ -27,7 +27,7 @@ from airflow_provider_dtrain.triggers._airflow import (
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-    from airflow_provider_dtrain.notifications.waiting import WaitLimit
+    from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 
 
 class TrialTrigger(BaseTrigger):
@@ -99,7 +99,7 @@ class TrialTrigger(BaseTrigger):
     async def _kill(self) -> None:
         await load_engine()
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
-        from airflow_provider_dtrain.engine.attempt.tracing import trace_trial
+        from airflow_provider_dtrain.engine.attempt.spans import trace_trial
 
         if self._fired or await self._is_wanted():
             return
@@ -138,8 +138,8 @@ class TrialTrigger(BaseTrigger):
         """Return the watch over the wait, None without notifiers for it. Blocks: it imports them."""
         if self.waiting is None:
             return None
-        from airflow_provider_dtrain.notifications.packing import PackingError, unpack
-        from airflow_provider_dtrain.notifications.waiting import WaitLimit
+        from airflow_provider_dtrain.notifications.serialization import PackingError, unpack
+        from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 
         notifiers = []
         for packed in self.waiting["notifiers"]:
@@ -161,7 +161,7 @@ class TrialTrigger(BaseTrigger):
 
         The event carries them, because the worker that ends the task does not query the store.
         """
-        from airflow_provider_dtrain.engine.attempt.ending import shown_of
+        from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
 
         assert self._runtime is not None
         with contextlib.suppress(DtrainError):

@@ -9,14 +9,14 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_dtrain.api.starting import DagState
+from airflow_provider_dtrain.api.init_dags import DagState
 from airflow_provider_dtrain.client.client import Client
-from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.reconnection import Patience
+from airflow_provider_dtrain.engine.operations.execution import PIECE_BYTES, _Content, serve
 from airflow_provider_dtrain.engine.operations.follower import serving
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank
-from airflow_provider_dtrain.engine.operations.serving import PIECE_BYTES, _Content, serve
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store import operations as of_store
 from airflow_provider_dtrain.store.database.tables import operation_pieces
@@ -105,7 +105,7 @@ def test_an_operation_fails_when_its_process_is_silent_and_ends_when_its_reader_
 
 
 def test_content_waits_in_the_store_for_a_slow_reader_and_ends_with_it(store, monkeypatch):
-    monkeypatch.setattr("airflow_provider_dtrain.engine.operations.serving.WINDOW_BYTES", 2 * PIECE_BYTES)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.operations.execution.WINDOW_BYTES", 2 * PIECE_BYTES)
     number = requested(store)
     store.operations.take(number, Through.DAG)
     whole = bytes(range(256)) * (5 * PIECE_BYTES // 256) + b"end"

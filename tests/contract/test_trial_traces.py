@@ -12,10 +12,10 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from airflow_provider_dtrain.engine.attempt import tracing
+from airflow_provider_dtrain.engine.attempt import spans
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
-from airflow_provider_dtrain.engine.attempt.tracing import trace_trial
+from airflow_provider_dtrain.engine.attempt.spans import trace_trial
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
@@ -191,6 +191,6 @@ async def test_nothing_is_read_or_sent_while_traces_are_off(
     store: Store, ended: Callable[[str], Ticket], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW__TRACES__OTEL_ON", "False")
-    monkeypatch.setattr(tracing, "send_spans", None)
+    monkeypatch.setattr(spans, "send_spans", None)
     await trace_trial(runtime(store, ended("completed")))
     assert exported.get_finished_spans() == ()

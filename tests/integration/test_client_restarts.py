@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.client.address import address
-from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.logs import LogReader
 from airflow_provider_dtrain.client.main import parser
 from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.store.store import Store

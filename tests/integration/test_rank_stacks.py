@@ -17,8 +17,8 @@ import pytest
 from airflow_provider_dtrain.cli import trials_exec, trials_stack
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.engine.operations.execution import serve
 from airflow_provider_dtrain.engine.operations.follower import serving
-from airflow_provider_dtrain.engine.operations.serving import serve
 from airflow_provider_dtrain.store.database.tables import audit
 from airflow_provider_dtrain.store.records.operations import Through
 from airflow_provider_dtrain.terminal.output import user

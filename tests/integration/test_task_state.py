@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.attempt.ending import shown_of
+from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
 from airflow_provider_dtrain.notifications.log import LogNotifier
-from airflow_provider_dtrain.notifications.packing import pack
+from airflow_provider_dtrain.notifications.serialization import pack
 from testbed.log_scene import LogScene
 from testbed.worker import Workers
 

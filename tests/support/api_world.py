@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from airflow_provider_dtrain.api.app import VERSION, create_app, new_state
+from airflow_provider_dtrain.api.init_dags import DagState, starting
 from airflow_provider_dtrain.api.security import EVERY_ROUTE, Access, access_of
-from airflow_provider_dtrain.api.starting import DagState, starting
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.records.trials import TrialKey

@@ -20,11 +20,11 @@ from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client import session as sessions
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.definition import own_words
-from airflow_provider_dtrain.client.following import Patience
+from airflow_provider_dtrain.client.live_views import speed_words
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import AwayError, Session
-from airflow_provider_dtrain.client.watching import speed_words
 from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError
 from airflow_provider_dtrain.terminal.cluster import show_hosts
 from airflow_provider_dtrain.terminal.output import UsageError, show, using_words

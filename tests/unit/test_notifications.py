@@ -21,13 +21,13 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_dtrain.errors import HostUnreachableError, StoreUnavailableError, TaskEndedError, UserError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.tasks import as_airflow
-from airflow_provider_dtrain.notifications import sending
+from airflow_provider_dtrain.notifications import dispatch
 from airflow_provider_dtrain.notifications.events import NotifyEvent, notifiers_of, seconds_of
 from airflow_provider_dtrain.notifications.log import LogNotifier
 from airflow_provider_dtrain.notifications.notice import trial_notice
-from airflow_provider_dtrain.notifications.packing import PackingError, pack, unpack
 from airflow_provider_dtrain.notifications.search_end import notify_search
-from airflow_provider_dtrain.notifications.waiting import WaitLimit
+from airflow_provider_dtrain.notifications.serialization import PackingError, pack, unpack
+from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 from airflow_provider_dtrain.operators._notifications import TrialNotifications
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
@@ -241,8 +241,8 @@ def test_a_notifier_that_raises_is_a_warning(store: Store, error: BaseException)
 
 
 def test_a_notifier_that_hangs_delays_the_task_only_for_its_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "NOTIFIER_MOST_S", 0.2)
-    monkeypatch.setattr(sending, "NOTIFIERS_MOST_S", 0.5)
+    monkeypatch.setattr(dispatch, "NOTIFIER_MOST_S", 0.2)
+    monkeypatch.setattr(dispatch, "NOTIFIERS_MOST_S", 0.5)
     log, begin = Log(), time.monotonic()
     notifications = TrialNotifications({"finished": [HangingNotifier()] * 9}, 1.0, log)
     try:
@@ -266,7 +266,7 @@ def test_a_notifier_that_can_only_be_awaited_is_awaited(store: Store) -> None:
 def test_rendering_changes_no_notifier_that_is_used_again(store: Store) -> None:
     notifier = KeepingNotifier("{{ dtrain.trial_id }}")
     for trial_id in (alone(store), Search(store).submit(0).trial_id):
-        sending.send(Log(), trial_notice(NotifyEvent.FINISHED, store, trial_id), [notifier], {})
+        dispatch.send(Log(), trial_notice(NotifyEvent.FINISHED, store, trial_id), [notifier], {})
     assert KeepingNotifier.sent == ["1", "2"]
 
 
@@ -305,7 +305,7 @@ def test_airflows_notifier_for_mail_sends_from_the_triggerer_what_its_templates_
         conn = {"conn_type": "smtp", "host": "127.0.0.1", "port": server.port, "extra": extra}
         monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", json.dumps(conn))
         found = trial_notice(NotifyEvent.FINISHED, store, trial_id)
-        errors = sending.send(Log(), found, [unpack(pack(notifier))], {"ti": None})
+        errors = dispatch.send(Log(), found, [unpack(pack(notifier))], {"ti": None})
     assert errors == []
     [message] = server.messages
     assert f"Subject: Trial {trial_id} of e finished: completed" in message

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.errors import MetricError, SetupError  # noqa: E402
-from airflow_provider_dtrain.train.reports.gathering import gather_samples  # noqa: E402
+from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 from tests.support.small_trial import HPARAMS, Kept, Small, digest  # noqa: E402
 

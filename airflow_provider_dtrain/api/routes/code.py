@@ -10,10 +10,10 @@ from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.code_archive import digest_of, received
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.execution import WRITE_DEADLINE_S, StoreRoute
+from airflow_provider_dtrain.api.init_dags import DAG_ID
 from airflow_provider_dtrain.api.models.experiments import StoredCode
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.starting import DAG_ID
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.trials import TrialKey
 

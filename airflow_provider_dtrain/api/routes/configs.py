@@ -7,13 +7,13 @@ from fastapi import APIRouter
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.fork_source import fork_source as source_of_fork
-from airflow_provider_dtrain.api.forking import payload_of
+from airflow_provider_dtrain.api.forks import payload_of
 from airflow_provider_dtrain.api.found import config_of, experiment_entry
+from airflow_provider_dtrain.api.init_dags import DAG_ID, trigger
 from airflow_provider_dtrain.api.models.configs import Document, TemplateRow, Templates, Validation
 from airflow_provider_dtrain.api.models.experiments import ForkSource, NewExperiment, Started
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.starting import DAG_ID, trigger
 from airflow_provider_dtrain.api.validation import checked_config, validation
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.records.trials import TrialKey

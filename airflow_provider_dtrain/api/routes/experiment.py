@@ -12,7 +12,7 @@ from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_fields
-from airflow_provider_dtrain.api.forking import fork_of
+from airflow_provider_dtrain.api.forks import fork_of
 from airflow_provider_dtrain.api.found import config_of, experiment_entry, experiment_plan, plan_config, units_in
 from airflow_provider_dtrain.api.metric_names import shown_names
 from airflow_provider_dtrain.api.models.charts import Rungs

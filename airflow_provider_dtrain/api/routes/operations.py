@@ -14,10 +14,10 @@ from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import ID_MOST
+from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, run_state, trigger, unusable
 from airflow_provider_dtrain.api.models import operations as models
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.starting import OPERATIONS_DAG_ID, run_state, trigger, unusable
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_S
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError

@@ -27,8 +27,8 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.queue_wait import wait_for_gang
 from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.sampling import drawn
+from airflow_provider_dtrain.engine.attempt.spans import trace_trial
 from airflow_provider_dtrain.engine.attempt.telemetry import TelemetryCollector
-from airflow_provider_dtrain.engine.attempt.tracing import trace_trial
 from airflow_provider_dtrain.engine.attempt.trial_end import ended, finish, stopped
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.collector import Collector, results_of

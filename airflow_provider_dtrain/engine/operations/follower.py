@@ -77,7 +77,7 @@ class _Service:
 
 def _serve(hook: DtrainHook, operation: Operation) -> None:
     # Imported when it is needed: a follower of a trial starts faster without it.
-    from airflow_provider_dtrain.engine.operations.serving import serve
+    from airflow_provider_dtrain.engine.operations.execution import serve
 
     try:
         serve(hook, operation)

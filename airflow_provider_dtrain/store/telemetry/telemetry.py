@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.records.telemetry import (
 from airflow_provider_dtrain.store.telemetry import queries, rank_queries
 from airflow_provider_dtrain.store.telemetry.commits import Commit, OvertakenError, RunRows, rows_of, write_all
 from airflow_provider_dtrain.store.telemetry.host_rows import ChunkRow, HostKey, state_of
-from airflow_provider_dtrain.store.telemetry.pruning import (
+from airflow_provider_dtrain.store.telemetry.retention import (
     Pruned,
     count_chunks,
     old_chunks,

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.scheduling.estimated_start import without_position
+from airflow_provider_dtrain.notifications.dispatch import WarningLog, send_once
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 from airflow_provider_dtrain.notifications.notice import trial_notice
-from airflow_provider_dtrain.notifications.sending import WarningLog, send_once
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseNotifier

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_dtrain.api.starting import DAG_ID, DagState, starting, trigger
+from airflow_provider_dtrain.api.init_dags import DAG_ID, DagState, starting, trigger
 from airflow_provider_dtrain.dags import DAG_ID as WRITTEN
 from airflow_provider_dtrain.errors import ConflictError
 

@@ -6,8 +6,8 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_dtrain.client.following import Patience
 from airflow_provider_dtrain.client.login import session_of
+from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.terminal.output import cell, note
