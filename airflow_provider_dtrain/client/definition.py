@@ -53,8 +53,8 @@ FUNCTIONS: dict[str, Function] = {
     "trials_outputs.outputs": _later("downloads", "outputs"),
     "trials_outputs.download": _later("downloads", "download"),
     "trials_outputs.checkpoint": _later("downloads", "checkpoint"),
-    "watching.trial": _later("watching", "watch_trial"),
-    "watching.experiment": _later("watching", "watch_experiment"),
+    "live_views.trial": _later("live_views", "watch_trial"),
+    "live_views.experiment": _later("live_views", "watch_experiment"),
 }
 
 _FORK = a.action(
@@ -74,8 +74,8 @@ _CHECKPOINT = a.action(
     Arg(("--to",), help="Target folder (default: ./trial-<id>-step-<step>)", metavar="DIR"),
     function="checkpoint",
 )
-_EXPERIMENTS = (_FORK, a.action("watching", "watch", "Follow it and its trials", a.EXPERIMENT, function="experiment"))
-_TRIALS = (_CHECKPOINT, a.action("watching", "watch", "Follow metrics, speed and GPUs", a.TRIAL, function="trial"))
+_EXPERIMENTS = (_FORK, a.action("live_views", "watch", "Follow it and its trials", a.EXPERIMENT, function="experiment"))
+_TRIALS = (_CHECKPOINT, a.action("live_views", "watch", "Follow metrics, speed and GPUs", a.TRIAL, function="trial"))
 #: Commands that only this program has, by their noun.
 _MORE = {"experiments": _EXPERIMENTS, "e": _EXPERIMENTS, "trials": _TRIALS, "t": _TRIALS}
 
