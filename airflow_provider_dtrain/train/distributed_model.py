@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from airflow_provider_dtrain.train.errors import SetupError
 
 #: A part of torch's message for parameters without a gradient.
 _UNUSED = "Expected to have finished reduction in the prior iteration"
+
+#: Where that message lists the parameters, by their positions among those whose gradients are exchanged.
+_POSITIONS = re.compile(r"Parameter indices which did not receive grad for rank \d+: ((?:\d+ ?)+)")
 
 
 class DistributedDataParallel(TorchDDP):
@@ -44,7 +48,22 @@ class DistributedDataParallel(TorchDDP):
         except RuntimeError as error:
             if _UNUSED not in str(error):
                 raise
-            raise SetupError(_unused(self.module)) from error
+            raise SetupError(self._unused(str(error))) from error
+
+    def _unused(self, message: str) -> str:
+        """Return what to do about parameters without a gradient. Their names are known from torch's message alone.
+
+        The step has cleared the gradients of all parameters.
+        """
+        exchanged = [name for name, parameter in self.module.named_parameters() if id(parameter) in self.exchanged]
+        found = _POSITIONS.search(message)
+        names = [exchanged[int(index)] for index in found[1].split() if int(index) < len(exchanged)] if found else []
+        some = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
+        return (
+            f"Some parameters of {type(self.module).__name__}{some} had no gradient in the last step, and the other "
+            'ranks wait for them. Pass ddp={"find_unused_parameters": True} to ctx.prepare or context.wrap_model, or '
+            "freeze parameters that are never used (requires_grad_(False))."
+        )
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -53,15 +72,3 @@ class DistributedDataParallel(TorchDDP):
             if name == "module":
                 raise
             return getattr(self.module, name)
-
-
-def _unused(module: Any) -> str:
-    names = [
-        name for name, parameter in module.named_parameters() if parameter.requires_grad and parameter.grad is None
-    ]
-    some = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
-    return (
-        f"Some parameters of {type(module).__name__}{some} had no gradient in the last step, and the other ranks wait "
-        'for them. Pass ddp={"find_unused_parameters": True} to ctx.prepare or context.wrap_model, or freeze '
-        "parameters that are never used (requires_grad_(False))."
-    )

@@ -94,6 +94,6 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
     for case in ("method", "layer", "inner"):
         assert ranks[0][case].startswith("SetupError: Net must be called as model(...)"), ranks[0][case]
     assert "but head.weight, head.bias of Net were frozen, replaced or added since then" in ranks[0]["unfrozen"]
-    assert "head.weight, head.bias" in ranks[0]["unused"]
+    assert "Some parameters of Net (head.weight, head.bias) had no gradient" in ranks[0]["unused"], ranks[0]["unused"]
     assert "SGD trains, but those of one of shape (4, 4)" in ranks[0]["not prepared"]
     assert 'ddp={"find_unused_parameters": True}' in ranks[0]["unused"]
