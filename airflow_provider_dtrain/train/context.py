@@ -100,8 +100,8 @@ class Context(CoreContext):
         :param wrap: False: models are neither moved nor put into DistributedDataParallel, because they are parallel
             already or because no optimizer trains them. An ``AveragedModel`` is never put into it
         :param ddp: further options of DistributedDataParallel, e.g. ``{"static_graph": True}``
-        :raises SetupError: an object's type or ``scheduler_step`` is not supported, or an object's parameters are
-            sharded over the ranks, which checkpoints cannot hold
+        :raises SetupError: an object's type or ``scheduler_step`` is not supported, or its parameters are sharded in a
+            way that checkpoints cannot hold: by anything but ``fully_shard`` and DTensor
         """
         check_mode(scheduler_step)
         ddp = {**({"find_unused_parameters": True} if find_unused_parameters else {}), **(ddp or {})}

@@ -236,3 +236,44 @@ def test_the_average_of_a_sharded_model_resumes_also_on_one_process(tmp_path):
         assert rank.said(r"ended (\w+) (\w+)") == whole[0].said(r"ended (\w+) (\w+)")
     (alone,) = run_ranks(script(tmp_path, AVERAGE), tmp_path / "alone", 1, env={**env, "LAYOUT": "plain"})
     assert alone.said(r"restored (\d+) (\d+) (\w+)") == [("2", "2", saved)], alone.output
+
+
+MEMORY = """
+    import os
+
+    def resident(field):
+        "Return a field of this process in MiB."
+        lines = open("/proc/self/status").read().splitlines()
+        return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
+
+    with dtrain.init() as ctx:
+        model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(24)))
+        if os.environ["LAYOUT"] == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+            for layer in model:
+                fully_shard(layer)
+            fully_shard(model)
+        model, optimizer = ctx.prepare(model, torch.optim.Adam(model.parameters()))
+        # The optimizer makes its state in the first step.
+        ctx.backward(model(torch.ones(2, 1024)).sum())
+        ctx.step(optimizer)
+        before = resident("VmRSS")
+        open("/proc/self/clear_refs", "w").write("5")  # VmHWM begins anew
+        if ctx.restore_checkpoint():
+            print("peak", resident("VmHWM") - before)
+        else:
+            ctx.save_checkpoint(1)
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("layout", ["plain", "fsdp"])
+def test_a_restore_holds_little_more_than_the_largest_tensor_beside_model_and_optimizer(tmp_path, layout):
+    env = {**IMPORTS, "LAYOUT": layout, "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    saved = run_ranks(script(tmp_path, MEMORY), tmp_path / "saved", 2, env=env)
+    assert [rank.exit_code for rank in saved] == [0, 0], saved[0].output
+    largest = 4
+    share = 3 * 24 * largest / (2 if layout == "fsdp" else 1)
+    for rank in run_ranks(script(tmp_path, MEMORY), tmp_path / "restored", 2, env=env):
+        assert rank.exit_code == 0, rank.output
+        assert float(rank.said(r"peak (\S+)")[0]) < 0.2 * share + largest, rank.output
