@@ -31,7 +31,7 @@ PAGES = (
     )),
     Facts("queue", "/plugin/dtrain/queue", (
         "bert-distill", "llama-pretrain", "gpt2-finetune", "Held gang, no trial now",
-        "24 slots can never be granted", "it is paused by bob",
+        "24 slots can never be granted", "It is paused by bob",
     )),
     Facts("experiment", "/plugin/dtrain/experiments/{experiment cifar10-asha}", (
         "cifar10-asha", "Baseline of the paper, section 4.2", "vision", "24 stopped", "validation/accuracy",

@@ -1,7 +1,7 @@
 // @vitest-environment node
 import { expect, test } from "vitest";
 
-import { bestFirst, fateOf, leftIsBetter, levels, metricScale, type Report, rivals } from "./rungLayout";
+import { bestFirst, fateOf, fatesOf, leftIsBetter, levels, metricScale, type Report, rivals } from "./rungLayout";
 
 const report = (trial_id: number, metric: Report["metric"], changes: Partial<Report> = {}): Report => ({
   trial_id, number: trial_id, metric, decision: "continue", rank: 1, of: 1, cut_off: null, distance: null, is_error: false, has_left: false,
@@ -24,6 +24,17 @@ test("the fate of a report names failures and cleared trials before the decision
   expect(fateOf(report(1, 1, { has_left: true }))).toBe("left");
   expect(fateOf(report(1, 1, { decision: "complete" }))).toBe("finished");
   expect(fateOf(report(1, null, { decision: null }))).toBe("failed");
+});
+
+test("the counts of a rung name finished and failed reports, and no zeros", () => {
+  const top = [report(1, 1, { decision: "complete" }), report(2, 1, { decision: "complete" }), report(3, null, { is_error: true, decision: null })];
+  expect(fatesOf({ reported: 3, continued: 0, stopped: 0, entries: top })).toEqual([["finished", 2], ["failed", 1]]);
+  const low = [report(1, 1), report(2, 1, { decision: "stop" }), report(3, 1, { decision: "stop", has_left: true })];
+  expect(fatesOf({ reported: 3, continued: 1, stopped: 2, entries: low })).toEqual([["continued", 1], ["stopped", 1], ["left", 1]]);
+});
+
+test("the counts of a rung that is shown in part are those of all its reports", () => {
+  expect(fatesOf({ reported: 500, continued: 125, stopped: 370, entries: [report(1, 1)] })).toEqual([["continued", 125], ["stopped", 370]]);
 });
 
 test("a diverged trial does not squeeze the scale", () => {

@@ -30,6 +30,24 @@ export const fateOf = (report: Report): Fate => {
   return report.decision === "stop" ? "stopped" : "finished";
 };
 
+/** One rung, as the API sends it. A long rung has only a part of its entries. */
+export interface Reported {
+  readonly reported: number;
+  readonly continued: number;
+  readonly stopped: number;
+  readonly entries: readonly Report[];
+}
+
+/** Order of the fates in a sentence. */
+const FATES: readonly Fate[] = ["continued", "stopped", "finished", "failed", "left"];
+
+/** Return how many reports of a rung had which fate, without zeros. Of a long rung only two fates are known. */
+export const fatesOf = ({ reported, continued, stopped, entries }: Reported): [Fate, number][] => {
+  const known: Partial<Record<Fate, number>> = entries.length < reported ? { continued, stopped } : {};
+  if (entries.length >= reported) for (const entry of entries) known[fateOf(entry)] = (known[fateOf(entry)] ?? 0) + 1;
+  return FATES.map((fate): [Fate, number] => [fate, known[fate] ?? 0]).filter(([, times]) => times > 0);
+};
+
 const finite = (value: Numeric): number | null => (typeof value === "number" && Number.isFinite(value) ? value : null);
 
 /** Return the metric as a number that sorts: infinities at the ends, NaN and absent values last. */

@@ -8,7 +8,7 @@ import { paths } from "../../app/paths";
 import { ChartFrame } from "../../charts/ChartFrame";
 import { RungChart } from "../../charts/RungChart";
 import { RungLegend } from "../../charts/RungLegend";
-import { bestFirst, fateOf } from "../../charts/rungLayout";
+import { bestFirst, fateOf, fatesOf, type Reported } from "../../charts/rungLayout";
 import { distanceText, FATE_TEXTS } from "../../charts/RungNote";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
@@ -64,6 +64,9 @@ const BracketTable = ({ bracket, data }: { bracket: Bracket; data: Rungs }) => (
   </Box>
 );
 
+/** Words of the counts; the legend has the long names of the fates. */
+const countsText = (rung: Reported) => [`${count(rung.reported)} reported`, ...fatesOf(rung).map(([fate, times]) => `${count(times)} ${fate === "left" ? "cleared" : fate}`)].join(", ");
+
 const Counts = ({ bracket, units }: { bracket: Bracket; units: string }) => (
   <Flex columnGap={6} fontSize="sm" mb={1} rowGap={1} wrap="wrap">
     {bracket.rungs.map((rung) => (
@@ -71,7 +74,7 @@ const Counts = ({ bracket, units }: { bracket: Bracket; units: string }) => (
         <Box as="span" fontWeight="bold">
           Rung {rung.rung}
         </Box>{" "}
-        ({plural(rung.units, units.replace(/s$/, ""))}): {count(rung.reported)} reported, {count(rung.continued)} continued, {count(rung.stopped)} stopped
+        ({plural(rung.units, units.replace(/s$/, ""))}): {countsText(rung)}
         {rung.cut_off === null ? "" : `, cut-off ${number(rung.cut_off)}`}
       </Text>
     ))}

@@ -46,6 +46,9 @@ export const rowActions = (row: QueueRow, mayChangePriority: boolean): Action[] 
   return trialActions({ ...row, trial_id: row.trial_id, name: nameOf(row), may_change_priority: mayChangePriority });
 };
 
+/** Return a reason as a sentence: some are written as the second half of one. */
+export const sentence = (reason: string): string => reason.charAt(0).toUpperCase() + reason.slice(1);
+
 /** A text of up to two lines, with the whole text as tooltip. */
 const TwoLines = ({ text }: { text: string }) => (
   <span className="dtrain-two-lines" title={text}>
@@ -98,20 +101,20 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     id: "reason",
     header: "Reason, or hosts (slots)",
     width: 260,
-    cell: ({ reason, placement }) => <TwoLines text={reason ?? placementWords(placement)} />,
+    cell: ({ reason, placement }) => <TwoLines text={reason === null ? placementWords(placement) : sentence(reason)} />,
   },
   {
     id: "expected",
     header: "Expected start",
-    width: 120,
+    width: 150,
     cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? "" : <TwoLines text={expected} /> : <span title={expected ?? undefined}>by <Time at={expected_at} /></span>),
   },
-  { id: "since", header: "Since", sort: "since", width: 110, cell: ({ since }) => <Since at={since} /> },
+  { id: "since", header: "Since", sort: "since", width: 114, cell: ({ since }) => <Since at={since} /> },
   { id: "slots", header: "Slots", sort: "slots", width: 66, align: "end", cell: ({ slots }) => count(slots) },
-  { id: "priority", header: "Priority", sort: "priority", width: 84, align: "end", cell: ({ priority }) => String(priority) },
-  { id: "queue_class", header: "Class", width: 74, cell: ({ queue_class }) => <span title={CLASSES[queue_class]}>{queue_class}</span> },
+  { id: "priority", header: "Priority", sort: "priority", width: 80, align: "end", cell: ({ priority }) => String(priority) },
+  { id: "queue_class", header: "Class", width: 66, cell: ({ queue_class }) => <span title={CLASSES[queue_class]}>{queue_class}</span> },
   { id: "placement", header: "Hosts (slots)", width: 170, optional: true, cell: ({ placement }) => placementWords(placement) || NONE },
-  { id: "pool", header: "Pool", sort: "pool", width: 75, cell: ({ pool }) => pool },
+  { id: "pool", header: "Pool", sort: "pool", width: 70, cell: ({ pool }) => pool },
   { id: "task", header: "Task, DAG", width: 190, optional: true, cell: ({ task }) => <TaskLinks task={task} /> },
   { id: "attempt", header: "Attempt", width: 80, align: "end", optional: true, cell: ({ attempt }) => count(attempt) },
   { id: "allocation_id", header: "Gang id", width: 80, align: "end", optional: true, cell: ({ allocation_id }) => String(allocation_id) },

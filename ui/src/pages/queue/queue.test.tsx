@@ -6,7 +6,7 @@ import { type QueueRow } from "../../api/types";
 import { App } from "../../app/App";
 import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
-import { placementWords, rowActions } from "./columns";
+import { placementWords, rowActions, sentence } from "./columns";
 
 const row = (values: Partial<QueueRow> = {}): QueueRow => ({
   allocation_id: 1, kind: "trial", trial_id: 7, trial_name: "5 | lr=0.1", attempt: 1, experiment_id: 2, experiment: "resnet",
@@ -25,7 +25,7 @@ describe("the page of the queue", () => {
   it("shows place, reason and hosts of the gangs", async () => {
     serve({ queue: page([row(), row({ allocation_id: 2, trial_id: null, kind: "held_gang", reason: null, state: "running", position: null, placement: { a: [0, 1, 2, 5] } })]), me });
     show(<App />, "/plugin/dtrain/queue");
-    expect(await screen.findByText("needs 8 free slots on one host")).toBeTruthy();
+    expect(await screen.findByText("Needs 8 free slots on one host")).toBeTruthy();
     expect(screen.getByText("a (0-2, 5)")).toBeTruthy();
     expect(screen.getByText("Held gang, no trial now")).toBeTruthy();
     expect(screen.getByText(/1 waiting, 1 running, 2 of 16 slots free/)).toBeTruthy();
@@ -55,6 +55,13 @@ describe("the actions on a gang", () => {
     expect(names({ may_edit: false }, false)).toEqual([]);
     expect(names({ kind: "held_gang" }, true)).toEqual(["kill"]);
     expect(names({ kind: "held_gang", may_edit: false }, true)).toEqual([]);
+  });
+});
+
+describe("a reason", () => {
+  it("begins with a capital letter", () => {
+    expect(sentence("it is paused by bob; resume with: airflow dtrain trials activate 84")).toBe("It is paused by bob; resume with: airflow dtrain trials activate 84");
+    expect(sentence("")).toBe("");
   });
 });
 
