@@ -32,6 +32,8 @@ class Course:
     seed: int = 0
     #: Name of the metric that the searcher compares, in a validation; higher is better.
     metric: str = "accuracy"
+    #: Learning rate of the first batch.
+    lr: float = 3e-3
     #: Reports of training metrics in an epoch.
     reports: int = 3
     #: Epochs between two checkpoints.
@@ -114,7 +116,8 @@ def _epoch(run: Run, course: Course, progress: Progress, noise: random.Random) -
     for part in range(1, course.reports + 1):
         yield part_s * noise.uniform(0.95, 1.05)
         done = (progress.epoch + part / course.reports) / course.epochs
-        metrics = {"loss": course.loss(done, noise), "lr": 3e-3 * 0.5 * (1 + math.cos(math.pi * done))}
+        rate = course.lr * 0.5 * (1 + math.cos(math.pi * done))
+        metrics = {"loss": course.loss(done, noise), "lr": rate}
         step = progress.epoch * course.batches + part * batches
         report = {"kind": "report", "step": step, "metrics": metrics, "epoch": progress.epoch + part / course.reports}
         run.commit([report, timings(batches, part_s, noise)])
