@@ -28,6 +28,8 @@ IMAGES = ROOT / "docs" / "images"
 BYTES_MOST = 150_000
 #: Time for charts to be painted after the last data, and for a card to appear.
 SETTLE_MS = 1500
+#: Space above a heading: the border of its card, and buttons that are higher than the heading.
+ABOVE = "28px"
 #: Longest wait for a page: the pictures are worth it on a busy machine.
 BUSY_TIMEOUT_MS = 300_000
 
@@ -41,6 +43,7 @@ def _to(heading: str) -> Callable[[Page], None]:
 
     def scroll(page: Page) -> None:
         found = page.get_by_test_id("dtrain").get_by_role("heading", name=heading, exact=True).first
+        found.evaluate("(heading, above) => { heading.style.scrollMarginTop = above }", ABOVE)
         found.evaluate("heading => heading.scrollIntoView({ block: 'start' })")
 
     return scroll
