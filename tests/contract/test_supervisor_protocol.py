@@ -100,6 +100,10 @@ def test_a_fence_is_on_the_disk_before_it_ends_anything(one_host: Host, monkeypa
     channel = one_host.channel()
     start(channel, make_plan("t1.1.7", *SLEEP))
     layout = Layout(str(one_host.remote_dir), str(one_host.state_dir))
+    supervisor = fencing_module.find_process(layout.run("t1.1.7").supervisor())
+    assert supervisor is not None
+    # A supervisor that has just started looks for a tombstone, and would end the run itself.
+    os.kill(supervisor.pid, signal.SIGSTOP)
     done: list[str] = []
     fsync, ring, send = os.fsync, RunFolder.ring, send_signal
 
