@@ -261,8 +261,17 @@ def finetune(site: Simulation) -> Life:
     run = Run(site, planned.submission())
     run.submit()
     site.soon(recorded(run, Machines(every_s=20, slow_rank=11)))
-    course = Course(epochs=40, batches=500, epoch_s=900, quality=0.9, metric="accuracy", reports=20, saves_every=3,
-                    lr=3e-4, more=lambda progress: {"perplexity": 18 + 60 * math.exp(-4 * progress)})  # fmt: skip
+    course = Course(
+        epochs=40,
+        batches=500,
+        epoch_s=900,
+        quality=0.9,
+        metric="accuracy",
+        reports=20,
+        saves_every=3,
+        lr=3e-4,
+        more=lambda progress: {"perplexity": 18 + 60 * math.exp(-4 * progress)},
+    )
     progress = Progress()
     yield from run.start()
     yield from train(run, course, progress, until=5)

@@ -145,9 +145,13 @@ def test_two_hundred_megabytes_are_refused_with_the_limit_and_never_in_memory(
     assert "200.0 MiB in 1 files, at most 96.0 MiB" in capsys.readouterr().err
     bomb = gzip.compress(bytes(200 << 20), 1)
     for path, status, size_bytes, most_mib in [
-        ("/code", 413, 200 << 20, 16), ("/code", 413, None, 160), ("/code", 422, len(bomb), 32),
-        ("/experiments", 413, 200 << 20, 16), ("/experiments", 413, None, 48), ("/configs/validate", 413, None, 48),
-    ]:  # fmt: skip
+        ("/code", 413, 200 << 20, 16),
+        ("/code", 413, None, 160),
+        ("/code", 422, len(bomb), 32),
+        ("/experiments", 413, 200 << 20, 16),
+        ("/experiments", 413, None, 48),
+        ("/configs/validate", 413, None, 48),
+    ]:
         peak = Peak(server.pid)
         body = (bomb,) if status == 422 else (bytes(1 << 20) for _ in range(200))
         found, text = sent(server, path, body, size_bytes)
