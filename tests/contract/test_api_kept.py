@@ -28,9 +28,14 @@ def search(store):
 
 
 def recorded(monkeypatch, of, name):
-    """Return the first arguments of the calls of a method from now on."""
+    """Return the ids of trials with which a method is called from now on."""
     found, method = [], getattr(of, name)
-    monkeypatch.setattr(of, name, lambda some, *rest, **more: found.append(list(some)) or method(some, *rest, **more))
+
+    def record(*given, **more):
+        found.append(list(next(one for one in given if not isinstance(one, int))))
+        return method(*given, **more)
+
+    monkeypatch.setattr(of, name, record)
     return found
 
 
@@ -56,6 +61,17 @@ def test_a_report_of_a_trial_reads_no_hyperparameters_again_and_a_new_sample_tho
     search.store.searches.set_hparams(second.attempt_id, search.watches[second.attempt_id], {"lr": 7}, 4)
     assert shown(api, search)[second.trial_id] == (None, 7)
     assert read == [[], [second.trial_id]]
+
+
+@pytest.mark.parametrize("by_id", [2, 1])
+def test_hyperparameters_of_many_trials_are_those_of_the_requested_ones(search, monkeypatch, by_id):
+    monkeypatch.setattr("airflow_provider_dtrain.store.pages.trial_table.IDS_PER_STATEMENT", by_id)
+    first, _, drawn_later, last = (search.submit(n, hparams=None if n == 2 else {"lr": n}) for n in range(4))
+    samples = search.store.trial_table.samples
+    found = samples(search.view.experiment_id, [last.trial_id, first.trial_id])
+    assert list(found.items()) == [(first.trial_id, (1, '{"lr":0}')), (last.trial_id, (1, '{"lr":3}'))]
+    assert samples(search.view.experiment_id, [drawn_later.trial_id]) == {}
+    assert samples(search.view.experiment_id, []) == {}
 
 
 def test_the_first_sample_of_a_trial_is_a_new_version(api, search):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any
@@ -15,6 +14,7 @@ from airflow_provider_dtrain.api.found import experiment_plan, plan_config
 from airflow_provider_dtrain.api.importances import PENDING, Judged
 from airflow_provider_dtrain.api.models.charts import HyperparameterColumn, Hyperparameters, Importance
 from airflow_provider_dtrain.api.rows import ERRORS, point
+from airflow_provider_dtrain.api.samples import parsed
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.dimensions import Dimension, dimensions
@@ -79,8 +79,8 @@ def _judged(store: Store, experiment_id: int, other: str | None) -> list[Judged]
         for trial_id, state, metric in zip(trials.trial_ids, trials.states, trials.metrics, strict=True)
         if state in TRIAL_SUCCEEDED and point(metric) is not None
     }
-    samples = store.trial_table.samples(list(metrics)[-MOST:])
-    return [(json.loads(samples[one][1]), metric) for one, metric in metrics.items() if one in samples]
+    samples = store.trial_table.samples(experiment_id, list(metrics)[-MOST:])
+    return [(hparams, metrics[one]) for one, hparams in zip(samples, parsed(samples), strict=True)]
 
 
 def _record(

@@ -95,13 +95,18 @@ class TrialTable:
         return TrialColumns(*(list(column) for column in zip(*rows, strict=True))) if rows else TrialColumns()
 
     @reads
-    def samples(self, conn: Connection, trial_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
-        """Return number of the sample and hyperparameters, as JSON, of the trials that have been drawn."""
-        found: dict[int, tuple[int, str]] = {}
-        for start in range(0, len(trial_ids), IDS_PER_STATEMENT):
-            rows = conn.execute(_SAMPLES, {"trials": trial_ids[start : start + IDS_PER_STATEMENT]})
-            found.update((trial_id, (sample, hparams)) for trial_id, sample, hparams in rows)
-        return found
+    def samples(self, conn: Connection, experiment_id: int, trial_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
+        """Return number of the sample and hyperparameters, as JSON, of the trials that have been drawn.
+
+        :param trial_ids: trials of the experiment
+        """
+        if len(trial_ids) <= IDS_PER_STATEMENT:
+            rows = conn.execute(_SAMPLES.where(trials.c.id.in_(trial_ids)))
+        else:  # Many parameters cost more than rows that nobody asked for.
+            of = (trials.c.experiment_id == experiment_id, trials.c.id.between(min(trial_ids), max(trial_ids)))
+            rows = conn.execute(_SAMPLES.where(*of))
+        wanted = set(trial_ids)
+        return {trial_id: (sample, hparams) for trial_id, sample, hparams in rows if trial_id in wanted}
 
     @reads
     def figures(self, conn: Connection, query: TrialQuery) -> list[TrialFigures]:
@@ -240,8 +245,8 @@ _SAMPLE = sa.case((trials.c.is_drawn, trials.c.draw + 1), else_=0)
 _COLUMNS: sa.Select[Any] = sa.select(
     trials.c.id, trials.c.number, trials.c.state, _SAMPLE, sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC)
 )
-_SAMPLES: sa.Select[Any] = sa.select(trials.c.id, _SAMPLE, sa.cast(trials.c.hparams, sa.Text)).where(
-    trials.c.id.in_(sa.bindparam("trials", expanding=True)), trials.c.is_drawn
+_SAMPLES: sa.Select[Any] = (
+    sa.select(trials.c.id, _SAMPLE, sa.cast(trials.c.hparams, sa.Text)).where(trials.c.is_drawn).order_by(trials.c.id)
 )
 
 
