@@ -7,6 +7,7 @@ import os
 import ssl
 from typing import Any
 
+from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address
 from airflow_provider_dtrain.client.proxy import Proxy, proxy_of
 from airflow_provider_dtrain.terminal.output import UsageError
@@ -31,7 +32,7 @@ class _Forwarded(http.client.HTTPConnection):
 def connection(to: Address, ca: str | None) -> http.client.HTTPConnection:
     """Return a connection, which is opened by its first request. ``HTTPS_PROXY`` and its like are respected.
 
-    :param ca: file of certificates that are trusted instead of the system's
+    :param ca: file of certificates that are trusted instead of the system's and the login's
     """
     proxy = proxy_of(to)
     if not to.is_https:
@@ -39,22 +40,25 @@ def connection(to: Address, ca: str | None) -> http.client.HTTPConnection:
             return _Forwarded(proxy, to)
         return http.client.HTTPConnection(to.host, to.port, timeout=TIMEOUT_S)
     place = (proxy.host, proxy.port) if proxy is not None else (to.host, to.port)
-    made = http.client.HTTPSConnection(*place, timeout=TIMEOUT_S, context=_context(ca))
+    made = http.client.HTTPSConnection(*place, timeout=TIMEOUT_S, context=_context(to, ca))
     if proxy is not None:
         made.set_tunnel(to.host, to.port, proxy.headers)
     return made
 
 
-def trust(ca: str | None) -> tuple[str | None, str]:
+def trust(to: Address, ca: str | None) -> tuple[str | None, str]:
     """Return the file of trusted certificates, None for the system's, and the setting that names it."""
-    for setting in ("DTRAIN_CA", "SSL_CERT_FILE"):
-        if not ca and (file := os.environ.get(setting)):
-            return file, setting
-    return ca or None, "--ca"
+    if ca:
+        return ca, "--ca"
+    if file := os.environ.get("DTRAIN_CA"):
+        return file, "DTRAIN_CA"
+    if file := logins.trusted(to.url):
+        return file, "--ca of dtrain login"
+    return os.environ.get("SSL_CERT_FILE") or None, "SSL_CERT_FILE"
 
 
-def _context(ca: str | None) -> ssl.SSLContext:
-    file, setting = trust(ca)
+def _context(to: Address, ca: str | None) -> ssl.SSLContext:
+    file, setting = trust(to, ca)
     try:
         return ssl.create_default_context(cafile=file)
     except (OSError, ssl.SSLError) as error:

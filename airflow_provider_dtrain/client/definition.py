@@ -22,7 +22,11 @@ SERVER = Arg(
     help="URL of Airflow's API server (default: DTRAIN_SERVER, else that of the last login)",
     metavar="URL",
 )
-CA = Arg(("--ca",), help="File of certificates to trust instead of the system's (default: DTRAIN_CA)", metavar="FILE")
+CA = Arg(
+    ("--ca",),
+    help="File of certificates to trust instead of the system's (default: DTRAIN_CA, then that of the login)",
+    metavar="FILE",
+)
 _USERNAME = Arg(("--username",), help="Name of the user (default: asked)", metavar="NAME")
 _STDIN = Arg(("--password-stdin",), help="Read the password from standard input", action="store_true")
 

@@ -79,7 +79,7 @@ def _untrusted(server: Address, error: ssl.SSLCertVerificationError, ca: str | N
         return f"{subject} is not valid yet. Check the clock of this machine and of the one that made the certificate."
     if error.verify_code in (_HOST, _IP):
         return f"{subject} is that of another host: {words}. Use a URL with a name that is in the certificate."
-    file, setting = trust(ca)
+    file, setting = trust(server, ca)
     if error.verify_code not in _UNKNOWN:
         return f"{subject} cannot be used: {words}. Replace it on the server ([api] ssl_cert)."
     whose = "signed by itself" if error.verify_code == _ITSELF else "signed by an authority that is not trusted"

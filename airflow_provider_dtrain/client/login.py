@@ -44,7 +44,9 @@ def login(args: Namespace) -> int:
     server = server_of(args)
     user = args.username or _asked("Username: ")
     password = _line() if args.password_stdin else _asked_secretly(f"Password of {user} at {server.url}: ")
-    path = logins.save(Login(server=server.url, user=user, token=token_for(server, user, password, args.ca)))
+    token = token_for(server, user, password, args.ca)
+    ca = os.path.abspath(args.ca) if args.ca else logins.trusted(server.url)  # noqa: PTH100 - links stay
+    path = logins.save(Login(server=server.url, user=user, token=token, ca=ca))
     note(f"Logged in to {server.url} as {user}. The token is in {path}.")
     hint("dtrain experiments list")
     return 0

@@ -23,6 +23,8 @@ class Login:
     server: str
     user: str
     token: str
+    #: File of the certificates that the login trusted instead of the system's.
+    ca: str | None = None
 
     def __repr__(self) -> str:
         """Return a text without the token."""
@@ -57,8 +59,14 @@ def load(server: str) -> Login | None:
         )
     try:
         found = json.loads(data)
-        return Login(server=str(found["server"]), user=str(found["user"]), token=str(found["token"]))
-    except (ValueError, KeyError, TypeError):
+        ca = found.get("ca")
+        return Login(
+            server=str(found["server"]),
+            user=str(found["user"]),
+            token=str(found["token"]),
+            ca=None if ca is None else str(ca),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise LoginError(f"{path} is damaged. Log in again: dtrain login") from None
 
 
@@ -77,6 +85,14 @@ def remove(server: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def trusted(server: str) -> str | None:
+    """Return the file of certificates that the login of a server trusted, None for the system's."""
+    with contextlib.suppress(LoginError):
+        found = load(server)
+        return found.ca if found is not None else None
+    return None
 
 
 def last_server() -> str | None:

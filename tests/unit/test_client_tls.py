@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 import threading
 from datetime import timedelta
@@ -32,6 +33,11 @@ def authority(tmp_path_factory) -> Authority:
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
+def logged_in(monkeypatch, url: str, *more: str) -> int:
+    monkeypatch.setattr("sys.stdin", io.StringIO("password\n"))
+    return main(["login", "--server", url, "--username", "ann", "--password-stdin", *more])
+
+
 def listed(url: str, *more: str) -> int:
     return main(["trials", "list", "-o", "json", "--server", url, *more])
 
@@ -44,6 +50,47 @@ def refused(url: str, *, ca: object = None) -> str:
     assert not isinstance(caught.value, AwayError)
     assert pauses == []
     return str(caught.value)
+
+
+def test_the_certificates_of_a_login_are_trusted_by_later_commands_of_that_server_only(
+    authority, tmp_path, monkeypatch, capsys
+):
+    other = Authority(tmp_path, "other")
+    certificate = authority.certificate()
+    monkeypatch.chdir(authority.folder)
+    with serving(certificate) as server, serving(certificate) as another:
+        url = f"https://127.0.0.1:{server.server_port}"
+        assert logged_in(monkeypatch, url, "--ca", authority.file.name) == 0
+        monkeypatch.chdir(tmp_path)
+        assert listed(url) == 0
+        # A later login keeps them, for example after the token has expired.
+        assert logged_in(monkeypatch, url) == 0
+        assert listed(url) == 0
+        monkeypatch.setenv("SSL_CERT_FILE", str(other.file))
+        assert listed(url) == 0
+        capsys.readouterr()
+        assert listed(f"https://127.0.0.1:{another.server_port}") == 1
+        monkeypatch.setenv("DTRAIN_CA", str(other.file))
+        assert listed(url) == 1
+        assert f"{other.file} (DTRAIN_CA) does not have it" in capsys.readouterr().err
+        monkeypatch.delenv("DTRAIN_CA")
+        assert main(["logout", "--server", url]) == 0
+        assert listed(url) == 1
+
+
+def test_certificates_of_a_login_that_are_gone_are_named_and_replaced_by_a_new_login(
+    authority, tmp_path, monkeypatch, capsys
+):
+    gone = tmp_path / "gone.pem"
+    gone.write_bytes(authority.file.read_bytes())
+    with serving(authority.certificate()) as server:
+        url = f"https://127.0.0.1:{server.server_port}"
+        assert logged_in(monkeypatch, url, "--ca", str(gone)) == 0
+        gone.unlink()
+        assert listed(url) == 2
+        assert f"{gone} (--ca of dtrain login) cannot be read: No such file" in capsys.readouterr().err
+        assert logged_in(monkeypatch, url, "--ca", str(authority.file)) == 0
+        assert listed(url) == 0
 
 
 @pytest.mark.parametrize("setting", ["--ca", "DTRAIN_CA", "SSL_CERT_FILE"])
