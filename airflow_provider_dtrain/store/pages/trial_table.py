@@ -102,7 +102,7 @@ class TrialTable:
         """
         if len(trial_ids) <= IDS_PER_STATEMENT:
             rows = conn.execute(_SAMPLES.where(trials.c.id.in_(trial_ids)))
-        else:  # Many parameters cost more than rows that nobody asked for.
+        else:  # Many parameters cost more than some unwanted rows.
             of = (trials.c.experiment_id == experiment_id, trials.c.id.between(min(trial_ids), max(trial_ids)))
             rows = conn.execute(_SAMPLES.where(*of))
         wanted = set(trial_ids)
