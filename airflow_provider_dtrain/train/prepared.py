@@ -165,7 +165,7 @@ class Prepared:
             self._on_load(state)
         self.refuse_other_numbers(state)
         others = self._in_my_order(state.get("others", []), state.get("names") or {})
-        for kind, items in self._groups().items():
+        for kind, items in self.groups().items():
             saved = others if kind == "others" else state.get(kind, [])
             for index, (item, values) in enumerate(zip(items, saved)):
                 self._load_one(kind, index, bare(item) if kind == "models" else item, values)
@@ -176,7 +176,7 @@ class Prepared:
         :raises CheckpointError: names the kind of the objects
         """
         self._in_my_order(state.get("others", []), state.get("names") or {})
-        for kind, items in self._groups().items():
+        for kind, items in self.groups().items():
             saved = state.get(kind, [])
             if len(saved) != len(items):
                 raise CheckpointError(
@@ -220,7 +220,8 @@ class Prepared:
                 f"{kind}[{index}] ({type(item).__name__}) does not fit the checkpoint: {error}"
             ) from error
 
-    def _groups(self) -> dict[str, list[Any]]:
+    def groups(self) -> dict[str, list[Any]]:
+        """Return the objects of each kind."""
         return {
             "models": self.models,
             "optimizers": self.optimizers,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
+from collections import deque
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from airflow_provider_dtrain.train.checkpoint import rank_states  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.saver import Saver  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint.state_values import encode  # noqa: E402
 from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
 from airflow_provider_dtrain.train.errors import CheckpointError  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
@@ -25,7 +29,7 @@ class Files:
     """A data loader with a state, which reads its rank's files."""
 
     def __init__(self, rank=None):
-        self.state = {"files": [f"shard{rank}"], "seen": torch.full((3,), rank or 0), "epoch": 4}
+        self.state = {"files": deque([f"shard{rank}"], 9), "seen": torch.full((3,), rank or 0), "epoch": {4}}
 
     def state_dict(self):
         return dict(self.state)
@@ -36,6 +40,13 @@ class Files:
 
 class Alike(Files):
     """An object whose state is the same on all ranks."""
+
+
+class Own(Files):
+    """An object with one value, and a number that differs between the ranks."""
+
+    def __init__(self, rank, value=None):
+        self.state = {"own": value or (frozenset({1}) if rank else 1), "rank": rank}
 
 
 class NoEvents:
@@ -74,7 +85,8 @@ def restored(folder, size):
     def body(distributed):
         mine = Files()
         saver(distributed, folder, Alike(), mine).restore()
-        return mine.state["files"], mine.state["seen"].tolist()
+        assert (mine.state["files"].maxlen, mine.state["epoch"]) == (9, {4})
+        return list(mine.state["files"]), mine.state["seen"].tolist()
 
     return in_ranks(size, body)
 
@@ -82,6 +94,20 @@ def restored(folder, size):
 def test_each_rank_resumes_with_its_own_state_of_a_prepared_object(tmp_path):
     assert "others.pt" in save(tmp_path, 2)
     assert restored(tmp_path, 2) == [(["shard0"], [0, 0, 0]), (["shard1"], [1, 1, 1])]
+
+
+def test_values_that_only_another_rank_has_make_the_format_that_older_versions_refuse(tmp_path):
+    save(tmp_path, 2, make=Own)
+    (saved,) = tmp_path.glob("step-*/metadata.json")
+    assert json.loads(saved.read_text())["format"] == 3
+
+
+def test_a_value_that_no_checkpoint_holds_is_refused_with_its_path_on_each_rank(tmp_path):
+    def body(distributed):
+        saver(distributed, tmp_path, Files(), Own(distributed.rank, value=print)).save(1, {}, {})
+
+    for error in in_ranks(2, body):
+        assert "The state of others[1] (Own) holds builtins.print at state_dict()['own'], which" in str(error)
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -115,12 +141,15 @@ def test_states_that_are_equal_on_all_ranks_are_saved_once(tmp_path):
         ([["a"], "b"], [["a", "b"]]),
         (1, True),
         (torch.Size([1]), torch.Size([2])),
+        (np.zeros(2), np.array([0.0, -0.0])),
+        (np.zeros(2, "<f4"), np.zeros(2, ">f4")),
+        (deque([1], 2), deque([1], 3)),
     ],
     ids=str,
 )
 def test_any_difference_between_states_is_seen(values):
     def apart(*states):
-        return in_ranks(2, lambda distributed: rank_states.gather(distributed, [states[distributed.rank]]))[0]
+        return in_ranks(2, lambda distributed: rank_states.gather(distributed, encode([states[distributed.rank]])))[0]
 
     first, second = values
     assert [set(states) for states in apart(first, second)] == [{0}, {0}]

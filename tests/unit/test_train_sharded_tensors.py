@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 
 import pytest
@@ -167,10 +168,11 @@ def test_sharded_tensors_anywhere_in_the_state_are_saved_and_restored(ctx):
             self.weights = weights
 
         def state_dict(self):
-            return {"shadow": [self.weights], "count": torch.ones(3)}
+            return {"shadow": deque([self.weights], 5), "count": torch.ones(3), "seen": {1, 2}}
 
         def load_state_dict(self, state):
             self.weights, self.count = state["shadow"][0], state["count"]
+            assert (state["shadow"].maxlen, state["seen"]) == (5, {1, 2})
 
     average = Average(sharded_model()[0].weight.detach().clone())
     kept = average.weights.full_tensor().clone()

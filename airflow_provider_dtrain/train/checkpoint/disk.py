@@ -2,7 +2,8 @@
 
 A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, ``metadata.json``, and in some cases
 ``pending.pt`` and ``others.pt``. Tensors are in ``rank-*.safetensors``, with ``tensors.json`` as their index, and
-``state.pt`` has their keys in their places. Checkpoints of format 1 have the tensors in ``state.pt``.
+``state.pt`` has their keys in their places. Checkpoints of format 1 have the tensors in ``state.pt``, and those of
+format 3 have values that ``state_values`` describes. All others are of format 2.
 
 A checkpoint is written under a name that starts with a dot, fsynced and renamed. ``metadata.json`` holds the size and
 sha256 of each file, and a checksum of itself. Files are loaded with ``weights_only=True``: no pickle of a checkpoint is
@@ -32,7 +33,9 @@ log = logging.getLogger(__name__)
 
 #: Format that is written, and all formats that are read.
 FORMAT = 2
-FORMATS = (1, 2)
+#: Format of checkpoints whose states have values of ``state_values``, which readers of format 2 would not restore.
+VALUES_FORMAT = 3
+FORMATS = (1, 2, 3)
 METADATA = "metadata.json"
 #: Largest metadata that is written and read: 10,000 files take 2 MB.
 METADATA_LIMIT_BYTES = 16 << 20
@@ -115,7 +118,7 @@ def write(
 
     :param folder: folder for checkpoints of this trial
     :param contents: file name -> bytes, a :class:`TensorFile`, or an object that ``torch.save`` writes
-    :param facts: entries for the metadata
+    :param facts: entries for the metadata, also ``format`` if it is not :data:`FORMAT`
     :param final: path of the checkpoint; default: :func:`free_name`
     :param temporary: return value of :func:`begin`, if it was called
     :param more: returns the files that other ranks have written to ``temporary``, once they are on disk
@@ -196,7 +199,7 @@ def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
     if not all(is_plain_name(name) for name in files):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} names files outside of the checkpoint")
     if metadata.get("format") not in FORMATS:
-        known = " and ".join(map(str, FORMATS))
+        known = ", ".join(map(str, FORMATS))
         raise CheckpointError(
             f"{url or path} has format {str(metadata.get('format'))[:50]}; this version reads formats {known}. "
             "Use the version of airflow-provider-dtrain that wrote it, or a newer one."
@@ -440,25 +443,32 @@ def save_file(path: Path, value: Any) -> dict[str, Any]:
         description = dump(value, file)
         os.fsync(file.fileno())
     if not isinstance(value, (TensorFile, bytes)):
-        refuse_unsafe_file(path)
+        _refuse_unsafe_file(path)
     return description
 
 
-def refuse_unsafe_file(file: Any) -> None:
-    """Raise unless ``torch.load(weights_only=True)`` can read a file.
+def unsafe_types(file: Any) -> list[str]:
+    """Return the types in a file that ``torch.load(weights_only=True)`` refuses.
 
     :param file: a path, or an open file
-    :raises CheckpointError: names the types that it holds
     """
     import torch
 
     # Reads only the few bytes outside tensors. Versions of torch before 2.5 lack this function.
     find_unsafe = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", _refused_globals)
-    unsafe = find_unsafe(file if hasattr(file, "read") else str(file))
+    return sorted(find_unsafe(file if hasattr(file, "read") else str(file)))
+
+
+def _refuse_unsafe_file(path: Path) -> None:
+    """Raise unless ``torch.load(weights_only=True)`` can read a file.
+
+    :raises CheckpointError: names the types that it holds
+    """
+    unsafe = unsafe_types(path)
     if unsafe:
         raise CheckpointError(
-            f"The state of a prepared object holds {', '.join(sorted(unsafe))}, which a checkpoint must not hold, "
-            "because only a pickle could load it. Keep tensors, numbers, strings, lists and dicts in it."
+            f"{path.name} of the checkpoint holds {', '.join(unsafe)}, which a checkpoint must not hold, because only "
+            "a pickle could load it. Keep tensors, numbers, strings, lists and dicts in it."
         )
 
 

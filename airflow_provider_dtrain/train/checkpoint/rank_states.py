@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
+from airflow_provider_dtrain.train.checkpoint.state_values import encode
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.sharded_tensors import is_sharded
 
@@ -21,6 +22,8 @@ def gather(distributed: Distributed, states: Sequence[Any]) -> list[dict[int, An
     """Return each rank's states that differ between the ranks, by position, on rank 0, and None elsewhere.
 
     Called by all ranks. States that are equal on all ranks are compared by digest and not sent.
+
+    :param states: return value of :func:`state_values.encode`
     """
     if distributed.get_size() == 1:
         return [{}]
@@ -38,7 +41,7 @@ def of_rank(
     """Return this rank's states of a checkpoint. With another number of ranks, they are those of rank 0, and logged.
 
     :param states: states of rank 0
-    :param saved: return value of :func:`gather`
+    :param saved: return value of :func:`gather`, decoded
     :param objects: prepared objects, for the message
     """
     rank = distributed.get_rank()
@@ -65,7 +68,8 @@ def _name(index: int, saved: Sequence[Mapping[int, Any]], objects: Sequence[Any]
     states = [states[index] for states in saved]
     if not all(isinstance(state, dict) for state in states):
         return name
-    keys = [str(key) for key in states[0] if len({_digest(state.get(key)) for state in states}) > 1]
+    columns = {str(key): {_digest(encode(state.get(key))) for state in states} for key in states[0]}
+    keys = [key for key, digests in columns.items() if len(digests) > 1]
     return f"{name} ({', '.join(keys[:5])})" if keys else name
 
 

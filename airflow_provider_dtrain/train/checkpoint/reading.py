@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint import disk, state_values
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX, TensorIndex
 from airflow_provider_dtrain.train.checkpoint.tensor_source import (
     FileSource,
@@ -22,8 +22,12 @@ def everywhere(found: disk.Checkpoint | None, name: str, distributed: Distribute
     """Return the object in a file of a checkpoint, loaded without running any pickle. Called by all ranks.
 
     :param found: the checkpoint, on rank 0
+    :raises CheckpointError: the file holds more than a checkpoint can
     """
-    return load_bytes(_content(found, name, distributed))
+    content = _content(found, name, distributed)
+    state = load_bytes(content)
+    state_values.refuse_deep(state, f"{name} of the checkpoint", most=len(content))
+    return state
 
 
 def _content(found: disk.Checkpoint | None, name: str, distributed: Distributed) -> bytes:

@@ -20,11 +20,13 @@ from airflow_provider_dtrain.train.checkpoint.folder_lock import FolderLock
 from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
 from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
+from airflow_provider_dtrain.train.checkpoint.state_values import decode, encode
 from airflow_provider_dtrain.train.checkpoint.targets import Targets
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, split
+from airflow_provider_dtrain.train.checkpoint.unsaveable import located
 from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_unsaved
 from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
@@ -116,13 +118,16 @@ class Saver:
         self._prepared.refuse_old_shards()
         self._refuse_other_forms()
         others = self._prepared.other_states()
-        self._warn_once(others)
-        apart = rank_states.gather(self._distributed, others)
+        encoded = encode(others)
+        self._warn_once(encoded)
+        with located({"others": others}, self._prepared):
+            apart = rank_states.gather(self._distributed, encoded)
         ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
-        is_sharded = self._distributed.any(self._prepared.is_sharded() or holds_sharded(others))
+        is_sharded = self._distributed.any(self._prepared.is_sharded() or holds_sharded(encoded))
         if ranks is None and not is_sharded:
             return None
-        state = self._state(others, counters, is_chief=ranks is not None)
+        original = self._state(others, counters, is_chief=ranks is not None)
+        state = encode(original)
         skeleton, tensors = split(state)
         plan = save_plan.make(tensors, self._distributed, is_sharded=is_sharded)
         contents: dict[str, Any] = {disk.STATE: skeleton}
@@ -133,12 +138,16 @@ class Saver:
             if apart is not None and any(apart):
                 contents[disk.OTHERS] = apart
         # One walk over everything, so that each tensor is copied once.
-        taken = self._snapshots.take({**contents, _TENSORS: list(plan.tensors)})
+        with located(original, self._prepared):
+            taken = self._snapshots.take({**contents, _TENSORS: list(plan.tensors)})
         file = TensorFile([part.slot for part in plan.parts], taken.pop(_TENSORS))
         if ranks is None:
             self._deliver(file if plan.parts else None)
             return None
-        return self._write_in_background(step, taken, file, plan, {**self._facts(), **facts}, is_sharded=is_sharded)
+        described = {**self._facts(), **facts}
+        if state is not original or encoded is not others:
+            described["format"] = disk.VALUES_FORMAT
+        return self._write_in_background(step, taken, file, plan, described, is_sharded=is_sharded)
 
     def _warn_once(self, others: list[Any]) -> None:
         """Name parameters that the checkpoints lack, at the first save."""
@@ -344,7 +353,7 @@ class Saver:
             skeleton, source = self._open(found, metadata)
             rng = self._everywhere(found, disk.RNG)
             pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
-            apart = self._everywhere(found, disk.OTHERS) if disk.OTHERS in metadata["files"] else None
+            apart = decode(self._everywhere(found, disk.OTHERS)) if disk.OTHERS in metadata["files"] else None
             state = self._loaded(skeleton, source, f"step {metadata['step']}")
         if apart is not None:
             state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
@@ -470,7 +479,8 @@ class Saver:
         rest = {name: value for name, value in skeleton.items() if name not in state}
         state.update(targets.plain(rest))
         source.load(targets.wanted)
-        return state
+        loaded: dict[str, Any] = decode(state)
+        return loaded
 
     def _restore_rng(self, states: list[Any], step: int) -> None:
         rank = self._distributed.get_rank()

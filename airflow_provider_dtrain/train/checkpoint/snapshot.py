@@ -8,7 +8,8 @@ from collections import OrderedDict
 from typing import Any
 
 from airflow_provider_dtrain.train import sharded_tensors
-from airflow_provider_dtrain.train.checkpoint.disk import refuse_unsafe_file
+from airflow_provider_dtrain.train.checkpoint.disk import unsafe_types
+from airflow_provider_dtrain.train.checkpoint.unsaveable import UnsaveableError
 from airflow_provider_dtrain.train.errors import CheckpointError
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes)
@@ -62,9 +63,9 @@ class _Walk:
         if kind in {torch.Tensor, torch.nn.Parameter}:
             return self._tensor(value.detach())
         if kind is dict:
-            return {key: self.copy(item) for key, item in value.items()}
+            return {self.copy(key): self.copy(item) for key, item in value.items()}
         if kind is OrderedDict:
-            taken = OrderedDict((key, self.copy(item)) for key, item in value.items())
+            taken = OrderedDict((self.copy(key), self.copy(item)) for key, item in value.items())
             # A model's state carries the versions of its modules as an attribute.
             taken.__dict__.update(copy.deepcopy(value.__dict__))
             return taken
@@ -118,7 +119,7 @@ class _ShardedError(CheckpointError):
 def refuse_unsafe(value: Any) -> None:
     """Raise unless ``torch.load(weights_only=True)`` can read the value.
 
-    :raises CheckpointError: names the types that it holds
+    :raises UnsaveableError: names the types that it holds
     """
     import torch
 
@@ -130,6 +131,10 @@ def refuse_unsafe(value: Any) -> None:
     except Exception as error:
         # __reduce__ of a class may raise anything.
         name = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CheckpointError(f"The state of a prepared object holds {name}, which cannot be saved: {error}") from error
+        raise UnsaveableError(value, name, f"which cannot be saved: {str(error).rstrip('.')}") from error
     buffer.seek(0)
-    refuse_unsafe_file(buffer)
+    unsafe = unsafe_types(buffer)
+    if unsafe:
+        raise UnsaveableError(
+            value, ", ".join(unsafe), "which a checkpoint must not hold, because only a pickle could load it"
+        )

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from airflow_provider_dtrain.train.checkpoint.state_values import encode
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill, key_of, keys
 from airflow_provider_dtrain.train.errors import CheckpointError
@@ -127,7 +128,7 @@ class Targets:
         states = []
         for item, skeleton in zip(items, saved):
             shards = any(self._source.is_sharded(key) for key in keys(skeleton))
-            states.append(self._other(skeleton, item.state_dict() if shards and item is not None else None))
+            states.append(self._other(skeleton, encode(item.state_dict()) if shards and item is not None else None))
         return states
 
     def _other(self, skeleton: Any, mine: Any) -> Any:
@@ -140,10 +141,13 @@ class Targets:
             target = torch.empty_like(mine, requires_grad=False)
             self.wanted.append((key, target))
             return target
-        if isinstance(skeleton, dict):
+        if type(skeleton) in {dict, OrderedDict}:
             named = mine if isinstance(mine, Mapping) else {}
-            return type(skeleton)((name, self._other(item, named.get(name))) for name, item in skeleton.items())
-        if isinstance(skeleton, (list, tuple)):
+            taken = type(skeleton)((name, self._other(item, named.get(name))) for name, item in skeleton.items())
+            if type(skeleton) is OrderedDict:
+                taken.__dict__.update(skeleton.__dict__)
+            return taken
+        if type(skeleton) in {list, tuple}:
             listed = mine if isinstance(mine, (list, tuple)) and len(mine) == len(skeleton) else [None] * len(skeleton)
             return type(skeleton)(self._other(item, own) for item, own in zip(skeleton, listed))
         return skeleton

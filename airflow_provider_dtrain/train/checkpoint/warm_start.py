@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_dtrain.train.checkpoint.state_values import decode
 from airflow_provider_dtrain.train.checkpoint.targets import Targets
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill
@@ -29,7 +30,7 @@ def load_weights(models: Sequence[Any], skeleton: Mapping[str, Any], source: Ten
     states = targets.models(models, saved)
     source.load(targets.wanted)
     for model, state in zip(models, states):
-        bare(model).load_state_dict(state)
+        bare(model).load_state_dict(decode(state))
 
 
 def refuse_other_models(
@@ -101,4 +102,5 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    return tuple(value.shape) if hasattr(value, "shape") else None
+    # Arrays in the extra state of a module are loaded with any shape.
+    return tuple(value.shape) if type(value) is _Shaped or hasattr(value, "data_ptr") else None
