@@ -72,8 +72,26 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
                 ctx.step(optimizer)
             return dtrain.parameters_sha256(model)
 
+        def in_trial(ctx, **options):
+            "Train as a trial class does."
+            from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
+            context = PyTorchTrialContext(ctx)
+            torch.manual_seed(1)
+            model = context.wrap_model(Net(), **options)
+            optimizer = context.wrap_optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+            torch.manual_seed(9 + ctx.rank)
+            for _ in range(3):
+                context.backward(model(torch.randn(8, 4), whole=False).mean())
+                context.step_optimizer(optimizer)
+            return dtrain.parameters_sha256(model)
+
         found = {}
         with dtrain.init() as ctx:
+            for name, options in (("trial", {"ddp": {"find_unused_parameters": True}}), ("trial unused", {})):
+                try:
+                    found[name] = in_trial(ctx, **options)
+                except Exception as error:
+                    found[name] = f"{type(error).__name__}: {error}"
             for name, distributes in (("own ddp", True), ("not prepared", False)):
                 try:
                     found[name] = outside(ctx, distributes=distributes)
@@ -88,7 +106,7 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
     """,
     )
     ranks = [said(rank) for rank in run_ranks(path, tmp_path / "run", 2)]
-    for case in ("whole", "frozen layer", "unused and said", "static", "closure", "own ddp"):
+    for case in ("whole", "frozen layer", "unused and said", "static", "closure", "own ddp", "trial"):
         assert len(ranks[0][case]) == 64, ranks[0][case]
         assert ranks[0][case] == ranks[1][case]
     for case in ("method", "layer", "inner"):
@@ -96,4 +114,5 @@ def test_models_of_any_kind_train_alike_on_all_ranks_or_are_named(tmp_path):
     assert "but head.weight, head.bias of Net were frozen, replaced or added since then" in ranks[0]["unfrozen"]
     assert "Some parameters of Net (head.weight, head.bias) had no gradient" in ranks[0]["unused"], ranks[0]["unused"]
     assert "SGD trains, but those of one of shape (4, 4)" in ranks[0]["not prepared"]
-    assert 'ddp={"find_unused_parameters": True}' in ranks[0]["unused"]
+    for case in ("unused", "trial unused"):
+        assert 'ddp={"find_unused_parameters": True} to ctx.prepare or context.wrap_model' in ranks[0][case]

@@ -239,7 +239,7 @@ def test_the_average_of_a_sharded_model_resumes_also_on_one_process(tmp_path):
 
 
 MEMORY = """
-    import os
+    import os, pathlib
 
     def resident(field):
         "Return a field of this process in MiB."
@@ -263,6 +263,12 @@ MEMORY = """
             print("peak", resident("VmHWM") - before)
         else:
             ctx.save_checkpoint(1)
+    if "EXPORT" in os.environ and ctx.rank == 0:
+        (saved,) = pathlib.Path(os.environ["DTRAIN_CHECKPOINT_DIR"]).glob("step-*")
+        before = resident("VmRSS")
+        open("/proc/self/clear_refs", "w").write("5")
+        dtrain.export_weights(saved, os.environ["EXPORT"])
+        print("peak", resident("VmHWM") - before)
 """
 
 
@@ -277,3 +283,14 @@ def test_a_restore_holds_little_more_than_the_largest_tensor_beside_model_and_op
     for rank in run_ranks(script(tmp_path, MEMORY), tmp_path / "restored", 2, env=env):
         assert rank.exit_code == 0, rank.output
         assert float(rank.said(r"peak (\S+)")[0]) < 0.2 * share + largest, rank.output
+
+
+@pytest.mark.nightly
+def test_an_export_holds_a_few_megabytes_beside_the_shard_of_its_rank(tmp_path):
+    file = tmp_path / "model.safetensors"
+    env = {**IMPORTS, "LAYOUT": "fsdp", "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), "EXPORT": str(file)}
+    first, second = run_ranks(script(tmp_path, MEMORY), tmp_path / "run", 2, env=env)
+    assert (first.exit_code, second.exit_code) == (0, 0), first.output
+    # A block of the reader, and the buffers of the files. The weights have 96 MiB.
+    assert float(first.said(r"peak (\S+)")[0]) < 24, first.output
+    assert file.stat().st_size > 96 << 20

@@ -179,6 +179,21 @@ def test_only_checkpoints_with_such_values_have_the_format_that_older_versions_r
         assert json.loads((saved / disk.METADATA).read_text())["format"] == step + 1
 
 
+def test_a_checkpoint_of_a_newer_format_is_named_although_an_older_one_is_there(ctx, monkeypatch):
+    box = Box(1)
+    ctx.register(box=box)
+    ctx.save_checkpoint(1)
+    ctx._saver.finish()
+    with monkeypatch.context() as newer:
+        newer.setattr(disk, "FORMAT", 9)
+        newer.setattr(disk, "FORMATS", (9,))
+        ctx.save_checkpoint(2)
+        ctx._saver.finish()
+    with pytest.raises(CheckpointError, match="step-00000002 has format 9; this version reads formats 1, 2, 3. Use"):
+        ctx.restore_checkpoint()
+    assert box.value == 1
+
+
 class Colour(enum.Enum):
     RED = 1
 

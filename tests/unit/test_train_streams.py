@@ -16,9 +16,15 @@ from torch.utils import data as td  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
+from airflow_provider_dtrain.train.data.held_generators import SeedPlan  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
+from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader  # noqa: E402
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
-from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
+from airflow_provider_dtrain.train.data.stream import Stream  # noqa: E402
+from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
+from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained, validated  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 from tests.support.small_trial import Kept, Small, digest  # noqa: E402
@@ -67,6 +73,58 @@ def test_an_endless_sampler_is_a_stream_and_starts_at_once(size, caplog, monkeyp
     else:
         with pytest.raises(SetupError, match="all 2 ranks got the same first batch"):
             trained(by_sample, size)
+
+
+class Shard(td.IterableDataset):
+    """The rank's part of the numbers, which ends a batch before its length."""
+
+    def __init__(self, rank, size):
+        self.rank, self.size = rank, size
+
+    def __len__(self):
+        return 8
+
+    def __iter__(self):
+        return iter(range(self.rank, 6 * self.size, self.size))
+
+
+def test_a_script_that_makes_a_loader_per_epoch_is_told_once_that_the_ranks_data_is_not_divided(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+
+    def body(distributed):
+        loaders = ScriptLoaders(distributed, 1)
+        for epoch in range(3):
+            for what in ("training", "validation"):
+                loader = td.DataLoader(Shard(distributed.rank, distributed.size), batch_size=2)
+                options = {"per_slot": lambda: 2, "batch_size": None, "shuffle": None, "options": {}}
+                made = loaders.shares(loader, "ctx.loader", what, **options)
+                if what == "training":
+                    assert len(list(Loader(made, Progress(epoch), ranks=2))) == 4
+                else:
+                    assert len(list(ValidationLoader(made))) == 3
+
+    assert in_ranks(2, body) == [None, None]
+    told = [message for message in caplog.messages if "is not divided by the library" in message]
+    assert [("training" in text, "compare their first batches" in text) for text in told] == [
+        (True, True),
+        (False, False),
+    ]
+    assert all("iterates its loader unchanged" in text for text in told)
+    # Each rank has a log of its own.
+    assert sum("yields fewer batches than its length of 4" in message for message in caplog.messages) == 2
+
+
+def test_a_stream_that_is_empty_on_one_rank_is_named_there_before_the_rank_waits_for_another_one():
+    class Empty(Shard):
+        def __iter__(self):
+            return iter(())
+
+    # An exchange fails, because there is no other rank.
+    alone = Distributed(Environment(rank=1, world_size=2))
+    loader = td.DataLoader(Empty(1, 2), batch_size=2)
+    stream = Stream(loader, alone, 1, "training", SeedPlan(), lambda: EmptyLoaderError("no batch"))
+    with pytest.raises(EmptyLoaderError, match="no batch"):
+        next(stream.epoch(0, 0, 4))
 
 
 def test_a_sampler_without_a_length_is_a_stream():

@@ -162,7 +162,7 @@ def test_numpy_arrays_become_tensors_on_the_way_to_the_device():
     assert moved["b"] == "text"
 
 
-def test_copies_of_a_stream_are_said_once_per_loader_and_begin_again_when_they_end_early(caplog, monkeypatch):
+def test_a_stream_that_is_not_divided_is_named_and_begins_again_when_it_ends_early(caplog, monkeypatch):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter(range(4))
@@ -171,7 +171,9 @@ def test_copies_of_a_stream_are_said_once_per_loader_and_begin_again_when_they_e
     made = shares(lambda: TorchLoader(Stream(), batch_size=2), 2)
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 1
-    assert "each of the 2 ranks iterates its own copy" in said[0]
+    assert "is not divided by the library" in said[0]
+    assert "each of the 2 ranks iterates its loader unchanged" in said[0]
+    assert "compare their first batches" in said[0]
     batches = [batch.tolist() for batch in made[0].training(0, 1, 5)]
     assert batches == [[2, 3], [0, 1], [2, 3], [0, 1]]
 

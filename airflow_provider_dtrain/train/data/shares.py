@@ -46,6 +46,7 @@ class Shares:
     :param whole: the loader is torch's own over the whole data set, on all ranks: it is cut without an exchange
     :param limit: largest number of batches per epoch and rank
     :param pool: workers of an earlier loader of the same data and options
+    :param told: messages about loaders of this program that were logged before; none is logged twice
     :raises SetupError: the ranks' indices overlap, or the sampler failed on a rank
     """
 
@@ -60,6 +61,7 @@ class Shares:
         whole: bool = False,
         limit: int | None = None,
         pool: WorkerPool | None = None,
+        told: set[str] | None = None,
     ) -> None:
         self.loader: Any = getattr(loader, "torch_loader", loader)
         #: Workers that outlive an epoch.
@@ -71,6 +73,7 @@ class Shares:
         self._rank = distributed.get_rank()
         self._size = distributed.get_size()
         self._left_alone = left_alone and self.loader is loader
+        self._told = told if told is not None else set()
         if whole:
             self._plan = SeedPlan()
             self._verdict = Verdict(Sharing.CUT, source=IndexSource(self.loader, seed, self._plan))
@@ -82,7 +85,7 @@ class Shares:
         #: None: the loader is a stream.
         self._source = self._verdict.source
         plan = None if self._left_alone else self._plan
-        self._stream = Stream(self.loader, distributed, seed, what, plan, self.nothing)
+        self._stream = Stream(self.loader, distributed, seed, what, plan, self.nothing, self._told)
         self._unsettled: StreamEpoch | None = None
         self._by_sample = self._source is not None and self._source.by_sample
         self._samples = known_length(self.loader.dataset) if self._source is not None else None
@@ -332,7 +335,7 @@ class Shares:
         return batches * self.stride
 
     def _say(self) -> None:
-        """Log once, on rank 0, how the ranks use a loader that the library does not cut."""
+        """Log, on rank 0, how the ranks use a loader that the library does not cut."""
         if self._size == 1 or self._rank:
             return
         kind = type(getattr(self.loader, "dataset", self.loader)).__name__
@@ -340,40 +343,45 @@ class Shares:
             counts = self._verdict.batches
             again = f"; {self._verdict.repeated} samples are on several ranks" if self._verdict.repeated else ""
             again = "; its generators are seeded by rank" if self._verdict.by_rank else again
-            log.info(
-                "The %s data loader (%s) gives each rank its own part and is used unchanged: %s batches per rank%s.",
-                self._what,
-                kind,
-                _span(counts),
-                again,
+            self._log(
+                logging.INFO,
+                f"The {self._what} data loader ({kind}) gives each rank its own part and is used unchanged: "
+                f"{_span(counts)} batches per rank{again}.",
             )
             if max(counts) - min(counts) > 1 and self._what == "training":
-                log.warning(
-                    "The ranks' parts of the training data differ in length (%s batches). %s",
-                    _span(counts),
-                    "drop_last drops the surplus." if self._drops() else "Ranks with fewer batches repeat theirs.",
+                rest = "drop_last drops the surplus." if self._drops() else "Ranks with fewer batches repeat theirs."
+                self._log(
+                    logging.WARNING,
+                    f"The ranks' parts of the training data differ in length ({_span(counts)} batches). {rest}",
                 )
         elif self._source is not None and self._source.plain is None:
             items = len(self._source)
-            log.info(
-                "The %s data loader (%s) draws the same %d %s on all ranks (%s). Each rank gets %d of them.",
-                self._what,
-                kind,
-                items,
-                "samples" if self._by_sample else "batches",
-                type(self._source.sampler).__name__,
-                -(-items // self._size),
+            self._log(
+                logging.INFO,
+                f"The {self._what} data loader ({kind}) draws the same {items} "
+                f"{'samples' if self._by_sample else 'batches'} on all ranks ({type(self._source.sampler).__name__}). "
+                f"Each rank gets {-(-items // self._size)} of them.",
             )
         elif self.sharing is Sharing.STREAM and not self._left_alone:
             if isinstance(self.loader, torch_data.DataLoader) and not has_iterable(self.loader):
                 kind = f"{type(self.loader).__name__} with {type(_sampler(self.loader)).__name__}"
-            log.warning(
-                "The %s data cannot be sharded by index (%s): each of the %d ranks iterates its own copy. Let the data "
-                "set or the sampler give each rank its part (context.distributed.rank and .size).",
-                self._what,
-                kind,
-                self._size,
+            effect = (
+                "The ranks compare their first batches of training, and equal ones are an error."
+                if self._what == "training"
+                else "A sample that several ranks get counts several times."
             )
+            self._log(
+                logging.WARNING,
+                f"The {self._what} data ({kind}) is not divided by the library, because its samples have no index: "
+                f"each of the {self._size} ranks iterates its loader unchanged, which must give it a part of its own "
+                f"(ctx.rank and ctx.world_size; in a trial class, context.distributed). {effect}",
+            )
+
+    def _log(self, level: int, text: str) -> None:
+        """Log a message about the loader, unless an equal loader had the same: scripts may make one per epoch."""
+        if text not in self._told:
+            self._told.add(text)
+            log.log(level, "%s", text)
 
 
 def _sampler(loader: Any) -> Any:

@@ -32,6 +32,7 @@ class Stream:
     :param what: ``training`` or ``validation``
     :param plan: of the generators that the loader holds; None: the loader is left alone
     :param nothing: returns the error of a loader that yields no batch
+    :param told: messages that were logged before; none is logged twice
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Stream:
         what: str,
         plan: SeedPlan | None,
         nothing: Callable[[], Exception],
+        told: set[str] | None = None,
     ) -> None:
         self._loader = loader
         self._distributed = distributed
@@ -53,7 +55,7 @@ class Stream:
         #: Number of batches per epoch by the loaders' lengths, and the most by which rounding in workers changes it.
         self._length = None
         self._rounding = 0
-        self._warned = False
+        self._told = told if told is not None else set()
         #: The ranks compare their first batches: equal ones are those of copies of the data.
         self._compares = plan is not None and what == "training" and distributed.get_size() > 1
 
@@ -163,19 +165,16 @@ class Stream:
 
     def _warn(self, length: int | None, fault: str, effect: str) -> None:
         """Log once that the data has another length than the loader, if that is the length of an epoch."""
-        if self._warned or length != self._length:
+        if length != self._length:
             return
-        self._warned = True
         kind = type(getattr(self._loader, "dataset", self._loader)).__name__
-        log.warning(
-            "The %s data (%s) yields %s batches than its length of %d, on the rank where it is shortest. An "
-            "epoch has this length, and %s.",
-            self._what,
-            kind,
-            fault,
-            length,
-            effect,
+        text = (
+            f"The {self._what} data ({kind}) yields {fault} batches than its length of {length}, on the rank where it "
+            f"is shortest. An epoch has this length, and {effect}."
         )
+        if text not in self._told:
+            self._told.add(text)
+            log.warning("%s", text)
 
 
 class StreamEpoch:
