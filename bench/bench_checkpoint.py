@@ -86,7 +86,7 @@ def measure(folder, rounds):
             alone += [training.step() for _ in range(10)]
             stalls.append(training.save(wait=False))
             meanwhile += training.steps_while_saving()
-        size = ctx._saver.latest.size_bytes / 1e6
+        size = ctx._saver.home.latest.size_bytes / 1e6
     show(size, first, stalls, synchronous, alone, meanwhile)
 
 

@@ -195,7 +195,7 @@ class Trainer:
             plan = replace(plan, perform_initial_validation=True)
         if latest_checkpoint is not None:
             place = str(latest_checkpoint) if "://" in str(latest_checkpoint) else Path(latest_checkpoint).absolute()
-            ctx._saver._env = replace(ctx._saver._env, latest_checkpoint=place)
+            ctx._saver.restorer.first = place
         return self._loop.run(plan)
 
 

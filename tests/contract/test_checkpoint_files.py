@@ -19,7 +19,7 @@ from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitErr
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.store.records.trials import CheckpointView
-from airflow_provider_dtrain.train.checkpoint.disk import metadata_text
+from airflow_provider_dtrain.train.checkpoint.description import metadata_text
 
 RUN = "t1.1.1"
 LIMIT = 10**9

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint import disk, found_checkpoints
 from tests.support.ranks import ROOT, run_ranks, script
 
 torch = pytest.importorskip("torch")
@@ -78,7 +78,7 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
         # Nothing that was on the disk is lost.
         assert told == "-" or restored >= int(told)
     assert starts[-1] > 15
-    assert disk.find_whole([folder]) is not None
+    assert found_checkpoints.find_whole([folder]) is not None
     # What kills left behind does not pile up: the next process swept it.
     assert len([path for path in folder.iterdir() if path.name.startswith(".")]) <= 2
 
@@ -197,7 +197,7 @@ ENDING = """
 def test_a_save_in_the_works_is_finished_however_the_script_ends(tmp_path, ending, code):
     (rank,) = run_ranks(script(tmp_path, ENDING.format(ending=ending)), tmp_path / "run", 1)
     assert rank.exit_code == code, rank.output
-    assert disk.find_whole([tmp_path / "run" / "checkpoints"]).step == 1
+    assert found_checkpoints.find_whole([tmp_path / "run" / "checkpoints"]).step == 1
     assert "checkpoint" in [event["kind"] for event in rank.events]
 
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint import disk, storage
+from airflow_provider_dtrain.train.checkpoint import disk, found_checkpoints, storage
 from airflow_provider_dtrain.train.errors import CheckpointError
 from tests.support.bucket import BUCKET
 from tests.support.ranks import run_ranks, script
@@ -33,7 +33,7 @@ def write(kept, step, **metrics):
 
 
 def newest(kept, scratch):
-    return disk.newest([(key, name, lambda read=read: read(scratch)) for key, name, read in kept.found()])
+    return found_checkpoints.newest([(key, name, lambda read=read: read(scratch)) for key, name, read in kept.found()])
 
 
 def test_a_checkpoint_comes_back_from_the_bucket_as_it_was_written(bucket, root, tmp_path):

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_dtrain.engine.copies.checkpoints import DamagedCopyError, verify_copy
 from airflow_provider_dtrain.store.records.trials import CheckpointView
-from airflow_provider_dtrain.train.checkpoint.disk import METADATA, metadata_text
+from airflow_provider_dtrain.train.checkpoint.description import METADATA, metadata_text
 
 VIEW = cast("CheckpointView", SimpleNamespace(sha256=None, step=1))
 

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint import disk, retention
+from airflow_provider_dtrain.train.checkpoint import description, disk, found_checkpoints, retention
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 
 torch = pytest.importorskip("torch")
@@ -20,7 +20,7 @@ def write(folder, step, **metrics):
 
 def test_a_checkpoint_is_read_back_as_it_was_written(tmp_path):
     written = write(tmp_path, 3, accuracy=0.5)
-    found = disk.find_whole([tmp_path])
+    found = found_checkpoints.find_whole([tmp_path])
     assert found == written
     assert (found.step, found.metrics) == (3, {"accuracy": 0.5})
     assert torch.load(found.path / disk.STATE, weights_only=True)["w"].tolist() == [3.0] * 4
@@ -34,13 +34,13 @@ def test_nothing_but_the_checkpoint_is_left_in_the_folder(tmp_path):
 def test_a_checkpoint_that_is_being_written_is_not_found(tmp_path):
     written = write(tmp_path, 3)
     written.path.rename(tmp_path / ".step-3.99.tmp")
-    assert disk.find_whole([tmp_path]) is None
+    assert found_checkpoints.find_whole([tmp_path]) is None
 
 
 def test_the_same_step_twice_keeps_both_and_finds_the_later(tmp_path):
     first, second = write(tmp_path, 3), write(tmp_path, 3)
     assert first.path != second.path
-    assert disk.find_whole([tmp_path]).path == second.path
+    assert found_checkpoints.find_whole([tmp_path]).path == second.path
 
 
 def spoil_state(path):
@@ -58,16 +58,16 @@ def lose_state(path):
 
 
 def lose_metadata(path):
-    (path / disk.METADATA).unlink()
+    (path / description.METADATA).unlink()
 
 
 def cut_metadata(path):
-    (path / disk.METADATA).write_bytes((path / disk.METADATA).read_bytes()[:-20])
+    (path / description.METADATA).write_bytes((path / description.METADATA).read_bytes()[:-20])
 
 
 def change_metadata(path):
-    metadata = json.loads((path / disk.METADATA).read_text())
-    (path / disk.METADATA).write_text(json.dumps({**metadata, "step": 99}))
+    metadata = json.loads((path / description.METADATA).read_text())
+    (path / description.METADATA).write_text(json.dumps({**metadata, "step": 99}))
 
 
 @pytest.mark.parametrize("damage", [spoil_state, cut_state, lose_state, lose_metadata, cut_metadata, change_metadata])
@@ -75,13 +75,13 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, cap
     before, newest = write(tmp_path, 1), write(tmp_path, 2)
     damage(newest.path)
     with caplog.at_level(logging.WARNING):
-        assert disk.find_whole([tmp_path]).path == before.path
+        assert found_checkpoints.find_whole([tmp_path]).path == before.path
     assert f"{newest.path} is damaged" in caplog.text
 
 
 def test_when_all_are_damaged_none_is_found_and_the_log_names_them(tmp_path, caplog):
     cut_state(write(tmp_path, 1).path)
-    assert disk.find_whole([tmp_path]) is None
+    assert found_checkpoints.find_whole([tmp_path]) is None
     assert "step-00000001 is damaged" in caplog.text
 
 
@@ -90,13 +90,13 @@ def test_a_checkpoint_elsewhere_is_looked_at_as_well(tmp_path):
     write(here, 1)
     newer = write(there, 2)
     copied = newer.path.rename(there / "t1.1.7-step2")
-    assert disk.find_whole([here], copied).step == 2
+    assert found_checkpoints.find_whole([here], copied).step == 2
 
 
 def test_one_damaged_elsewhere_falls_back_to_its_neighbour(tmp_path):
     before, newest = write(tmp_path, 1), write(tmp_path, 2)
     cut_state(newest.path)
-    assert disk.find_whole([], newest.path).path == before.path
+    assert found_checkpoints.find_whole([], newest.path).path == before.path
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["torch", "torch-2.4"])
@@ -121,8 +121,8 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 
 def test_a_checkpoint_of_another_format_is_an_error_and_not_damage(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "FORMAT", 4)
-    monkeypatch.setattr(disk, "FORMATS", (4,))
+    monkeypatch.setattr(description, "FORMAT", 4)
+    monkeypatch.setattr(description, "FORMATS", (4,))
     path = write(tmp_path, 1).path
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="has format 4; this version reads formats 1, 2, 3. Use") as caught:
@@ -158,8 +158,8 @@ def test_the_best_and_the_latest_are_kept(tmp_path, accuracies, changes, kept):
 
 def signed(**more):
     """Return metadata with a checksum that fits, as a hostile program writes it."""
-    metadata = {"format": disk.FORMAT, "step": 1, "files": {}, **more}
-    return json.dumps({**metadata, "checksum": disk._checksum(metadata)}).encode()
+    metadata = {"format": description.FORMAT, "step": 1, "files": {}, **more}
+    return json.dumps({**metadata, "checksum": description._checksum(metadata)}).encode()
 
 
 FILE = {"size_bytes": 1, "sha256": "0" * 64}
@@ -168,7 +168,8 @@ FILE = {"size_bytes": 1, "sha256": "0" * 64}
 @pytest.mark.parametrize(
     "text",
     [
-        b"[" * 200_000, b'{"a":' * 200_000, b"[1]", b"1", b"", b"{}", b"\xff", b" " * (disk.METADATA_LIMIT_BYTES + 1),
+        b"[" * 200_000, b'{"a":' * 200_000, b"[1]", b"1", b"", b"{}", b"\xff",
+        b" " * (description.METADATA_LIMIT_BYTES + 1),
         signed(step=float("inf")), signed(step=None), signed(files=[]), signed(files={"a": 1}), signed(files={"a": {}}),
         signed(files={"a": {**FILE, "size_bytes": float("inf")}}), signed(files={"a": {**FILE, "size_bytes": -1}}),
         signed(files={"a": {**FILE, "more": 1}}), signed(files={"a\0b": FILE}), signed(files={"..": FILE}),
@@ -177,12 +178,12 @@ FILE = {"size_bytes": 1, "sha256": "0" * 64}
     ids=lambda text: repr(text[:40]),
 )  # fmt: skip
 def test_hostile_metadata_is_a_damaged_checkpoint_and_no_crash(tmp_path, text):
-    (tmp_path / disk.METADATA).write_bytes(text)
+    (tmp_path / description.METADATA).write_bytes(text)
     with pytest.raises(DamagedCheckpointError):
         disk.whole(tmp_path)
 
 
 def test_metadata_that_no_reader_accepts_is_not_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(disk, "METADATA_LIMIT_BYTES", 500)
+    monkeypatch.setattr(description, "METADATA_LIMIT_BYTES", 500)
     with pytest.raises(CheckpointError, match="at most 500 bytes"):
-        disk.metadata_text(1, {"metrics": {f"loss{n}": 1.0 for n in range(100)}}, {})
+        description.metadata_text(1, {"metrics": {f"loss{n}": 1.0 for n in range(100)}}, {})

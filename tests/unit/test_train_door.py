@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint import description, disk
 from airflow_provider_dtrain.train.checkpoint import files as files_module
 from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
@@ -317,7 +317,7 @@ def test_files_and_prepared_objects_are_two_kinds_of_checkpoints(tmp_path):
         with pytest.raises(dtrain.CheckpointError, match=r"written by ctx\.checkpoint.*ctx\.latest_checkpoint"):
             ctx.restore_checkpoint()
         with pytest.raises(dtrain.CheckpointError, match=r"written by ctx\.checkpoint"):
-            disk.refuse_files(disk.read(ctx.latest_checkpoint().path))
+            description.refuse_files(disk.read(ctx.latest_checkpoint().path))
         ctx.register(counter=Counter())
         with pytest.raises(dtrain.CheckpointError, match=r"ctx\.save_checkpoint"), ctx.checkpoint(2):
             pytest.fail("the block runs")

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_dtrain.train import environment
 from airflow_provider_dtrain.train.checkpoint import storage_options
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
-from airflow_provider_dtrain.train.checkpoint.saver import _policy
+from airflow_provider_dtrain.train.checkpoint.retention import policy_of
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
 from airflow_provider_dtrain.train.environment import Environment, put_secrets
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
@@ -86,7 +86,9 @@ def test_the_background_runs_one_piece_at_a_time_and_raises_its_error_once():
 
 
 def test_a_running_trial_keeps_what_its_experiment_may_still_want():
-    policy = _policy({"checkpoint_storage": {"save_experiment_best": 3, "save_trial_best": 1, "save_trial_latest": 0}})
+    policy = policy_of(
+        {"checkpoint_storage": {"save_experiment_best": 3, "save_trial_best": 1, "save_trial_latest": 0}}
+    )
     assert (policy["save_trial_best"], policy["save_trial_latest"]) == (3, 1)
 
 

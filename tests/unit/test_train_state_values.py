@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint import disk, reading  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint import description, disk, reading  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.state_values import VALUE, decode, encode  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
@@ -176,7 +176,7 @@ def test_only_checkpoints_with_such_values_have_the_format_that_older_versions_r
     for step, box.value in enumerate([{"plain": [1, "a", torch.ones(2)]}, {1, 2}], start=1):
         saved = Path(ctx.save_checkpoint(step))
         ctx._saver.finish()
-        assert json.loads((saved / disk.METADATA).read_text())["format"] == step + 1
+        assert json.loads((saved / description.METADATA).read_text())["format"] == step + 1
 
 
 def test_a_checkpoint_of_a_newer_format_is_named_although_an_older_one_is_there(ctx, monkeypatch):
@@ -185,8 +185,8 @@ def test_a_checkpoint_of_a_newer_format_is_named_although_an_older_one_is_there(
     ctx.save_checkpoint(1)
     ctx._saver.finish()
     with monkeypatch.context() as newer:
-        newer.setattr(disk, "FORMAT", 9)
-        newer.setattr(disk, "FORMATS", (9,))
+        newer.setattr(description, "FORMAT", 9)
+        newer.setattr(description, "FORMATS", (9,))
         ctx.save_checkpoint(2)
         ctx._saver.finish()
     with pytest.raises(CheckpointError, match="step-00000002 has format 9; this version reads formats 1, 2, 3. Use"):

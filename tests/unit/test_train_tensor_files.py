@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint import disk, reading, save_plan, tensor_source  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint import description, disk, reading, save_plan, tensor_source  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.save_plan import Part  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorFile, memory  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX, Box, TensorIndex  # noqa: E402
@@ -236,7 +236,7 @@ def test_an_export_that_cannot_be_written_says_so_and_leaves_nothing(kept, tmp_p
 
 def test_a_checkpoint_of_format_1_is_restored_and_exported(kept, tmp_path, monkeypatch):
     model, _ = kept
-    monkeypatch.setattr(disk, "FORMAT", 1)
+    monkeypatch.setattr(description, "FORMAT", 1)
     old = disk.write(tmp_path / "old", 1, {disk.STATE: {"models": [model.state_dict()]}}, {})
     monkeypatch.undo()
     other = Tied()
@@ -270,7 +270,7 @@ def test_a_file_that_is_cut_after_the_check_is_named(tmp_path):
 
 def test_a_copy_without_metadata_as_of_a_bucket_is_read(tmp_path):
     found = write(tmp_path, [[("models.0.w", torch.ones(3), Box((0,), (3,)))]])
-    (found.path / disk.METADATA).unlink()
+    (found.path / description.METADATA).unlink()
     target = torch.zeros(3)
     source(found).load([("models.0.w", target)])
     assert target.tolist() == [1, 1, 1]

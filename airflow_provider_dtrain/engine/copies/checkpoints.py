@@ -337,7 +337,8 @@ def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:
 
     :raises DamagedCopyError: metadata or files differ
     """
-    from airflow_provider_dtrain.train.checkpoint.disk import METADATA, METADATA_LIMIT_BYTES, whole
+    from airflow_provider_dtrain.train.checkpoint.description import METADATA, METADATA_LIMIT_BYTES
+    from airflow_provider_dtrain.train.checkpoint.disk import whole
     from airflow_provider_dtrain.train.errors import CheckpointError
 
     if checkpoint.sha256 is None and not (folder / METADATA).exists():

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, retention
-from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
+from airflow_provider_dtrain.train.checkpoint import checkpoint_file, description, found_checkpoints, retention
+from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
 from airflow_provider_dtrain.train.checkpoint.folder_lock import LockObject
 from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
@@ -48,7 +48,7 @@ class RemoteStorage:
     def sweep(self) -> None:
         """Remove the unfinished uploads of a killed process."""
         for url in self._prefixes():
-            if not self.fs.exists(f"{url}/{disk.METADATA}"):
+            if not self.fs.exists(f"{url}/{description.METADATA}"):
                 self.remove(url)
         if self._scheme in {"s3", "s3a"}:
             self._abort_uploads()
@@ -111,8 +111,8 @@ class RemoteStorage:
         try:
             files = {name: self.upload(f"{where}/{name}", value) for name, value in contents.items()}
             files.update(more() if more is not None else {})
-            text = disk.metadata_text(step, facts, files)
-            self.fs.pipe_file(f"{where}/{disk.METADATA}", text)
+            text = description.metadata_text(step, facts, files)
+            self.fs.pipe_file(f"{where}/{description.METADATA}", text)
         except CheckpointError:
             self.remove(where)
             raise
@@ -120,7 +120,7 @@ class RemoteStorage:
             self.remove(where)
             words = f"The checkpoint of step {step} cannot be written to {where}: {_words(error)}"
             raise CheckpointStorageError(words) from error
-        return disk.parse(text, Path(where.rpartition("/")[2]), where)
+        return description.parse(text, Path(where.rpartition("/")[2]), where)
 
     def stage(self, step: int) -> Path:
         """Return a new folder on this host for files that :meth:`write_tree` uploads."""
@@ -136,17 +136,17 @@ class RemoteStorage:
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
                     name = path.relative_to(folder).as_posix()
-                    files[name] = disk.describe(path)
+                    files[name] = checkpoint_file.describe(path)
                     self.fs.put_file(str(path), f"{where}/{name}")
-            text = disk.metadata_text(step, facts, files)
-            self.fs.pipe_file(f"{where}/{disk.METADATA}", text)
+            text = description.metadata_text(step, facts, files)
+            self.fs.pipe_file(f"{where}/{description.METADATA}", text)
         except Exception as error:
             self.remove(where)
             words = f"The checkpoint of step {step} cannot be written to {where}: {_words(error)}"
             raise CheckpointStorageError(words) from error
         finally:
             shutil.rmtree(folder.parent, ignore_errors=True)
-        return disk.parse(text, Path(where.rpartition("/")[2]), where)
+        return description.parse(text, Path(where.rpartition("/")[2]), where)
 
     def prune(self, policy: Mapping[str, Any]) -> list[str]:
         """Delete the checkpoints that the policy does not keep. Return the deleted URLs."""
@@ -163,7 +163,7 @@ class RemoteStorage:
             return []
         found: list[tuple[Any, str, Callable[[Path], Checkpoint]]] = []
         for url in self._prefixes():
-            found.append(((*disk.age(url.rpartition("/")[2]), 0.0), url, partial(self.fetch, url)))
+            found.append(((*found_checkpoints.age(url.rpartition("/")[2]), 0.0), url, partial(self.fetch, url)))
         return found
 
     def fetch(self, url: str, folder: Path) -> Checkpoint:
@@ -181,8 +181,8 @@ class RemoteStorage:
                 raise DamagedCheckpointError(f"{url}: {name} differs from what was written")
         text = self._metadata(url)
         # Other ranks recognize the copy by it.
-        (target / disk.METADATA).write_bytes(text)
-        return disk.parse(text, target, url)
+        (target / description.METADATA).write_bytes(text)
+        return description.parse(text, target, url)
 
     # -- single objects --------------------------------------------------------------------------------------------
 
@@ -190,7 +190,7 @@ class RemoteStorage:
         """Upload one file of a checkpoint. Return its size and sha256."""
         file = self.fs.open(url, "wb", block_size=BLOCK_BYTES)
         try:
-            description = disk.dump(value, file)
+            description = checkpoint_file.dump(value, file)
         except BaseException:
             # Closing would create an object from the data written so far.
             with contextlib.suppress(Exception):
@@ -215,13 +215,15 @@ class RemoteStorage:
         return {"size_bytes": size, "sha256": digest.hexdigest()}
 
     def _read(self, url: str) -> Checkpoint:
-        return disk.parse(self._metadata(url), Path(url.rpartition("/")[2]), url)
+        return description.parse(self._metadata(url), Path(url.rpartition("/")[2]), url)
 
     def _metadata(self, url: str) -> bytes:
         try:
-            return bytes(self.fs.cat_file(f"{url}/{disk.METADATA}", start=0, end=disk.METADATA_LIMIT_BYTES + 1))
+            return bytes(
+                self.fs.cat_file(f"{url}/{description.METADATA}", start=0, end=description.METADATA_LIMIT_BYTES + 1)
+            )
         except FileNotFoundError as error:
-            raise DamagedCheckpointError(f"{url} has no {disk.METADATA}") from error
+            raise DamagedCheckpointError(f"{url} has no {description.METADATA}") from error
         except Exception as error:
             raise CheckpointError(f"The checkpoint {url} cannot be read: {_words(error)}") from error
 
@@ -229,7 +231,7 @@ class RemoteStorage:
         """Delete a checkpoint, its metadata first, so that a partly deleted one does not look intact."""
         try:
             with contextlib.suppress(FileNotFoundError):
-                self.fs.rm_file(f"{url}/{disk.METADATA}")
+                self.fs.rm_file(f"{url}/{description.METADATA}")
             with contextlib.suppress(FileNotFoundError):
                 self.fs.rm(url, recursive=True)
         except Exception as error:

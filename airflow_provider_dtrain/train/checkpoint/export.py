@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, reading, storage
+from airflow_provider_dtrain.train.checkpoint import description, reading, storage
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorSlot, header, memory
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import key_of
@@ -41,7 +41,7 @@ def export_weights(
     target = Path(file)
     with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
         found = storage.reader(place, storage_config or {})(Path(scratch))
-        disk.refuse_files(found)
+        description.refuse_files(found)
         skeleton, source = reading.open_state(found, found.metadata, Distributed(Environment()))
         saved = model_of(skeleton, index, str(place))
         partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")

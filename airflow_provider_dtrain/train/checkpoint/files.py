@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk
+from airflow_provider_dtrain.train.checkpoint import description, disk
 from airflow_provider_dtrain.train.checkpoint.rank_transfer import RankTransfer
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.distributed import PIECE_BYTES, Distributed
@@ -92,7 +92,7 @@ class FileCheckpoints:
                 self._drop(stage)
                 raise CheckpointError(f"The checkpoint of step {step} was not written: {problem}")
             if self._distributed.rank == 0 and stage is not None:
-                known = {**facts, "kind": disk.FILES, "user": dict(metadata)}
+                known = {**facts, "kind": description.FILES, "user": dict(metadata)}
                 self._saver.publish(step, stage / _TREE, known)
 
     def _begin(self, step: int) -> Path | None:
@@ -210,7 +210,7 @@ class FileCheckpoints:
         leaders = {host: rank for rank, (host, each) in reversed(list(enumerate(hosts))) if not each}
         leads = leaders.get(self._env.group_rank) == self._distributed.rank
         target = self._scratch_folder() / path.name if leads else None
-        for name in (disk.METADATA, *metadata["files"]):
+        for name in (description.METADATA, *metadata["files"]):
             self._copy(path / name, target / name if target is not None else None)
         copies = self._distributed.allgather(str(target) if target is not None else None)
         if sees:
@@ -314,7 +314,7 @@ def _listing(folder: Path) -> tuple[list[list[Any]], str | None]:
             shown = path.relative_to(folder).as_posix()
             if path.is_symlink() or not path.is_file():
                 return [], f"{shown} is not a plain file. Copy the file that it links to."
-            if not disk.is_plain_name(shown):
+            if not description.is_plain_name(shown):
                 return [], f"{shown!r} cannot be the name of a file in a checkpoint. Use another name."
             found.append([shown, path.stat().st_size])
     if len(found) > FILES_LIMIT:

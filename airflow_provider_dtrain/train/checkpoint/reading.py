@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, state_values
+from airflow_provider_dtrain.train.checkpoint import description, disk, state_values
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX, TensorIndex
 from airflow_provider_dtrain.train.checkpoint.tensor_source import (
     FileSource,
@@ -18,7 +18,7 @@ from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError
 
 
-def everywhere(found: disk.Checkpoint | None, name: str, distributed: Distributed) -> Any:
+def everywhere(found: description.Checkpoint | None, name: str, distributed: Distributed) -> Any:
     """Return the object in a file of a checkpoint, loaded without running any pickle. Called by all ranks.
 
     :param found: the checkpoint, on rank 0
@@ -30,12 +30,12 @@ def everywhere(found: disk.Checkpoint | None, name: str, distributed: Distribute
     return state
 
 
-def _content(found: disk.Checkpoint | None, name: str, distributed: Distributed) -> bytes:
+def _content(found: description.Checkpoint | None, name: str, distributed: Distributed) -> bytes:
     return distributed.broadcast_bytes((found.path / name).read_bytes() if found else None)
 
 
 def open_state(
-    found: disk.Checkpoint | None, metadata: Mapping[str, Any], distributed: Distributed
+    found: description.Checkpoint | None, metadata: Mapping[str, Any], distributed: Distributed
 ) -> tuple[Any, TensorSource]:
     """Return the state of a checkpoint without its tensors, and the source of these. Called by all ranks.
 

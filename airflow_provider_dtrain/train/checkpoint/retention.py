@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.disk import DELETED, TEMPORARY, Checkpoint, candidates, order, read
+from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.disk import DELETED, TEMPORARY, read
+from airflow_provider_dtrain.train.checkpoint.found_checkpoints import candidates, order
 from airflow_provider_dtrain.train.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -70,3 +72,21 @@ def keep(checkpoints: Sequence[Checkpoint], policy: Mapping[str, Any]) -> list[C
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def policy_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what to keep while the trial runs: ``keep`` (best, all or none), and the configured numbers and metric.
+
+    It keeps more than the end result needs: an experiment's best are among its trials' best, and a restart needs the
+    latest.
+    """
+    stored = config.get("checkpoint_storage") or {}
+    searcher = config.get("searcher") or {}
+    best = max(stored.get("save_trial_best", 1), stored.get("save_experiment_best", 0))
+    return {
+        "keep": config.get("checkpoint_policy") or "best",
+        "metric": searcher.get("metric"),
+        "smaller_is_better": searcher.get("smaller_is_better", True),
+        "save_trial_best": best,
+        "save_trial_latest": max(1, stored.get("save_trial_latest", 1)),
+    }

@@ -2,36 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import logging
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, rank_states, reading, save_plan, storage, warm_start
+from airflow_provider_dtrain.train.checkpoint import (
+    description,
+    disk,
+    rank_states,
+    save_plan,
+    storage,
+)
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
-from airflow_provider_dtrain.train.checkpoint.folder_lock import FolderLock
+from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
 from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
+from airflow_provider_dtrain.train.checkpoint.restorer import Restorer
 from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
-from airflow_provider_dtrain.train.checkpoint.state_values import decode, encode
-from airflow_provider_dtrain.train.checkpoint.targets import Targets
+from airflow_provider_dtrain.train.checkpoint.state_values import encode
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX
-from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, split
+from airflow_provider_dtrain.train.checkpoint.trial_storage import TrialStorage
 from airflow_provider_dtrain.train.checkpoint.unsaveable import located
 from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_unsaved
 from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import seeding
@@ -77,24 +80,19 @@ class Saver:
         self._prepared = prepared
         self._progress = progress
         self._gradients = gradients
-        self._seed = seed
-        self._storage_config = env.config.get("checkpoint_storage") or {}
-        self.policy = _policy(env.config)
+        self.home = TrialStorage(env, where, look=look, is_chief=distributed.get_rank() == 0)
+        self.restorer = Restorer(self.home, env, distributed, prepared, progress, gradients, seed=seed)
         self._snapshots = Snapshots()
         self._background = Background()
-        self._rank_files = RankFiles(distributed, self._storage_config)
-        self._swept = False
+        self._rank_files = RankFiles(distributed, self.home.config)
         #: The ranks have compared the form of their models.
         self._compared = False
         self._warned = False
-        #: Rank 0 alone reads and writes.
-        self._storage: storage.Storage | None = None
-        self._lock: FolderLock | None = None
-        if distributed.get_rank() == 0 and self.policy["keep"] != "none":
-            self._storage = storage.open_storage(where, self._storage_config, look=look)
-            self._lock = FolderLock(self._storage.lock_place(), env)
-        #: The newest checkpoint that this process wrote or restored; rank 0 only.
-        self.latest: disk.Checkpoint | None = None
+
+    @property
+    def policy(self) -> Mapping[str, Any]:
+        """``keep`` (best, all or none), and the numbers and the metric that decide which checkpoints are kept."""
+        return self.home.policy
 
     # -- saving ----------------------------------------------------------------------------------------------------
 
@@ -114,7 +112,7 @@ class Saver:
 
     def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
         self._finish_previous()
-        self._claim()
+        self.home.claim()
         self._prepared.refuse_old_shards()
         self._refuse_other_forms()
         others = self._prepared.other_states()
@@ -146,7 +144,7 @@ class Saver:
             return None
         described = {**self._facts(), **facts}
         if state is not original or encoded is not others:
-            described["format"] = disk.VALUES_FORMAT
+            described["format"] = description.VALUES_FORMAT
         return self._write_in_background(step, taken, file, plan, described, is_sharded=is_sharded)
 
     def _warn_once(self, others: list[Any]) -> None:
@@ -196,9 +194,9 @@ class Saver:
         *,
         is_sharded: bool,
     ) -> Path | str:
-        assert self._storage is not None
+        assert self.home.storage is not None
         assert plan.index is not None
-        where = self._storage.reserve(step)
+        where = self.home.storage.reserve(step)
         if plan.index:
             contents[INDEX] = plan.index.text()
         if plan.parts:
@@ -206,10 +204,10 @@ class Saver:
         others: dict[str, Any] = {}
         if is_sharded:
             others = self._begin(where, step, plan.ranks)
-        write = partial(self._storage.write, where, step, contents, facts, **others)
+        write = partial(self.home.storage.write, where, step, contents, facts, **others)
         # The parts of other ranks are collected once.
         pauses_s = () if is_sharded else RETRY_AFTER_S
-        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write, pauses_s))
+        self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write, pauses_s))
         return where
 
     def _begin(self, where: Any, step: int, ranks: Sequence[int]) -> dict[str, Any]:
@@ -217,10 +215,10 @@ class Saver:
 
         :param ranks: ranks with a file
         """
-        assert self._storage is not None
+        assert self.home.storage is not None
         try:
-            self._sweep(self._storage)
-            place = self._storage.begin(where, step)
+            self.home.sweep()
+            place = self.home.storage.begin(where, step)
         except Exception as error:
             # The other ranks wait. The error is that of the save, which runs in the background.
             self._rank_files.begin(None)
@@ -240,18 +238,18 @@ class Saver:
                 "ctx.register was given objects. Save these with ctx.save_checkpoint(step)."
             )
         self._finish_previous()
-        self._claim()
-        if self._storage is None:
+        self.home.claim()
+        if self.home.storage is None:
             return None
-        self._sweep(self._storage)
-        return self._storage.stage(step)
+        self.home.sweep()
+        return self.home.storage.stage(step)
 
     def publish(self, step: int, folder: Path, facts: Mapping[str, Any]) -> None:
         """Make a subfolder of :meth:`stage` a checkpoint, in the background. Called by rank 0."""
-        assert self._storage is not None
-        where = self._storage.reserve(step)
-        write = partial(self._storage.write_tree, where, step, folder, {**self._facts(), **facts})
-        self._background.start("dtrain-checkpoint", partial(self._write, self._storage, step, write))
+        assert self.home.storage is not None
+        where = self.home.storage.reserve(step)
+        write = partial(self.home.storage.write_tree, where, step, folder, {**self._facts(), **facts})
+        self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write))
 
     def finish(self) -> None:
         """Wait until every checkpoint is on disk.
@@ -268,20 +266,13 @@ class Saver:
         except CheckpointStorageError as error:
             log.error("%s. Training continues, and the save that begins now tries again.", str(error).rstrip("."))
 
-    def _claim(self) -> None:
-        """Become the only run that writes to the folder.
-
-        :raises CheckpointError: another run writes to it
-        """
-        if self._lock is not None:
-            # A folder that accepts no files is named when the checkpoint is written.
-            with contextlib.suppress(OSError):
-                self._lock.acquire()
-
     def release(self) -> None:
         """Let other runs write to the folder."""
-        if self._lock is not None:
-            self._lock.release()
+        self.home.release()
+
+    def shown_latest(self) -> str | None:
+        """Return the path of the newest checkpoint as events show it, or None."""
+        return self.home.shown_latest()
 
     def settle(self) -> None:
         """Wait until no save is running. Log a failure instead of raising it."""
@@ -290,38 +281,31 @@ class Saver:
         except Exception as error:
             log.error("%s", error)
 
-    def _sweep(self, target: storage.Storage) -> None:
-        """Remove the leftovers of killed processes, once."""
-        if not self._swept:
-            target.sweep()
-            self._swept = True
-
     def _write(
         self,
         target: storage.Storage,
         step: int,
-        write: Callable[[], disk.Checkpoint],
+        write: Callable[[], Checkpoint],
         pauses_s: Sequence[float] = (),
     ) -> None:
         """Write the checkpoint, prune, and write the event. Runs in the background.
 
         :param pauses_s: seconds before each further try when the storage rejects the checkpoint
         """
-        if self._lock is not None:
-            self._lock.check()
-        self._sweep(target)
+        self.home.check()
+        self.home.sweep()
         written = _tried(write, pauses_s)
-        self.latest = written
+        self.home.latest = written
         removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
         self._writer.write(
             "checkpoint",
             {
                 "step": step,
-                "path": self._shown(written.url or written.path),
+                "path": self.home.shown(written.url or written.path),
                 "size_bytes": written.size_bytes,
                 "sha256": written.sha256,
                 "metrics": dict(written.metrics),
-                "removed": [self._shown(path) for path in removed],
+                "removed": [self.home.shown(path) for path in removed],
             },
             sync=True,
         )
@@ -338,61 +322,10 @@ class Saver:
         :raises DamagedCheckpointError: every checkpoint is damaged
         """
         self.finish()
-        self._claim()
-        with HERE.at(CHECKPOINT), self._scratch() as scratch:
-            found = self._find(scratch, start_over=start_over) if self._distributed.get_rank() == 0 else None
-            metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
-            if metadata is None:
-                self._warm_start(scratch)
-                return {}, {}
-            if metadata.get("kind") == disk.FILES:
-                raise CheckpointError(
-                    f"The checkpoint of step {metadata['step']} was written by ctx.checkpoint. Read its files in "
-                    "ctx.latest_checkpoint(), or start without it."
-                )
-            skeleton, source = self._open(found, metadata)
-            rng = self._everywhere(found, disk.RNG)
-            pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
-            apart = decode(self._everywhere(found, disk.OTHERS)) if disk.OTHERS in metadata["files"] else None
-            state = self._loaded(skeleton, source, f"step {metadata['step']}")
-        if apart is not None:
-            state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
-        self._prepared.load(state)
-        self._progress.load(state["progress"])
-        if state.get("gradients") is not None:
-            self._gradients.load_state_dict(state["gradients"])
-        if pending is not None:
-            self._gradients.load_rank_states(pending, state["sharded_gradients"])
-        self._restore_rng(rng, metadata["step"])
-        self.latest = found
-        if found:
-            log.info("Restored the checkpoint of step %d from %s.", found.step, found.where)
-        return metadata, state["counters"]
+        self.home.claim()
+        return self.restorer.restore(start_over=start_over)
 
-    def shown_latest(self) -> str | None:
-        """Return the path of the newest checkpoint as events show it, or None."""
-        return self._shown(self.latest.url or self.latest.path) if self.latest else None
-
-    def _find(self, scratch: Path, *, start_over: bool = False) -> disk.Checkpoint | None:
-        first = self._env.latest_checkpoint
-        if self._storage is not None:
-            found = storage.candidates(self._storage, first, self._storage_config)
-        elif first is not None:
-            found = storage.elsewhere(first, self._storage_config)
-        else:
-            found = []
-        newest = disk.newest([(key, name, partial(read, scratch)) for key, name, read in found])
-        if newest is None and found:
-            if not (start_over or self._env.start_over):
-                raise DamagedCheckpointError(
-                    f"None of {len(found)} checkpoints is intact, the newest is {max(found)[1]}: training would start "
-                    "from step 0. To start over, delete them, pass start_over=True to ctx.restore_checkpoint "
-                    "or ctx.latest_checkpoint, or set DTRAIN_START_OVER=1 in environment.variables."
-                )
-            log.warning("None of %d checkpoints is intact: training starts from step 0.", len(found))
-        return newest
-
-    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[disk.Checkpoint | None, bool]:
+    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[Checkpoint | None, bool]:
         """Return the newest intact checkpoint, and whether it is the source checkpoint. Called by rank 0.
 
         :param scratch: folder for copies
@@ -400,102 +333,9 @@ class Saver:
         :raises CheckpointError: it was not written by ``ctx.checkpoint``, or the source checkpoint is damaged
         """
         self.finish()
-        found = self._find(scratch, start_over=start_over)
-        source = self._env.source_checkpoint
-        is_source = found is None and source is not None
-        if found is None and source is not None:
-            found = self._read_source(source, scratch)
-        if found is not None and not found.is_of_files:
-            raise CheckpointError(
-                f"The checkpoint {found.where} was written by ctx.save_checkpoint. Load it with "
-                "ctx.restore_checkpoint(), or start without it."
-            )
-        if found is not None and not is_source:
-            self.latest = found
-        return found, is_source
+        return self.restorer.find_files(scratch, start_over=start_over)
 
-    def _read_source(self, source: Path | str, scratch: Path) -> disk.Checkpoint:
-        try:
-            return storage.reader(source, self._storage_config)(scratch)
-        except disk.DamagedCheckpointError as error:
-            raise CheckpointError(
-                f"The source checkpoint {source} is damaged ({error}). Set searcher.source_checkpoint to another one."
-            ) from error
-
-    def _warm_start(self, scratch: Path) -> None:
-        """Load the weights of the source checkpoint, if the configuration names one."""
-        source = self._env.source_checkpoint
-        if source is None:
-            return
-        found = None
-        if self._distributed.get_rank() == 0:
-            found = self._read_source(source, scratch)
-            disk.refuse_files(found)
-        metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
-        opened = self._open(found, metadata)
-        warm_start.load_weights(self._prepared.models, *opened, str(source))
-        if found:
-            log.info("Started from the weights of %s (step %d); all other state is new.", source, found.step)
-
-    @contextlib.contextmanager
-    def _scratch(self) -> Iterator[Path]:
-        """Yield a temporary folder for copies of checkpoints from elsewhere. It is removed at the end."""
-        root = self._env.run_dir
-        folder = Path(tempfile.mkdtemp(prefix="dtrain-restore-", dir=str(root) if root is not None else None))
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _everywhere(self, found: disk.Checkpoint | None, name: str) -> Any:
-        return reading.everywhere(found, name, self._distributed)
-
-    def _open(self, found: disk.Checkpoint | None, metadata: Mapping[str, Any]) -> tuple[Any, TensorSource]:
-        """Return the state without its tensors, and the source of these. Called by all ranks."""
-        return reading.open_state(found, metadata, self._distributed)
-
-    def _loaded(self, skeleton: Mapping[str, Any], source: TensorSource, name: str) -> dict[str, Any]:
-        """Return the state with its tensors, most of which are those of the prepared objects themselves.
-
-        :param name: the checkpoint, for messages
-        """
-        prepared = self._prepared
-        saved = skeleton.get("models", []), skeleton.get("optimizers", [])
-        warm_start.refuse_other_models(prepared.models, saved[0], source, name)
-        warm_start.refuse_other_optimizers(prepared.optimizers, saved[1], name)
-        if not prepared.has_load_callback:
-            prepared.refuse_other_numbers(skeleton)
-        targets = Targets(source, in_place=not prepared.has_load_callback)
-        others = skeleton.get("others", [])
-        mine = prepared.others_as_saved(skeleton.get("names") or {}, len(others))
-        state = {
-            "models": targets.models(prepared.models, saved[0]),
-            "optimizers": targets.optimizers(prepared.optimizers, saved[1]),
-            "others": targets.others(mine, others),
-            "sharded_gradients": targets.gradients(
-                self._gradients.parameters(), skeleton.get("sharded_gradients") or []
-            ),
-        }
-        rest = {name: value for name, value in skeleton.items() if name not in state}
-        state.update(targets.plain(rest))
-        source.load(targets.wanted)
-        loaded: dict[str, Any] = decode(state)
-        return loaded
-
-    def _restore_rng(self, states: list[Any], step: int) -> None:
-        rank = self._distributed.get_rank()
-        size = self._distributed.get_size()
-        if len(states) == size:
-            seeding.apply(states[rank])
-            return
-        if rank == 0:
-            log.info(
-                "The checkpoint has random states of %d ranks, and this run has %d: random streams are derived "
-                "anew from the seed, the rank and the step.",
-                len(states),
-                size,
-            )
-        seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
         torch = sys.modules.get("torch")
@@ -508,19 +348,12 @@ class Saver:
             "written_at": datetime.datetime.now(datetime.timezone.utc).isoformat(),
         }
 
-    def _shown(self, where: Path | str) -> str:
-        """Return a path relative to the run folder if it is inside it, else unchanged."""
-        root = self._env.run_dir
-        if isinstance(where, Path) and root is not None and root in where.parents:
-            return str(where.relative_to(root))
-        return str(where)
-
 
 def _fail(error: Exception) -> dict[str, Any]:
     raise error
 
 
-def _tried(write: Callable[[], disk.Checkpoint], pauses_s: Sequence[float]) -> disk.Checkpoint:
+def _tried(write: Callable[[], Checkpoint], pauses_s: Sequence[float]) -> Checkpoint:
     """Return the written checkpoint, after further tries if the storage rejects it."""
     for pause_s in pauses_s:
         try:
@@ -529,21 +362,3 @@ def _tried(write: Callable[[], disk.Checkpoint], pauses_s: Sequence[float]) -> d
             log.warning("%s. The next try is in %g s.", str(error).rstrip("."), pause_s)
             time.sleep(pause_s)
     return write()
-
-
-def _policy(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what to keep while the trial runs: ``keep`` (best, all or none), and the configured numbers and metric.
-
-    It keeps more than the end result needs: an experiment's best are among its trials' best, and a restart needs the
-    latest.
-    """
-    stored = config.get("checkpoint_storage") or {}
-    searcher = config.get("searcher") or {}
-    best = max(stored.get("save_trial_best", 1), stored.get("save_experiment_best", 0))
-    return {
-        "keep": config.get("checkpoint_policy") or "best",
-        "metric": searcher.get("metric"),
-        "smaller_is_better": searcher.get("smaller_is_better", True),
-        "save_trial_best": best,
-        "save_trial_latest": max(1, stored.get("save_trial_latest", 1)),
-    }

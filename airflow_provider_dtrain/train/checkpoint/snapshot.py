@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import Any
 
 from airflow_provider_dtrain.train import sharded_tensors
-from airflow_provider_dtrain.train.checkpoint.disk import unsafe_types
+from airflow_provider_dtrain.train.checkpoint.checkpoint_file import unsafe_types
 from airflow_provider_dtrain.train.checkpoint.unsaveable import UnsaveableError
 from airflow_provider_dtrain.train.errors import CheckpointError
 

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from airflow_provider_dtrain.train.checkpoint import disk, retention
-from airflow_provider_dtrain.train.checkpoint.disk import Checkpoint
+from airflow_provider_dtrain.train.checkpoint import checkpoint_file, disk, found_checkpoints, retention
+from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
 from airflow_provider_dtrain.train.checkpoint.folder_lock import LockObject
 
 #: Returns files that other ranks have written: name -> size and sha256.
@@ -136,8 +136,8 @@ class FolderStorage:
 
     def found(self, first: Path | None = None) -> list[tuple[Any, str, Callable[[Path], Checkpoint]]]:
         """Return every candidate for a restore."""
-        paths = disk.around([self.folder] if self._look else [], first)
-        return [(disk.order(path), str(path), partial(_whole, path)) for path in paths]
+        paths = found_checkpoints.around([self.folder] if self._look else [], first)
+        return [(found_checkpoints.order(path), str(path), partial(_whole, path)) for path in paths]
 
 
 def _whole(path: Path, _: Path) -> Checkpoint:
@@ -195,7 +195,7 @@ def write_rank_file(begun: Path | str, name: str, content: Any, config: Mapping[
     :raises OSError: the disk rejects the write
     """
     if not is_url(begun):
-        return disk.save_file(Path(begun) / name, content)
+        return checkpoint_file.save_file(Path(begun) / name, content)
     from airflow_provider_dtrain.train.checkpoint.bucket import RemoteStorage
 
     return RemoteStorage(str(begun), config).upload(f"{begun}/{name}", content)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, reading, storage, warm_start
+from airflow_provider_dtrain.train.checkpoint import description, reading, storage, warm_start
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
@@ -34,7 +34,7 @@ def load_weights(
     place = place_of(where)
     with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
         found = storage.reader(place, storage_config or {})(Path(scratch))
-        disk.refuse_files(found)
+        description.refuse_files(found)
         alone = Distributed(Environment())
         put(model, *reading.open_state(found, found.metadata, alone), index, str(place))
         return dict(found.metadata)

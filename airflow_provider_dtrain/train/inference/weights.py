@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, reading, storage
+from airflow_provider_dtrain.train.checkpoint import description, reading, storage
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.weights import load_weights, put
 from airflow_provider_dtrain.train.distributed import Distributed
@@ -76,7 +76,7 @@ class Weights:
         if self._distributed.get_rank() == 0:
             self._scratch = tempfile.TemporaryDirectory(prefix="dtrain-weights-")
             found = storage.reader(self._source, self._config)(Path(self._scratch.name))
-            disk.refuse_files(found)
+            description.refuse_files(found)
             self._identity = {"step": found.step, "sha256": found.sha256, "trial": found.metadata.get("trial_id")}
         self._identity = self._distributed.broadcast(self._identity)
         metadata = self._distributed.broadcast(dict(found.metadata) if found else None)

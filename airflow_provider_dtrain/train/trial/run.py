@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import disk, reading, warm_start
+from airflow_provider_dtrain.train.checkpoint import description, disk, reading, warm_start
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Length
@@ -119,6 +119,6 @@ def load_models(models: list[Any], path: Path) -> None:
     :raises CheckpointError: the checkpoint is damaged, or holds other models
     """
     found = disk.whole(path)
-    disk.refuse_files(found)
+    description.refuse_files(found)
     opened = reading.open_state(found, found.metadata, Distributed(Environment()))
     warm_start.load_weights(models, *opened, str(path))

@@ -1,0 +1,151 @@
+"""Files of a checkpoint: written with their size and sha256, and free of pickles."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import IO, Any
+
+from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
+from airflow_provider_dtrain.train.errors import CheckpointError
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Hashing:
+    """File that computes the size and sha256 of the bytes that are written to it.
+
+    :param file: receives the bytes
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data``."""
+        view = memoryview(data).cast("B")
+        # Both release the GIL.
+        self._digest.update(view)
+        rest = view
+        while rest.nbytes:
+            rest = rest[self._file.write(rest) :]
+        self._size += view.nbytes
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self._file.flush()
+
+    def description(self) -> dict[str, Any]:
+        """Return size and sha256 in the form of the metadata."""
+        return {"size_bytes": self._size, "sha256": self._digest.hexdigest()}
+
+
+def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
+    """Write bytes, a :class:`TensorFile`, or another value as ``torch.save`` does. Return size and sha256 of the bytes.
+
+    :raises OSError: the file rejects a write
+    """
+    import torch
+
+    hashing: Any = _Remembering(file)
+    failed = None
+    try:
+        if isinstance(value, TensorFile):
+            value.write(hashing)
+        elif isinstance(value, bytes):
+            hashing.write(value)
+        else:
+            torch.save(value, hashing)
+    except (RuntimeError, OSError) as error:
+        failed = hashing.error or error
+    if failed is not None:
+        # torch reports a full disk as its own RuntimeError.
+        raise failed
+    return dict(hashing.description())
+
+
+class _Remembering(Hashing):
+    """Keeps the error that torch's writer replaces by its own."""
+
+    error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.error = self.error or error
+            raise
+
+
+def save_file(path: Path, value: Any) -> dict[str, Any]:
+    """Write one file of a checkpoint and flush it to the disk. Return its size and sha256.
+
+    :param value: bytes, a :class:`TensorFile`, or an object that ``torch.save`` writes
+    :raises CheckpointError: the object cannot be loaded without pickle
+    :raises OSError: the disk rejects the write
+    """
+    with open(path, "xb", buffering=0) as file:
+        description = dump(value, file)
+        os.fsync(file.fileno())
+    if not isinstance(value, (TensorFile, bytes)):
+        _refuse_unsafe_file(path)
+    return description
+
+
+def unsafe_types(file: Any) -> list[str]:
+    """Return the types in a file that ``torch.load(weights_only=True)`` refuses.
+
+    :param file: a path, or an open file
+    """
+    import torch
+
+    # Reads only the few bytes outside tensors. Versions of torch before 2.5 lack this function.
+    find_unsafe = getattr(torch.serialization, "get_unsafe_globals_in_checkpoint", _refused_globals)
+    return sorted(find_unsafe(file if hasattr(file, "read") else str(file)))
+
+
+def _refuse_unsafe_file(path: Path) -> None:
+    """Raise unless ``torch.load(weights_only=True)`` can read a file.
+
+    :raises CheckpointError: names the types that it holds
+    """
+    unsafe = unsafe_types(path)
+    if unsafe:
+        raise CheckpointError(
+            f"{path.name} of the checkpoint holds {', '.join(unsafe)}, which a checkpoint must not hold, because only "
+            "a pickle could load it. Keep tensors, numbers, strings, lists and dicts in it."
+        )
+
+
+def _refused_globals(file: Any) -> list[str]:
+    """Return the type at which ``torch.load(weights_only=True)`` stops, found by a load of the whole file."""
+    import torch
+
+    try:
+        torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        named = re.findall(r"(?:GLOBAL|global|class) (\S+\.\S+)", str(error))
+        return [named[0].rstrip(".") if named else str(error).strip().splitlines()[-1][:200]]
+    return []
+
+
+def describe(path: Path, *, sync: bool = False) -> dict[str, Any]:
+    """Return size and sha256 of a file in the form of the metadata.
+
+    :param sync: write the file to the disk first
+    """
+    digest = hashlib.sha256()
+    size = 0
+    with open(path, "rb") as file:
+        if sync:
+            os.fsync(file.fileno())
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return {"size_bytes": size, "sha256": digest.hexdigest()}

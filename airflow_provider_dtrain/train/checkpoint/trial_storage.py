@@ -1,0 +1,77 @@
+"""The checkpoints of one trial on rank 0: their storage, its lock, and the newest of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.train.checkpoint import retention, storage
+from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.folder_lock import FolderLock
+from airflow_provider_dtrain.train.environment import Environment
+
+
+class TrialStorage:
+    """Folder or bucket with the checkpoints of one trial. Rank 0 alone reads and writes it.
+
+    :param where: folder or URL for checkpoints
+    :param look: True: older checkpoints in it belong to this trial; False: it is a folder of this run alone
+    """
+
+    def __init__(self, env: Environment, where: Path | str, *, look: bool, is_chief: bool) -> None:
+        self._root = env.run_dir
+        #: ``checkpoint_storage`` of the configuration.
+        self.config: Mapping[str, Any] = env.config.get("checkpoint_storage") or {}
+        self.policy = retention.policy_of(env.config)
+        #: None on other ranks, and without checkpoints.
+        self.storage: storage.Storage | None = None
+        self._lock: FolderLock | None = None
+        self._swept = False
+        #: The newest checkpoint that this process wrote or restored; rank 0 only.
+        self.latest: Checkpoint | None = None
+        if is_chief and self.policy["keep"] != "none":
+            self.storage = storage.open_storage(where, self.config, look=look)
+            self._lock = FolderLock(self.storage.lock_place(), env)
+
+    def claim(self) -> None:
+        """Become the only run that writes to the folder.
+
+        :raises CheckpointError: another run writes to it
+        """
+        if self._lock is not None:
+            # A folder that accepts no files is named when the checkpoint is written.
+            with contextlib.suppress(OSError):
+                self._lock.acquire()
+
+    def check(self) -> None:
+        """Raise when another run has taken the folder since.
+
+        :raises CheckpointError: names the other run
+        """
+        if self._lock is not None:
+            self._lock.check()
+
+    def release(self) -> None:
+        """Let other runs write to the folder."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def sweep(self) -> None:
+        """Remove the leftovers of killed processes, once."""
+        if not self._swept:
+            assert self.storage is not None
+            self.storage.sweep()
+            self._swept = True
+
+    def shown_latest(self) -> str | None:
+        """Return the path of the newest checkpoint as events show it, or None."""
+        return self.shown(self.latest.url or self.latest.path) if self.latest else None
+
+    def shown(self, where: Path | str) -> str:
+        """Return a path relative to the run folder if it is inside it, else unchanged."""
+        root = self._root
+        if isinstance(where, Path) and root is not None and root in where.parents:
+            return str(where.relative_to(root))
+        return str(where)
