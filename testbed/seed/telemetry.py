@@ -12,8 +12,8 @@ from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from testbed.seed.run import Run
 from testbed.seed.simulation import Life
 
-#: Seconds of a run that one commit holds.
-COMMIT_S = 300
+#: Seconds of a run that one commit holds: in the history, and in real time.
+COMMIT_S, LIVE_S = 300, 10
 GIB = 2.0**30
 #: Parts of a step, with their share of it on a rank of usual speed. The exchange overlaps ``backward``.
 STEP_PARTS = {
@@ -43,11 +43,11 @@ def recorded(run: Run, machines: Machines) -> Life:
     """Store the telemetry of a trial while its attempts run."""
     since = int(run.site.clock.unix)
     while run.store.trials.get(run.trial_id).state in {"queued", "running", "paused"}:
-        yield float(COMMIT_S)
+        yield float(COMMIT_S if run.site.clock.now < run.site.end else LIVE_S)
         now = int(run.site.clock.unix)
         if run.ticket.attempt_id in run.site.leases:
             begin = max(since, int(run.started_s))
-            record(run, machines, begin + machines.every_s - begin % machines.every_s, now)
+            record(run, machines, begin + -begin % machines.every_s, now)
         since = now
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -166,11 +166,43 @@ def test_sparklines_have_a_value_per_interval_of_each_host_and_gpu(store, runnin
     store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 600, gpus=1)])
     found = store.telemetry.sparklines(["a", "nowhere"], at(0), points=10)
     assert [(one.host, one.device, one.metric, one.step_s) for one in found] == [
-        ("a", "", "cpu_util", 240), ("a", "GPU-0", "gpu_util", 240),
+        ("a", "", "cpu_util", 180), ("a", "GPU-0", "gpu_util", 180),
     ]  # fmt: skip
-    assert found[1].mean == [80.0, 80.0, 80.0, None, None, None, None, None]
+    assert found[1].mean == [80.0] * 4 + [None] * 6
     with pytest.raises(UserError, match="points must be from 1 to 120"):
         store.telemetry.sparklines(["a"], at(0), points=500)
+
+
+def test_a_sparkline_of_an_hour_has_a_point_per_minute_at_any_second(store, running, clock):
+    ticket, watch = running
+    store.telemetry.add(ticket.attempt_id, watch, [of_host("a", START_S, 3630, gpus=1)])
+    for second, measured in ((3600, 60), (3601, 59), (3659, 59)):
+        clock.now = at(second)
+        since = clock.now - timedelta(hours=1, milliseconds=5)
+        line = store.telemetry.sparklines(["a"], since, points=60)[1]
+        assert (line.step_s, len(line.mean), line.mean.count(80.0)) == (60, 60, measured)
+
+
+def test_minutes_of_which_only_a_part_was_measured_count_as_much_as_was_measured(store, running, clock):
+    ticket, watch = running
+    key = Key("gpu_util", "GPU-0")
+    clock.now = at(120)
+    part = HostTelemetry(host="a", series={key: points(START_S + 54, 6, 20)})
+    store.telemetry.add(ticket.attempt_id, watch, [part])
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={key: points(START_S + 60, 60, 90)})])
+    (line,) = store.telemetry.sparklines(["a"], at(0), points=1)
+    assert (line.step_s, line.mean) == (120, [round((6 * 20 + 60 * 90) / 66, 1)])
+
+
+def test_a_minute_that_is_not_over_is_shown_only_while_there_is_no_other(store, running, clock):
+    ticket, watch = running
+    key = Key("gpu_util", "GPU-0")
+    clock.now = at(50)
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={key: points(START_S + 40, 10, 30)})])
+    assert [line.mean for line in store.telemetry.sparklines(["a"], at(-60), points=2)] == [[None, 30.0]]
+    clock.now = at(70)
+    store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={key: points(START_S + 50, 20, 30)})])
+    assert [line.mean for line in store.telemetry.sparklines(["a"], at(0), points=2)] == [[30.0, None]]
 
 
 def test_ranges_cover_the_whole_attempt(store, running):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from statistics import fmean
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,19 +19,45 @@ from airflow_provider_dtrain.store.records.telemetry import Sparkline
 HOSTS_PER_STATEMENT = 500
 
 
+class _Minutes(NamedTuple):
+    """Utilization of one host or GPU in an attempt, per minute.
+
+    :param start: number of the first minute
+    :param first_s: first second that was measured, and the last one
+    """
+
+    start: int
+    values: Sequence[float | None]
+    first_s: int
+    last_s: int
+
+    def measured(self) -> Iterator[tuple[int, float, int]]:
+        """Yield minute, value, and seconds of the minute in which the attempt was measured."""
+        for minute, value in enumerate(self.values, self.start):
+            if value is not None:
+                begin, end = minute * MINUTE_S, (minute + 1) * MINUTE_S
+                yield minute, value, max(1, min(end, self.last_s + 1) - max(begin, self.first_s))
+
+
+#: Mean of a minute or interval, and the seconds that it is the mean of; 0: nothing was measured.
+_Mean = tuple[float, int]
+_NOTHING: _Mean = (0.0, 0)
+
+
 def find_sparklines(
     conn: Connection, hosts: Collection[str], since: datetime, now: datetime, points: int
 ) -> list[Sparkline]:
     """Return the mean utilization of hosts and GPUs from a time on, in at most ``points`` intervals."""
     if not 1 <= points <= MINUTES:
         raise UserError(f"points must be from 1 to {MINUTES}, got {points}: the store has a value per minute.")
-    last = int(now.timestamp()) // MINUTE_S
-    first = max(last - MINUTES + 1, int(since.timestamp()) // MINUTE_S)
-    rows: dict[tuple[str, str, str], list[tuple[int, list[float | None]]]] = {}
-    for host, utilization in _stored(conn, sorted(set(hosts)), now):
-        for (metric, device), values in utilization.rows().items():
-            rows.setdefault((host, device, metric), []).append((utilization.last - MINUTES + 1, values))
-    width = max(1, -(-(last - first + 1) // points))
+    last = math.ceil(now.timestamp() / MINUTE_S) - 1
+    # Rounded, because the caller read the clock earlier: 60 points of an hour are minutes.
+    minutes = min(MINUTES, max(1, round((now - since) / timedelta(seconds=MINUTE_S))))
+    width = -(-minutes // points)
+    first = last + 1 - width * -(-minutes // width)
+    rows: dict[tuple[str, str, str], list[_Minutes]] = {}
+    for host, key, part in _stored(conn, sorted(set(hosts)), now):
+        rows.setdefault((host, key[1], key[0]), []).append(part)
     start = datetime.fromtimestamp(first * MINUTE_S, UTC)
     found = []
     for (host, device, metric), parts in sorted(rows.items()):
@@ -42,28 +69,42 @@ def find_sparklines(
     return found
 
 
-def _stored(conn: Connection, hosts: Sequence[str], now: datetime) -> list[tuple[str, Utilization]]:
+def _stored(conn: Connection, hosts: Sequence[str], now: datetime) -> Iterator[tuple[str, tuple[str, str], _Minutes]]:
+    """Yield host, metric and device, and the minutes of an attempt."""
     of = telemetry_hosts.c
     since = now - timedelta(minutes=MINUTES)
-    found = []
+    columns = (of.host, of.utilization, of.first_s, of.last_s)
     for start in range(0, len(hosts), HOSTS_PER_STATEMENT):
         where = (of.host.in_(hosts[start : start + HOSTS_PER_STATEMENT]), of.updated_at >= since)
-        rows = conn.execute(sa.select(of.host, of.utilization).where(*where))
-        found += [(str(row.host), Utilization.parse(row.utilization)) for row in rows]
-    return found
+        for row in conn.execute(sa.select(*columns).where(*where)):
+            utilization = Utilization.parse(row.utilization)
+            for key, values in utilization.rows().items():
+                yield str(row.host), key, _Minutes(utilization.last - MINUTES + 1, values, row.first_s, row.last_s)
 
 
-def _joined(parts: Sequence[tuple[int, list[float | None]]], first: int, last: int) -> list[float | None]:
-    """Return one value per minute from several attempts, the mean where they overlap."""
-    by_minute: list[list[float]] = [[] for _ in range(first, last + 1)]
-    for start, values in parts:
-        for minute, value in enumerate(values, start):
-            if value is not None and first <= minute <= last:
-                by_minute[minute - first].append(value)
-    return [fmean(values) if values else None for values in by_minute]
+def _joined(parts: Sequence[_Minutes], first: int, last: int) -> list[_Mean]:
+    """Return one mean per minute from several attempts.
+
+    The last minute, of which only some seconds may be known, is left out if an earlier one is known.
+    """
+    by_minute: list[list[_Mean]] = [[] for _ in range(first, last + 1)]
+    for part in parts:
+        for minute, value, seconds in part.measured():
+            if first <= minute <= last:
+                by_minute[minute - first].append((value, seconds))
+    found = [_mean(values) for values in by_minute]
+    if found[-1][1] < MINUTE_S and any(seconds for _, seconds in found[:-1]):
+        found[-1] = _NOTHING
+    # Attempts that share a host at the same time do not make the minute longer.
+    return [(value, min(seconds, MINUTE_S)) for value, seconds in found]
 
 
-def _grouped(values: Sequence[float | None], width: int) -> list[float | None]:
-    groups = (values[start : start + width] for start in range(0, len(values), width))
-    known = ([value for value in group if value is not None] for group in groups)
-    return [round(fmean(group), 1) if group else None for group in known]
+def _grouped(minutes: Sequence[_Mean], width: int) -> list[float | None]:
+    means = [_mean(minutes[start : start + width]) for start in range(0, len(minutes), width)]
+    return [round(value, 1) if seconds else None for value, seconds in means]
+
+
+def _mean(values: Sequence[_Mean]) -> _Mean:
+    """Return the mean of some means, each weighted with the seconds that it is the mean of."""
+    seconds = sum(known for _, known in values)
+    return (sum(value * known for value, known in values) / seconds, seconds) if seconds else _NOTHING

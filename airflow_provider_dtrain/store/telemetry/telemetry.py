@@ -268,7 +268,8 @@ class Telemetry:
     ) -> list[Sparkline]:
         """Return the mean utilization of hosts and GPUs, by host and device: ``cpu_util`` and ``gpu_util``.
 
-        The store keeps it for two hours. An earlier ``since`` means two hours ago.
+        The store keeps it for two hours. An earlier ``since`` means two hours ago. The last interval ends with the
+        current minute, which is left out while an earlier one is known: it would be the mean of some seconds.
 
         :param hosts: names; unknown ones and hosts without telemetry have no sparkline
         :param since: aware

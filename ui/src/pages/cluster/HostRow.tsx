@@ -34,15 +34,18 @@ interface RowProps extends Props {
   onDone: () => void;
 }
 
+/** Points at the end of a line of which one must be known: each is a minute, and the last minute is not over. */
+const RECENT = 3;
+
 const UtilizationCell = ({ host, utilization }: { host: string; utilization: RowProps["utilization"] }) => {
-  const now = utilization?.mean.findLast((value) => value !== null);
-  if (utilization === undefined || now === undefined || now === null) return <span className="dtrain-muted">{NONE}</span>;
+  if (utilization === undefined) return <span className="dtrain-muted">{NONE}</span>;
+  const latest = utilization.mean.slice(-RECENT).findLast((value) => value !== null) ?? null;
   const kind = utilization.metric.startsWith("cpu") ? "CPU" : "GPU";
-  const words = `${kind} utilization of ${host} in the last hour, now ${Math.round(now)} percent`;
+  const words = `${kind} utilization of ${host} in the last hour, ${latest === null ? "not measured now" : `latest minute ${Math.round(latest)} percent`}`;
   return (
     <span className="dtrain-row" title={words}>
       <Sparkline label={words} maximum={100} values={utilization.mean} />
-      <span>{Math.round(now)} %</span>
+      {latest === null ? <span className="dtrain-muted">{NONE}</span> : <span>{Math.round(latest)} %</span>}
     </span>
   );
 };

@@ -78,6 +78,17 @@ describe("the page of the cluster", () => {
     expect(screen.queryByRole("button", { name: /Actions of host|Disable the slot/ })).toBeNull();
   });
 
+  it("names the latest minute of a host that is measured, and no old minute as if it were now", async () => {
+    const old = [...Array<number>(5).fill(90), null, null, null];
+    const hosts = [["a", [...Array<number>(6).fill(90), 71.6, null]], ["b", old]].map(([name, mean]) => ({ name, metric: "gpu_util", mean, devices: [] }));
+    serve({ cluster: cluster([host("a"), host("b")]), "cluster/utilization": { body: { at_s: [], hosts } }, me: me(false) });
+    show(<App />, "/plugin/dtrain/cluster?view=rows");
+    expect(await screen.findByRole("img", { name: "GPU utilization of a in the last hour, latest minute 72 percent" })).toBeTruthy();
+    expect(screen.getByText("72 %")).toBeTruthy();
+    expect(screen.getByRole("img", { name: "GPU utilization of b in the last hour, not measured now" })).toBeTruthy();
+    expect(screen.queryByText("90 %")).toBeNull();
+  });
+
   it("names the command that adds a host when there is none", async () => {
     serve({ cluster: cluster([]), me: me(false) });
     show(<App />, "/plugin/dtrain/cluster");
