@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
+from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_LIVE
 from airflow_provider_dtrain.terminal.output import confirm, hint, note, user
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _hook() -> DtrainHook:
 
 def _is_over(view: ExperimentView) -> bool:
     live = sum(view.trials.get(state, 0) for state in TRIAL_LIVE)
-    if view.state != "running" and not live:
+    if view.state not in EXPERIMENT_LIVE and not live:
         note(f"Experiment {view.experiment_id} has ended already: {view.state}.")
         return True
     return False

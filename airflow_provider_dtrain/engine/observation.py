@@ -17,7 +17,7 @@ Verdict = Literal["waiting", "reached", "failed"]
 
 #: States of each kind. DAG files check theirs against it without importing the store.
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "experiment": ("running", "completed", "errored", "killed"),
+    "experiment": ("queued", "running", "completed", "errored", "killed"),
     "trial": tuple(state.value for state in TrialState),
 }
 ENDED: Final = frozenset(TRIAL_ENDED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
 from airflow_provider_dtrain.terminal.output import plain_data
 from airflow_provider_dtrain.terminal.records import ExperimentDescription, ExperimentLine
 
@@ -21,7 +22,7 @@ def experiment_line(entry: ExperimentEntry) -> ExperimentLine:
 
 def experiment_description(store: Store, view: ExperimentView) -> ExperimentDescription:
     """Return an experiment with its progress and its share of the queue."""
-    entry = store.experiment_table.get(view.experiment_id) if view.state == "running" else None
+    entry = store.experiment_table.get(view.experiment_id) if view.state in EXPERIMENT_LIVE else None
     best = store.trials.get(view.best_trial).hparams if view.best_trial is not None else None
     return ExperimentDescription(
         **_facts(view),
@@ -60,11 +61,11 @@ def _labels(labels: Labels) -> dict[str, Any]:
 
 def _state(view: ExperimentView) -> str:
     """Return the state, with the control request of a user while the experiment has not ended."""
-    if view.state != "running" or view.wish is None:
+    if view.state not in EXPERIMENT_LIVE or view.wish is None:
         return view.state
     if view.wish == "pause":
         return "running, pauses" if view.trials.get("running") else "paused"
-    return "running, stops" if view.wish == "stop" else "running, is killed"
+    return f"{view.state}, {'stops' if view.wish == 'stop' else 'is killed'}"
 
 
 def wider_trials(store: Store, experiment_id: int, max_slots: int | None) -> str:

@@ -27,6 +27,25 @@ WITH_SEARCH = experiments.outerjoin(
 IS_CURRENT = sa.and_(
     trials.c.cleared_at.is_(None), sa.or_(trials.c.search_id.is_(None), trials.c.search_id == searches.c.id)
 )
+
+
+def _has_trial(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+    query = sa.select(trials.c.id).where(trials.c.experiment_id == experiments.c.id, IS_CURRENT, *where)
+    return query.correlate(experiments, searches).exists()
+
+
+#: State as views have it, see :data:`ExperimentState`.
+STATE = sa.case(
+    (
+        sa.and_(
+            experiments.c.state == "running",
+            _has_trial(trials.c.state == "queued"),
+            sa.not_(_has_trial(trials.c.state != "queued")),
+        ),
+        "queued",
+    ),
+    else_=experiments.c.state,
+)
 _MAY_BE_BEST = (
     trials.c.cleared_at.is_(None), trials.c.best_metric.is_not(None), trials.c.state.not_in(("errored", "killed")),
 )  # fmt: skip
@@ -165,11 +184,13 @@ def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
 
 def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
     names = (
-        "name", "dag_id", "run_id", "state", "wish", "wished_by", "search_id", "method", "generation", "metric",
+        "name", "dag_id", "run_id", "wish", "wished_by", "search_id", "method", "generation", "metric",
         "smaller_is_better", "weight", "max_slots", "created_at", "ended_at",
     )  # fmt: skip
     planned = sum(counts.values()) if row.max_trials is None else row.max_trials
     same = {name: getattr(row, name) for name in names}
+    # The same as STATE, from the counts that are known already.
+    state = "queued" if row.state == "running" and counts.keys() == {"queued"} else row.state
     return ExperimentView(
-        experiment_id=row.id, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
+        experiment_id=row.id, state=state, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
     )

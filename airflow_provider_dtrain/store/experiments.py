@@ -10,7 +10,7 @@ from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserErr
 from airflow_provider_dtrain.store.database.rows import ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
-from airflow_provider_dtrain.store.experiment_views import experiment_views
+from airflow_provider_dtrain.store.experiment_views import STATE, experiment_views
 from airflow_provider_dtrain.store.queue.control_requests import (
     activate_trial,
     bump_pools,
@@ -174,8 +174,9 @@ class Experiments:
 
         :param limit: most experiments to return; None = all
         """
-        given = {"state": state, "dag_id": dag_id, "run_id": run_id, "name": name}
+        given = {"dag_id": dag_id, "run_id": run_id, "name": name}
         where = [experiments.c[column] == value for column, value in given.items() if value is not None]
+        where += [] if state is None else [STATE == state]
         return experiment_views(conn, sa.and_(sa.true(), *where), limit=limit)
 
 

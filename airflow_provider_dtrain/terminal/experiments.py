@@ -48,7 +48,7 @@ def describe(args: Namespace, source: Source) -> None:
     """Show an experiment with its share of the queue."""
     found = source.experiment(args.experiment_id)
     row = asdict(found)
-    if found.state != "running" and not found.state.startswith("running,"):
+    if not found.state.startswith(("queued", "running")):
         del row["progress"], row["expected_end"]
     show_one(args, row, with_empty=False)
     if found.best_trial is not None:

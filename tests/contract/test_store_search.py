@@ -7,6 +7,7 @@ import math
 import pytest
 
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host
 from tests.support.search_world import Search
@@ -336,3 +337,42 @@ def test_experiments_are_listed_newest_first_and_narrowed(search, submit):
     assert [view.name for view in store.experiments.list(limit=1)] == ["plain"]
     assert [view.name for view in store.experiments.list(name="e", dag_id="d", state="running")] == ["e"]
     assert store.experiments.list(dag_id="other") == store.experiments.list(state="killed") == []
+
+
+@pytest.mark.each_change
+def test_an_experiment_is_queued_while_all_of_its_current_trials_wait_for_slots(search):
+    store = search.store
+    search.plan(max_trials=3)
+    other = Search(store, name="other", run="other")
+    other.plan(max_trials=1)
+    seen = []
+
+    def see():
+        """Check that lists, filters, order and lookups have the same states, and remember that of the search."""
+        shown = {view.name: view.state for view in store.experiments.list()}
+        for state in ("queued", "running", "completed"):
+            expected = sorted(name for name, one in shown.items() if one == state)
+            assert sorted(view.name for view in store.experiments.list(state=state)) == expected
+            entries, total = store.experiment_table.page(ExperimentQuery(state=state))
+            assert (sorted(entry.view.name for entry in entries), total) == (expected, len(expected))
+        entries, _ = store.experiment_table.page(ExperimentQuery(sort="state", descending=False))
+        assert [entry.view.state for entry in entries] == sorted(shown.values())
+        assert [one.state for one in store.lookup.experiments("d", "r")] == [shown["e"]]
+        seen.append(shown["e"])
+
+    see()
+    first, _ = search.submit(0), search.submit(1)
+    see()
+    search.follow(first.attempt_id)
+    see()
+    search.end(first)
+    see()
+    # Of a cleared task only the newest trial counts.
+    search.plan(max_tries=1)
+    third = search.submit(0, max_tries=1)
+    see()
+    search.follow(third.attempt_id)
+    search.end(third)
+    store.searches.end(search.view.search_id)
+    see()
+    assert seen == ["running", "queued", "running", "running", "queued", "completed"]

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.api.models.experiments import ExperimentAction, Lab
 from airflow_provider_dtrain.api.models.queue import Priority, Share
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
+from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, UserError
 from airflow_provider_dtrain.listings.experiments import wider_trials
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
@@ -103,7 +103,7 @@ def _key(entry: ExperimentEntry) -> TrialKey:
 
 def _require_live(entry: ExperimentEntry) -> None:
     live = sum(entry.view.trials.get(state, 0) for state in TRIAL_LIVE)
-    if entry.view.state != "running" and not live:
+    if entry.view.state not in EXPERIMENT_LIVE and not live:
         raise ConflictError(f"Experiment {entry.view.experiment_id} has ended already: {entry.view.state}.")
 
 

@@ -146,6 +146,8 @@ TRIAL_LIVE = _values(TrialState.QUEUED, TrialState.RUNNING, TrialState.PAUSED)
 TRIAL_ENDED = _values(TrialState.COMPLETED, TrialState.STOPPED, TrialState.ERRORED, TrialState.KILLED)
 #: A trial whose metric is a result. A trial that the searcher or a user stopped has one, too.
 TRIAL_SUCCEEDED = _values(TrialState.COMPLETED, TrialState.STOPPED)
+#: An experiment that has not ended. It is queued while all of its trials are.
+EXPERIMENT_LIVE = _values(TrialState.QUEUED, TrialState.RUNNING)
 #: An attempt or an allocation whose ranks may run on hosts, so a follower has to renew its lease.
 ACTIVE = _values(AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 #: An attempt whose ranks were started.

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import (
     BEST_METRIC,
     IS_CURRENT,
+    STATE,
     WITH_SEARCH,
     best_trial,
     experiment_views,
@@ -218,7 +219,7 @@ _ORDERS: Mapping[ExperimentOrder, sa.ColumnElement[Any]] = {
     "ended_at": experiments.c.ended_at,
     "name": sa.func.lower(sa.func.coalesce(_DISPLAY_NAME, experiments.c.name)),
     "dag_id": experiments.c.dag_id,
-    "state": experiments.c.state,
+    "state": STATE,
     "method": searches.c.method,
     "best": BEST_METRIC,
     "max_trials": searches.c.max_trials,
@@ -234,7 +235,7 @@ def _order(query: ExperimentQuery) -> list[sa.ColumnElement[Any]]:
 def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
     where: list[sa.ColumnElement[bool]] = []
     if query.state is not None:
-        where.append(experiments.c.state == query.state)
+        where.append(STATE == query.state)
     if query.dag_id is not None:
         where.append(experiments.c.dag_id == query.dag_id)
     if query.dags is not None:

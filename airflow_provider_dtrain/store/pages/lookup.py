@@ -7,6 +7,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.store.database.tables import experiments, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
+from airflow_provider_dtrain.store.experiment_views import experiment_views
 from airflow_provider_dtrain.store.records.pages import FoundExperiment, FoundTrial
 from airflow_provider_dtrain.store.views import TRIAL_KEY, key_of
 
@@ -28,10 +29,10 @@ class LookupPage:
     @reads
     def experiments(self, conn: Connection, dag_id: str, run_id: str) -> list[FoundExperiment]:
         """Return the experiments of a DAG run, newest first."""
-        query = sa.select(experiments).where(experiments.c.dag_id == dag_id, experiments.c.run_id == run_id)
+        where = sa.and_(experiments.c.dag_id == dag_id, experiments.c.run_id == run_id)
         return [
-            FoundExperiment(experiment_id=row.id, name=row.name, state=row.state)
-            for row in conn.execute(query.order_by(experiments.c.id.desc()).limit(TRIALS_MAX))
+            FoundExperiment(experiment_id=view.experiment_id, name=view.name, state=view.state)
+            for view in experiment_views(conn, where, limit=TRIALS_MAX)
         ]
 
     @reads

@@ -11,7 +11,9 @@ from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
-ExperimentState = Literal["running", "completed", "errored", "killed"]
+#: ``queued``: it has trials, and all of them wait for slots. The rows have ``running`` then, too, and views tell the two
+#: apart.
+ExperimentState = Literal["queued", "running", "completed", "errored", "killed"]
 ExperimentWish = Literal["pause", "stop", "kill"]
 
 

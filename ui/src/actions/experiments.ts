@@ -11,11 +11,14 @@ export interface ExperimentTarget {
   may_edit: boolean;
 }
 
+/** Return whether an experiment has not ended: it is queued while all of its trials are. */
+export const isOpen = ({ state }: { state: string }): boolean => state === "queued" || state === "running";
+
 const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
 
 /** Return the actions that the state of an experiment and the rights of the user allow. */
 export const experimentActions = ({ experiment_id, name, state, wish, may_edit }: ExperimentTarget, mayChangePriority: boolean): Action[] => {
-  if (state !== "running") return [];
+  if (!isOpen({ state })) return [];
   const path = `experiments/${experiment_id}`;
   const words = `experiment ${name}`;
   const actions: Action[] = [];
@@ -60,4 +63,4 @@ export const experimentActions = ({ experiment_id, name, state, wish, may_edit }
 
 /** Return the state of an experiment with the control request that is in force. */
 export const shownState = ({ state, wish }: { state: string; wish: string | null }): string =>
-  state !== "running" || wish === null ? state : wish === "pause" ? "paused" : "stopping";
+  !isOpen({ state }) || wish === null ? state : wish === "pause" ? "paused" : "stopping";

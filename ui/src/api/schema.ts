@@ -1922,7 +1922,7 @@ export interface components {
              * State
              * @enum {string}
              */
-            state: "running" | "completed" | "errored" | "killed";
+            state: "queued" | "running" | "completed" | "errored" | "killed";
             /** Wish */
             wish: ("pause" | "stop" | "kill") | null;
             /** Method */
@@ -2118,7 +2118,7 @@ export interface components {
              * State
              * @enum {string}
              */
-            state: "running" | "completed" | "errored" | "killed";
+            state: "queued" | "running" | "completed" | "errored" | "killed";
             /** Wish */
             wish: ("pause" | "stop" | "kill") | null;
             /** Method */
@@ -2204,7 +2204,7 @@ export interface components {
              * State
              * @enum {string}
              */
-            state: "running" | "completed" | "errored" | "killed";
+            state: "queued" | "running" | "completed" | "errored" | "killed";
         };
         /**
          * FoundTrial
@@ -4750,7 +4750,7 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
-                state?: ("running" | "completed" | "errored" | "killed") | null;
+                state?: ("queued" | "running" | "completed" | "errored" | "killed") | null;
                 dag_id?: string | null;
                 /** @description experiments that have all of these */
                 tag?: string[] | null;
@@ -4931,7 +4931,7 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
-                state?: ("running" | "completed" | "errored" | "killed") | null;
+                state?: ("queued" | "running" | "completed" | "errored" | "killed") | null;
                 dag_id?: string | null;
                 /** @description experiments that have all of these */
                 tag?: string[] | null;

@@ -1,6 +1,7 @@
 import { Button, Flex, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
+import { isOpen } from "../../actions/experiments";
 import { type Curves, type MetricName } from "../../api/charts";
 import { withQuery } from "../../api/client";
 import { type Experiment } from "../../api/experiment";
@@ -69,10 +70,11 @@ export const useUsualCurvesPath = (id: string): string | null => {
   return view.metric.length > 0 ? null : curvesPath(id, null, view);
 };
 
-const useCurves = ({ experiment_id, metric: own, state }: Experiment, metric: MetricName | undefined, view: CurvesView) => {
+const useCurves = (experiment: Experiment, metric: MetricName | undefined, view: CurvesView) => {
+  const { experiment_id, metric: own } = experiment;
   const isOwn = metric?.name === own && metric?.group === "validation";
   const path = metric === undefined ? null : curvesPath(experiment_id, isOwn ? null : metric, view);
-  return useData<Curves>(path, { everyMs: state === "running" ? LIVE_MS : null, keepPrevious: true });
+  return useData<Curves>(path, { everyMs: isOpen(experiment) ? LIVE_MS : null, keepPrevious: true });
 };
 
 const MetricChart = ({ metric, loaded, view, focus, onMark, onRemove }: ChartProps) => {

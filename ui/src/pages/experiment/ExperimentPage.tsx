@@ -2,7 +2,7 @@ import { Button } from "@chakra-ui/react";
 import { useNavigate } from "react-router-dom";
 
 import { ActionButtons } from "../../actions/ActionButtons";
-import { experimentActions, shownState } from "../../actions/experiments";
+import { experimentActions, isOpen, shownState } from "../../actions/experiments";
 import { cached } from "../../api/cache";
 import { useEarly } from "../../api/early";
 import { type Experiment } from "../../api/experiment";
@@ -64,7 +64,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
   useEarly(usePathOfTab(id, view.tab, view.by));
   const navigate = useNavigate();
   const mayChangePriority = useMe()?.may_change_hosts ?? false;
-  const isLive = cached<Experiment>(path)?.data.state === "running";
+  const isLive = isOpen(cached<Experiment>(path)?.data ?? { state: "" });
   const { data, error, loading, stale, refresh } = useData<Experiment>(path, { everyMs: isLive ? LIVE_MS : ENDED_MS });
   useTitle(data === undefined ? null : `${data.display_name ?? data.name} (experiment ${id})`);
   if (loading) return <Loading lines={8} />;

@@ -2,6 +2,7 @@ import { Box, Button, Flex, Grid, HStack, Stack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
+import { isOpen } from "../../actions/experiments";
 import { type Hyperparameters } from "../../api/charts";
 import { cached } from "../../api/cache";
 import { withQuery } from "../../api/client";
@@ -134,7 +135,7 @@ export const HyperparametersTab = ({ experiment }: { experiment: Experiment }) =
   const metric = view.by !== "" ? view.by : (experiment.metric ?? names[0] ?? "");
   const path = hyperparametersPath(`experiments/${experiment.experiment_id}`, view.by);
   const isPending = cached<Hyperparameters>(path)?.data.is_importance_pending ?? true;
-  const everyMs = isPending ? LIVE_MS : experiment.state === "running" ? EVERY_MS : null;
+  const everyMs = isPending ? LIVE_MS : isOpen(experiment) ? EVERY_MS : null;
   const { data, error, loading, stale, refresh } = useData<Hyperparameters>(path, { everyMs, keepPrevious: true });
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Hyperparameters" />;

@@ -2,6 +2,7 @@ import { Box, Flex, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
+import { isOpen } from "../../actions/experiments";
 import { type Rungs } from "../../api/charts";
 import { type Experiment } from "../../api/experiment";
 import { paths } from "../../app/paths";
@@ -85,7 +86,7 @@ const Counts = ({ bracket, units }: { bracket: Bracket; units: string }) => (
 export const RungsTab = ({ experiment }: { experiment: Experiment }) => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
-  const { data, error, loading, stale, refresh } = useData<Rungs>(`experiments/${experiment.experiment_id}/rungs`, { everyMs: experiment.state === "running" ? LIVE_MS : null });
+  const { data, error, loading, stale, refresh } = useData<Rungs>(`experiments/${experiment.experiment_id}/rungs`, { everyMs: isOpen(experiment) ? LIVE_MS : null });
   const brackets = useMemo(() => data?.brackets.filter(({ rungs }) => rungs.length > 0) ?? [], [data]);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Rungs" />;

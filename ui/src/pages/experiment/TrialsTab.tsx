@@ -2,6 +2,7 @@ import { Button, HStack, Spacer, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
+import { isOpen } from "../../actions/experiments";
 import { type TrialRow } from "../../api/charts";
 import { apiUrl, withQuery } from "../../api/client";
 import { type Experiment } from "../../api/experiment";
@@ -33,12 +34,12 @@ const keyOf = ({ trial_id }: TrialRow) => trial_id;
 export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const [view, setView] = useUrlState(USUAL);
   const navigate = useNavigate();
-  const { best_trial, hyperparameters, metric, search, experiment_id, state } = experiment;
+  const { best_trial, hyperparameters, metric, search, experiment_id } = experiment;
   const columns = useMemo(() => trialColumns({ best_trial, hyperparameters, metric, search }), [best_trial, hyperparameters, metric, search]);
   const chosen = view.columns.length > 0 ? view.columns : usualColumns(columns);
   const shown = useMemo(() => chosenColumns(columns, view.columns.length > 0 ? view.columns : usualColumns(columns)), [columns, view.columns]);
   const query = { q: view.q, state: view.state, sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
-  const rows = useRows<TrialRow>(`experiments/${experiment_id}/trials`, query, { everyMs: state === "running" ? LIVE_MS : null });
+  const rows = useRows<TrialRow>(`experiments/${experiment_id}/trials`, query, { everyMs: isOpen(experiment) ? LIVE_MS : null });
   const picked = useMemo(() => new Set<number | string>(view.pick.map(Number)), [view.pick]);
   const isFiltered = view.q !== "" || view.state !== "";
   const clear = () => setView({ q: "", state: "" });

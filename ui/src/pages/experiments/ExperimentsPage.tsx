@@ -20,7 +20,7 @@ import { useUrlState } from "../../hooks/useUrlState";
 import { CREATE_FIRST } from "../../lib/commands";
 import { experimentColumns } from "./columns";
 
-const STATES = ["running", "completed", "errored", "killed"];
+const STATES = ["queued", "running", "completed", "errored", "killed"];
 
 const USUAL = {
   q: "",
