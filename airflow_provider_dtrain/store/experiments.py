@@ -176,7 +176,7 @@ class Experiments:
         """
         given = {"dag_id": dag_id, "run_id": run_id, "name": name}
         where = [experiments.c[column] == value for column, value in given.items() if value is not None]
-        where += [] if state is None else [STATE == state]
+        where += [] if state is None else [STATE.in_([state])]
         return experiment_views(conn, sa.and_(sa.true(), *where), limit=limit)
 
 

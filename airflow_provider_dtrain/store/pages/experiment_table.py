@@ -235,7 +235,7 @@ def _order(query: ExperimentQuery) -> list[sa.ColumnElement[Any]]:
 def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
     where: list[sa.ColumnElement[bool]] = []
     if query.state is not None:
-        where.append(STATE == query.state)
+        where.append(STATE.in_([query.state]))
     if query.dag_id is not None:
         where.append(experiments.c.dag_id == query.dag_id)
     if query.dags is not None:

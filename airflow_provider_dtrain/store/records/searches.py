@@ -11,8 +11,7 @@ from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
-#: ``queued``: it has trials, and all of them wait for slots. The rows have ``running`` then, too, and views tell the two
-#: apart.
+#: ``queued``: it has trials, and all of them wait for slots. Its row has ``running`` then, as that of a running one.
 ExperimentState = Literal["queued", "running", "completed", "errored", "killed"]
 ExperimentWish = Literal["pause", "stop", "kill"]
 
