@@ -140,6 +140,8 @@ class ComparedTrial(TrialRow):
 
     experiment_id: int
     experiment: str
+    #: Name of its best metric; None: its configuration names none.
+    metric: str | None
 
 
 class Difference(Model):

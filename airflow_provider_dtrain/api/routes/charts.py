@@ -168,7 +168,10 @@ def _document(call: Call, entry: TrialEntry) -> dict[str, Any]:
 
 def _compared(call: Call, entry: TrialEntry) -> ComparedTrial:
     view = entry.view
-    units = units_in(call.store.configs.get(view.config_id))
+    config = call.store.configs.get(view.config_id)
     return ComparedTrial(
-        **trial_fields(call, entry, units), experiment_id=view.experiment_id, experiment=view.experiment
+        **trial_fields(call, entry, units_in(config)),
+        experiment_id=view.experiment_id,
+        experiment=view.experiment,
+        metric=(config.document.get("searcher") or {}).get("metric"),
     )

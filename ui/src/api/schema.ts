@@ -1708,6 +1708,8 @@ export interface components {
             experiment_id: number;
             /** Experiment */
             experiment: string;
+            /** Metric */
+            metric: string | null;
         };
         /**
          * Comparison

@@ -1,4 +1,4 @@
-import { Box, Button, HStack } from "@chakra-ui/react";
+import { Button, HStack } from "@chakra-ui/react";
 import { type ReactNode } from "react";
 
 import { ChartFrame } from "./ChartFrame";
@@ -6,7 +6,6 @@ import { csv, download } from "./csv";
 import { notPositive } from "./curves";
 import { CurveTable } from "./CurveTable";
 import { LineChart, type LineChartProps } from "./LineChart";
-import { Swatch } from "./Swatch";
 import { useZoom } from "./useZoom";
 
 interface Props extends Omit<LineChartProps, "label"> {
@@ -14,8 +13,6 @@ interface Props extends Omit<LineChartProps, "label"> {
   /** Label of the x axis, as in a file. */
   xName: string;
   controls?: ReactNode;
-  /** Name the series above the chart. */
-  legend?: boolean;
   notes?: readonly (string | null | false)[];
 }
 
@@ -54,19 +51,7 @@ export const CurvePanel = ({ title, xName, controls, legend = false, notes = [],
       table={() => <CurveTable curves={curves} label={`${title} as a table`} xKind={xKind} yKind={yKind} />}
       title={title}
     >
-      {legend && curves.length <= MOST_NAMED ? (
-        <HStack color="fg.muted" columnGap={4} fontSize="xs" mb={1} rowGap={0} wrap="wrap">
-          {curves.map(({ id, name, look }) => (
-            <HStack gap={1} key={id} minW={0}>
-              <Swatch look={look} />
-              <Box maxW="16rem" truncate>
-                {name}
-              </Box>
-            </HStack>
-          ))}
-        </HStack>
-      ) : null}
-      <LineChart {...chart} xName={xKind === "clock" ? "" : xName} label={`Chart of ${title}, ${curves.length} series over ${xName}`} />
+      <LineChart {...chart} legend={legend && curves.length <= MOST_NAMED} xName={xKind === "clock" ? "" : xName} label={`Chart of ${title}, ${curves.length} series over ${xName}`} />
     </ChartFrame>
   );
 };

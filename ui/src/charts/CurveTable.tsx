@@ -3,6 +3,7 @@ import { Box, Table } from "@chakra-ui/react";
 import { useTimezone } from "../hooks/useTimezone";
 import { type AxisKind } from "./axisText";
 import { type Curve } from "./curves";
+import { lastPoint } from "./lines";
 import { valueText } from "./readingText";
 import { extent } from "./scales";
 import { Swatch } from "./Swatch";
@@ -13,14 +14,6 @@ interface Props {
   xKind: AxisKind;
   yKind: AxisKind;
 }
-
-const lastOf = ({ points: { xs, ys } }: Curve): { x: number; y: number } | null => {
-  for (let at = ys.length - 1; at >= 0; at -= 1) {
-    const y = ys[at];
-    if (y !== null && y !== undefined) return { x: xs[at] ?? 0, y };
-  }
-  return null;
-};
 
 /** The curves of a chart in words: one row per curve. */
 export const CurveTable = ({ label, curves, xKind, yKind }: Props) => {
@@ -42,7 +35,7 @@ export const CurveTable = ({ label, curves, xKind, yKind }: Props) => {
         <Table.Body>
           {curves.map((curve) => {
             const range = extent([(curve.raw ?? curve.points).ys]);
-            const last = lastOf(curve.raw ? { ...curve, points: curve.raw } : curve);
+            const last = lastPoint(curve.raw ?? curve.points);
             return (
               <Table.Row key={curve.id}>
                 <Table.Cell overflowWrap="anywhere">

@@ -1,15 +1,15 @@
 import { Box, chakra } from "@chakra-ui/react";
-import { useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useRef } from "react";
 
 import { type AxisKind } from "./axisText";
-import { useChartGroup } from "./ChartContext";
 import { colorOf, type Curve, paintCurve, paintDot, type Reading, readings } from "./curves";
 import { type Hover } from "./hover";
 import { type PlotHost } from "./plotHost";
-import { PointerNote } from "./PointerNote";
-import { valueText } from "./readingText";
+import { NoteBelow } from "./PointerNote";
+import { valueText, valueTexts } from "./readingText";
 import { Swatch } from "./Swatch";
 import { type ChartColors } from "./theme";
+import { useHover } from "./useHover";
 
 /** Curves named beside the pointer. */
 const NAMED = 8;
@@ -25,6 +25,8 @@ interface Props {
   colors: ChartColors;
   /** Height of the pointer within the chart, in pixels; null: it is in another chart. */
   top: { current: number | null };
+  /** The legend has the values. */
+  named: boolean;
 }
 
 interface State {
@@ -62,29 +64,12 @@ const paint = (canvas: HTMLCanvasElement, { host, colors, curves }: Props, state
   }
 };
 
-/** Marks the values at the pointer, and names them. */
+/** Marks the values at the pointer, and names them outside of the area, so that no curve is covered. */
 export const HoverLayer = (props: Props) => {
-  const { host, chart, axis, curves, xKind, yKind, zone, top } = props;
-  const { hover: bus } = useChartGroup();
-  const [hover, setHover] = useState<Hover | null>(null);
+  const { host, chart, axis, curves, xKind, yKind, zone, top, named } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
-    let frame: number | null = null;
-    const show = () => {
-      frame = null;
-      const { value } = bus;
-      const mine = value !== null && value.axis === axis ? value : null;
-      if (mine?.chart !== chart) host.point(mine?.x ?? null);
-      setHover(mine);
-    };
-    const end = bus.subscribe(() => {
-      frame ??= requestAnimationFrame(show);
-    });
-    return () => {
-      end();
-      if (frame !== null) cancelAnimationFrame(frame);
-    };
-  }, [bus, host, chart, axis]);
+  const point = useCallback((place: Hover | null) => (place?.chart === chart ? undefined : host.point(place?.x ?? null)), [host, chart]);
+  const hover = useHover(axis, point);
   const own = hover?.chart === chart;
   const all = hover === null ? [] : readings(curves, hover.x, own ? top.current : null, host.area());
   // In other charts the series under the pointer is shown alone if they have it.
@@ -95,25 +80,26 @@ export const HoverLayer = (props: Props) => {
     if (canvas.current !== null) paint(canvas.current, props, state);
   });
   const left = hover === null ? 0 : host.area().toX(hover.x);
-  const width = host.over.clientWidth;
-  const inside = hover !== null && left >= 0 && left <= width && found.length > 0;
+  const inside = hover !== null && left >= 0 && left <= host.over.clientWidth && found.length > 0;
+  const shown = found.slice(0, NAMED);
+  const texts = valueTexts(shown.map(({ y }) => y), yKind, zone);
   return (
     <>
       <chakra.canvas aria-hidden="true" pointerEvents="none" position="absolute" ref={canvas} />
-      {inside ? (
-        <PointerNote left={host.over.offsetLeft + left} top={host.over.offsetTop + 6} width={host.over.offsetLeft + width}>
+      {inside && !named ? (
+        <NoteBelow left={host.over.offsetLeft + left} width={host.over.offsetLeft + host.over.clientWidth}>
           <Box color="fg.muted">{valueText(found[0]?.x ?? hover.x, xKind, zone)}</Box>
-          {found.slice(0, NAMED).map(({ curve, y }) => (
+          {shown.map(({ curve }, index) => (
             <Box alignItems="center" display="flex" fontWeight={own && curve.id === hover.series ? "bold" : "normal"} gap={2} key={curve.id}>
               <Swatch look={curve.look} />
               <Box flex="1" overflow="hidden" textOverflow="ellipsis" whiteSpace="nowrap">
                 {curve.name}
               </Box>
-              <Box fontVariantNumeric="tabular-nums">{valueText(y, yKind, zone)}</Box>
+              <Box fontVariantNumeric="tabular-nums">{texts[index]}</Box>
             </Box>
           ))}
           {found.length > NAMED ? <Box color="fg.muted">and {found.length - NAMED} more</Box> : null}
-        </PointerNote>
+        </NoteBelow>
       ) : null}
     </>
   );

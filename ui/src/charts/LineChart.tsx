@@ -5,6 +5,7 @@ import { useTimezone } from "../hooks/useTimezone";
 import { type AxisKind } from "./axisText";
 import { useChartGroup } from "./ChartContext";
 import { type Curve, joinedRange, paintCurve, rangeOfX, readings, scaleOfY } from "./curves";
+import { ChartLegend } from "./ChartLegend";
 import { HoverLayer } from "./HoverLayer";
 import { stepped } from "./keyboard";
 import { PlotBox } from "./PlotBox";
@@ -31,6 +32,8 @@ export interface LineChartProps {
   /** Leave the most extreme values outside of the y axis. */
   robust?: boolean;
   fromZero?: boolean;
+  /** Name the curves above the chart, with their values. */
+  legend?: boolean;
   height?: number;
   /** Range of x that is shown at least; null: that of the data. */
   range?: readonly [number, number] | null;
@@ -55,7 +58,7 @@ const paintAll = (ctx: CanvasRenderingContext2D, area: Area, curves: readonly Cu
 /** Curves on common axes. Drag zooms into a range of x, a double click shows everything again. */
 export const LineChart = memo(function LineChart(props: LineChartProps) {
   const { id, label, axis, curves, xKind = "number", yKind = "number", xLog = false, yLog = false } = props;
-  const { robust = false, fromZero = false, height = 260, range = null, focus = null, onPick, xName = "" } = props;
+  const { robust = false, fromZero = false, legend = false, height = 260, range = null, focus = null, onPick, xName = "" } = props;
   const colors = useChartColors();
   const zone = useTimezone();
   const { hover } = useChartGroup();
@@ -102,7 +105,7 @@ export const LineChart = memo(function LineChart(props: LineChartProps) {
     setSpoken(`${step.curve.name}: ${valueText(step.y, yKind, zone)} at ${valueText(step.x, xKind, zone)}`);
   };
 
-  return (
+  const chart = (
     <Box
       aria-label={`${label}. Arrow keys read the values, plus and minus zoom, 0 shows everything.`}
       data-chart-body=""
@@ -129,11 +132,19 @@ export const LineChart = memo(function LineChart(props: LineChartProps) {
         y={y}
       />
       {host === null ? null : (
-        <HoverLayer axis={axis} chart={id} colors={colors} curves={curves} host={host} top={top} xKind={xKind} yKind={yKind} zone={zone} />
+        <HoverLayer axis={axis} chart={id} colors={colors} curves={curves} host={host} named={legend} top={top} xKind={xKind} yKind={yKind} zone={zone} />
       )}
       <Box aria-live="polite" srOnly>
         {spoken}
       </Box>
     </Box>
+  );
+  return legend ? (
+    <>
+      <ChartLegend axis={axis} curves={curves} host={host} xKind={xKind} yKind={yKind} zone={zone} />
+      {chart}
+    </>
+  ) : (
+    chart
   );
 });

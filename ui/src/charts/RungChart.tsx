@@ -1,4 +1,4 @@
-import { Box, HStack } from "@chakra-ui/react";
+import { Box } from "@chakra-ui/react";
 import { memo, useMemo, useState } from "react";
 
 import { PlotBox } from "./PlotBox";
@@ -21,7 +21,7 @@ interface Props {
 }
 
 const ROW_PX = 74;
-const AXES_PX = 36;
+const AXES_PX = 52;
 
 /** Reports of one bracket: a row per rung, the best report at the left, and the line that reports had to pass. */
 export const RungChart = memo(function RungChart({ bracket, rungs, metric, unit, smallerIsBetter, by, onPick }: Props) {
@@ -31,7 +31,7 @@ export const RungChart = memo(function RungChart({ bracket, rungs, metric, unit,
   const lines = useMemo(() => linesOf(rungs, smallerIsBetter, by), [rungs, smallerIsBetter, by]);
   const against = useMemo(() => (dot === null ? [] : rivals(rungs[dot.row]?.entries ?? [], dot.report)), [dot, rungs]);
   const rivalIds = useMemo(() => new Set(against.map(({ trial_id }) => trial_id)), [against]);
-  const x = useMemo(() => axisX(rungs, smallerIsBetter, by), [rungs, smallerIsBetter, by]);
+  const x = useMemo(() => axisX(rungs, smallerIsBetter, by, metric), [rungs, smallerIsBetter, by, metric]);
   const y = useMemo(() => axisY(rungs, unit), [rungs, unit]);
   const height = rungs.length * ROW_PX + AXES_PX;
   const find = (place: { left: number; top: number } | null) => (host === null || place === null ? null : dotAt(lines, host.area(), place.left, place.top));
@@ -67,11 +67,6 @@ export const RungChart = memo(function RungChart({ bracket, rungs, metric, unit,
           </PointerNote>
         )}
       </Box>
-      <HStack color="fg.muted" fontSize="xs" justify="space-between" pl="130px">
-        <span>← better</span>
-        <span>{by === "value" ? metric : "in the order of the reports"}</span>
-        <span>worse →</span>
-      </HStack>
     </>
   );
 });

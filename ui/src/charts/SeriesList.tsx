@@ -8,14 +8,18 @@ export interface SeriesItem {
   id: string;
   name: string;
   look: Look;
-  /** Value at the right, such as the metric. */
-  value: string;
-  /** Mark and link behind the name. */
+  /** Values at the right, such as the best and the last value, one per column. */
+  values: readonly string[];
+  /** Mark behind the name. */
+  mark?: ReactNode;
+  /** Link behind the values. */
   extra?: ReactNode;
 }
 
 interface Props {
   label: string;
+  /** Names of the values. */
+  columns: readonly string[];
   items: readonly SeriesItem[];
   marked: ReadonlySet<string>;
   onMark: (id: string) => void;
@@ -23,10 +27,22 @@ interface Props {
   maxHeight: string;
 }
 
+const VALUE_WIDTH = "3.4rem";
+/** Room of the marks behind the values. */
+const EXTRA_WIDTH = "1.6rem";
+
 /** Names of the series of a chart. Pointing at a name shows its curve, a click marks it. */
-export const SeriesList = ({ label, items, marked, onMark, onFocus, maxHeight }: Props) => (
-  <Box aria-label={label} as="ul" listStyleType="none" maxH={maxHeight} minW={0} onMouseLeave={() => onFocus(null)} overflowY="auto">
-    {items.map(({ id, name, look, value, extra }) => (
+export const SeriesList = ({ label, columns, items, marked, onMark, onFocus, maxHeight }: Props) => (
+  <Box maxH={maxHeight} minW={0} onMouseLeave={() => onFocus(null)} overflowY="auto">
+    <HStack aria-hidden="true" bg="bg" color="fg.muted" fontSize="xs" gap={2} justify="end" position="sticky" pe={EXTRA_WIDTH} top={0} zIndex={1}>
+      {columns.map((name) => (
+        <Box key={name} minW={VALUE_WIDTH} textAlign="end">
+          {name}
+        </Box>
+      ))}
+    </HStack>
+    <Box aria-label={label} as="ul" listStyleType="none">
+    {items.map(({ id, name, look, values, mark, extra }) => (
       <HStack as="li" gap={1} key={id} minW={0}>
         <chakra.button
           _hover={{ bg: "bg.muted" }}
@@ -54,12 +70,19 @@ export const SeriesList = ({ label, items, marked, onMark, onFocus, maxHeight }:
           <Box flex="1" fontWeight={marked.has(id) ? "bold" : undefined} minW={0} overflow="hidden" textOverflow="ellipsis" whiteSpace="nowrap">
             {name}
           </Box>
-          <Box flexShrink={0} fontVariantNumeric="tabular-nums">
-            {value}
-          </Box>
+          {mark}
+          {values.map((value, index) => (
+            <Box color={index > 0 ? "fg.muted" : undefined} flexShrink={0} fontVariantNumeric="tabular-nums" key={columns[index]} minW={VALUE_WIDTH} textAlign="end">
+              <Box as="span" srOnly>
+                {columns[index]}{" "}
+              </Box>
+              {value}
+            </Box>
+          ))}
         </chakra.button>
         {extra}
       </HStack>
     ))}
+    </Box>
   </Box>
 );

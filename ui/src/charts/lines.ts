@@ -30,6 +30,13 @@ export const ordered = (xs: ArrayLike<number | null>, ys: ArrayLike<number | nul
   return { xs: order.map((index) => outX[index] ?? 0), ys: order.map((index) => outY[index] ?? null), sorted };
 };
 
+/** Return the last point that is no gap, or null without one. */
+export const lastPoint = ({ xs, ys }: Points): { x: number; y: number } | null => {
+  const at = ys.findLastIndex((y) => y !== null);
+  const y = ys[at];
+  return y === null || y === undefined ? null : { x: xs[at] ?? 0, y };
+};
+
 /** Return the index of the first x that is not below a value. */
 export const lowerBound = (xs: readonly number[], value: number): number => {
   let [low, high] = [0, xs.length];

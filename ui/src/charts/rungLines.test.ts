@@ -36,9 +36,10 @@ test("a rung of 10,000 reports stays within its row", () => {
 });
 
 test("axes have the values of the metric from better to worse, and a row per rung", () => {
-  const labels = axisX([rung([0, 1], null)], false, "value").labels?.map(({ text }) => text) ?? [];
+  const labels = axisX([rung([0, 1], null)], false, "value", "accuracy").labels?.map(({ text }) => text) ?? [];
   expect(labels[0]).toBe("1");
   expect(labels.at(-1)).toBe("0");
+  expect(axisX([], false, "value", "accuracy").name?.split(/\s+/)).toEqual(["←", "better", "accuracy", "worse", "→"]);
   expect(axisY([rung([1], null), { ...rung([1], null, 1), units: 4 }], "epochs").labels?.map(({ text }) => text)).toEqual(["Rung 0: 1 epoch", "Rung 1: 4 epochs"]);
-  expect(axisX([], true, "value").labels?.length).toBeGreaterThan(0);
+  expect(axisX([], true, "value", "loss").labels?.length).toBeGreaterThan(0);
 });

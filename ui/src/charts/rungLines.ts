@@ -77,12 +77,14 @@ export const linesOf = (rungs: readonly RungData[], smallerIsBetter: boolean, by
 };
 
 /** Return the x axis: values of the metric, better ones at the left. */
-export const axisX = (rungs: readonly RungData[], smallerIsBetter: boolean, by: By): AxisSpec => {
+export const axisX = (rungs: readonly RungData[], smallerIsBetter: boolean, by: By, metric: string): AxisSpec => {
   const scale = metricScale(rungs.flatMap(({ entries }) => entries));
   const values = by === "order" ? [] : ticks(scale, 7);
   const texts = labelTexts(values, "number");
   const labels = values.map((value, index) => ({ value: leftIsBetter(scale, value, smallerIsBetter), text: texts[index] ?? "" })).sort((a, b) => a.value - b.value);
-  return { scale: { min: -0.02, max: 1.06, log: false }, kind: "number", zone: "UTC", labels };
+  // No-break spaces: the name of the axis tells which way its values go, wherever its labels are.
+  const name = ["← better", by === "value" ? metric : "in the order of the reports", "worse →"].join("\u00a0".repeat(6));
+  return { scale: { min: -0.02, max: 1.06, log: false }, kind: "number", zone: "UTC", labels, name };
 };
 
 /** Return the y axis: one row per rung. */

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { bytes, number, percent, plural } from "./numbers";
+import { bytes, number, numbers, percent, plural } from "./numbers";
 import { duration, relative, time } from "./times";
 
 describe("numbers", () => {
@@ -14,6 +14,14 @@ describe("numbers", () => {
     expect(["nan", "inf", "-inf", Number.NaN, Number.NEGATIVE_INFINITY, null].map((value) => number(value as number))).toEqual(
       ["NaN", "∞", "−∞", "NaN", "−∞", "–"],
     );
+  });
+
+  it("that stand below each other have the same decimals, as many as tell them apart", () => {
+    expect(numbers([0.91, 0.8125, 0])).toEqual(["0.9100", "0.8125", "0.0000"]);
+    expect(numbers([1234.5, 7.25])).toEqual(["1,234.5", "7.3"]);
+    expect(numbers([123.456, 0.0625])).toEqual(["123.456", "0.063"]);
+    expect(numbers([0.5, null, "nan", 3e-5])).toEqual(["0.5", "–", "NaN", "3e-5"]);
+    expect([numbers([2, 10]), numbers([])]).toEqual([["2", "10"], []]);
   });
 
   it("of bytes, shares and things have units", () => {

@@ -19,6 +19,24 @@ export const number = (value: Numeric, digits = 4): string => {
   return String(Number(value.toPrecision(digits)));
 };
 
+const plain = (text: string): number | null => (/^-?[\d,]+(\.\d+)?$/.test(text) ? (text.split(".")[1] ?? "").length : null);
+
+/**
+ * Return numbers that stand below each other, with decimals in one column: 0.9100 and 0.8125. They have as many decimals as
+ * the largest one has within so many significant digits, or as the smallest one needs to show two.
+ */
+export const numbers = (values: readonly Numeric[], digits = 4): string[] => {
+  const texts = values.map((value) => number(value, digits));
+  const needed = texts.map(plain);
+  const sizes = values.filter((value, index): value is number => typeof value === "number" && value !== 0 && needed[index] !== null).map(Math.abs);
+  const places = (size: number, significant: number) => significant - 1 - Math.floor(Math.log10(size));
+  const wanted = sizes.length === 0 ? 0 : Math.max(places(Math.max(...sizes), digits), places(Math.min(...sizes), 2));
+  const decimals = Math.max(0, Math.min(wanted, ...[Math.max(0, ...needed.filter((one) => one !== null))]));
+  return values.map((value, index) =>
+    needed[index] === null || typeof value !== "number" ? (texts[index] ?? NONE) : value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals }),
+  );
+};
+
 /** Return a whole number with separators: 12,345. */
 export const count = (value: number | null | undefined): string =>
   value === null || value === undefined ? NONE : Math.round(value).toLocaleString("en-US");

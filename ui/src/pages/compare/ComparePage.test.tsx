@@ -11,7 +11,7 @@ import { show } from "../../testing/show";
 const ADDRESS = "/plugin/dtrain/compare?trial=1&trial=2";
 const HOSTILE = "<img src=x onerror=alert(1)>";
 
-const compared = (id: number, values: object = {}) => ({ ...trialRow(id), experiment_id: 5, experiment: "resnet", ...values });
+const compared = (id: number, values: object = {}) => ({ ...trialRow(id), experiment_id: 5, experiment: "resnet", metric: "loss", ...values });
 
 const comparison = (values: object = {}) => ({
   body: { trials: [compared(1), compared(2, { state: "completed" })], metrics: [{ group: "validation", name: "loss" }], differences: [{ path: "hyperparameters.lr", values: [0.1, 0.01] }], same: 62, has_epochs: false, ...values },
@@ -28,6 +28,7 @@ describe("the page that compares trials", () => {
     expect(await screen.findByRole("heading", { name: "Compare 2 trials" })).toBeTruthy();
     expect(screen.getByText("62 values of the configurations are the same and not shown.")).toBeTruthy();
     expect(screen.getByText("0.1")).toBeTruthy();
+    expect(screen.getAllByText("loss 0.25 at step 40")).toHaveLength(2);
     expect(await screen.findByText("1 trial has not reported it.")).toBeTruthy();
   });
 

@@ -69,6 +69,7 @@ const MetricChart = ({ ids, looks, metric, view, isLive, focus }: ChartProps) =>
         focus={focus}
         height={300}
         id={title}
+        legend
         notes={[
           without > 0 && `${plural(without, "trial")} ${without === 1 ? "has" : "have"} not reported it.`,
           made.gaps > 0 && `${count(made.gaps)} values are NaN or infinite: the curves have gaps there.`,
@@ -86,7 +87,7 @@ const MetricChart = ({ ids, looks, metric, view, isLive, focus }: ChartProps) =>
 const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks: ReadonlyMap<number, Look>; onRemove: (id: number) => void; onFocus: (id: string | null) => void }) => {
   const rows = differenceRows(data);
   const facts: { name: string; cells: string[] }[] = [
-    { name: "Best metric", cells: data.trials.map(({ best_metric, best_step }) => `${number(best_metric)}${best_step === null ? "" : ` at step ${count(best_step)}`}`) },
+    { name: "Best metric", cells: data.trials.map(({ best_metric, best_step, metric }) => `${metric === null ? "" : `${metric} `}${number(best_metric)}${best_step === null ? "" : ` at step ${count(best_step)}`}`) },
     { name: "Trained for", cells: data.trials.map(({ duration_s }) => duration(duration_s)) },
     { name: "Number in its experiment", cells: data.trials.map(({ number: place }) => String(place)) },
     { name: "Attempts", cells: data.trials.map(({ attempts }) => String(attempts)) },

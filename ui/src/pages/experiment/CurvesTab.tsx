@@ -184,7 +184,7 @@ export const CurvesTab = ({ experiment }: { experiment: Experiment }) => {
               ) : null}
             </HStack>
           </Stack>
-          <TrialList data={main.data} mark={view.mark} metric={first} onFocus={setFocus} onMark={setMark} />
+          <TrialList data={main.data} mark={view.mark} metric={first} onFocus={setFocus} onMark={setMark} smallerIsBetter={first.name === experiment.metric ? experiment.smaller_is_better : null} />
         </Grid>
       </Stack>
     </ChartGroup>

@@ -1,4 +1,4 @@
-import { screen, waitFor } from "@testing-library/react";
+import { screen, waitFor, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { beforeEach, describe, expect, it } from "vitest";
 
@@ -24,6 +24,20 @@ describe("the page of an experiment", () => {
     const colors = [...container.querySelectorAll("[role=listbox] line, li line, label line")].map((line) => line.getAttribute("stroke"));
     expect(new Set(colors).size).toBe(2);
     await waitFor(() => expect(document.title).toBe("resnet (experiment 5) - DTrain - Airflow"));
+  });
+
+  it("names the best and the last value of each trial, and only the last one of a metric whose direction is not known", async () => {
+    const body = experiment({ metrics: [{ group: "validation", name: "loss" }, { group: "training", name: "lr" }] });
+    serve({ "experiments/5": { body }, "experiments/5/curves": curves(curve(1, { y: [1, 0.25, 0.5] }), curve(2, { y: [0.75, null, null] })) });
+    const { unmount } = show(<App />, "/plugin/dtrain/experiments/5");
+    const list = await screen.findByRole("list", { name: "Trials of the chart" });
+    expect(within(list).getAllByRole("button").map(({ textContent }) => textContent?.replace(/^.*?(best 0|last 0)/, "$1"))).toEqual(["best 0.25last 0.50", "best 0.75last 0.75"]);
+    unmount();
+    serve({ "experiments/5": { body }, "experiments/5/curves": curves(curve(1, { y: [1, 0.25, 0.5] })) });
+    show(<App />, "/plugin/dtrain/experiments/5?metric=training/lr");
+    const other = await screen.findByRole("list", { name: "Trials of the chart" });
+    expect(within(other).getByRole("button").textContent).toMatch(/last 0.5$/);
+    expect(within(other).queryByText("best", { exact: false, selector: "span" })).toBeNull();
   });
 
   it("requests what the tab shows together with the experiment", async () => {

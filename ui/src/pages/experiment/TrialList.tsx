@@ -7,9 +7,9 @@ import { paths } from "../../app/paths";
 import { SeriesList } from "../../charts/SeriesList";
 import { Icon } from "../../components/icons";
 import { PageLink } from "../../components/Links";
-import { number, plural } from "../../format/numbers";
+import { numbers, plural } from "../../format/numbers";
 import { metricKey } from "../../lib/metrics";
-import { lastValue, lookOf } from "./curves";
+import { bestValue, lastValue, lookOf } from "./curves";
 
 /** Trials that a comparison takes. */
 export const MOST_COMPARED = 8;
@@ -20,46 +20,49 @@ export const toggled = (items: readonly string[], item: string): string[] => (it
 interface Props {
   data: Curves | undefined;
   metric: MetricName;
+  /** Whether smaller values of the metric are better; null: not known. */
+  smallerIsBetter: boolean | null;
   mark: readonly string[];
   onMark: (mark: readonly string[]) => void;
   onFocus: (id: string | null) => void;
 }
 
-const OpenLink = ({ trial_id, trial_name, is_best }: CurveSeries) => (
-  <HStack flexShrink={0} gap={1}>
-    {is_best ? (
-      <Box color="green.fg" fontSize="xs" fontWeight="bold">
-        best
-      </Box>
-    ) : null}
-    <PageLink title={`Open ${trial_name}`} to={paths.trial(trial_id)}>
-      <Icon name="external" />
-      <Box as="span" srOnly>
-        Open {trial_name}
-      </Box>
-    </PageLink>
-  </HStack>
+const OpenLink = ({ trial_id, trial_name }: CurveSeries) => (
+  <PageLink title={`Open ${trial_name}`} to={paths.trial(trial_id)}>
+    <Icon name="external" />
+    <Box as="span" srOnly>
+      Open {trial_name}
+    </Box>
+  </PageLink>
 );
 
-/** Trials whose curves are shown, with their latest values. Marked ones can be compared. */
-export const TrialList = ({ data, metric, mark, onMark, onFocus }: Props) => {
+const BestMark = () => (
+  <Box color="green.fg" flexShrink={0} fontSize="xs" fontWeight="bold">
+    best
+  </Box>
+);
+
+/** Trials whose curves are shown, with their best and last values. Marked ones can be compared. */
+export const TrialList = ({ data, metric, smallerIsBetter, mark, onMark, onFocus }: Props) => {
   const navigate = useNavigate();
   const marked = useMemo(() => new Set(mark), [mark]);
-  const items = useMemo(
-    () =>
-      (data?.series ?? []).map((series) => ({
-        id: String(series.trial_id),
-        name: series.trial_name,
-        look: lookOf(series),
-        value: number(lastValue(series)),
-        extra: <OpenLink {...series} />,
-      })),
-    [data],
-  );
+  const items = useMemo(() => {
+    const series = data?.series ?? [];
+    const last = numbers(series.map(lastValue));
+    const best = smallerIsBetter === null ? null : numbers(series.map((one) => bestValue(one, smallerIsBetter)));
+    return series.map((one, index) => ({
+      id: String(one.trial_id),
+      name: one.trial_name,
+      look: lookOf(one),
+      values: [...(best === null ? [] : [best[index] ?? ""]), last[index] ?? ""],
+      mark: one.is_best ? <BestMark /> : null,
+      extra: <OpenLink {...one} />,
+    }));
+  }, [data, smallerIsBetter]);
   return (
     <Box borderColor="border" borderRadius="md" borderWidth={1} minW={0} p={2}>
       <HStack gap={2} mb={2} minH="28px">
-        <Text flex="1" fontSize="sm" fontWeight="bold" title={`Latest value of ${metricKey(metric)}`} truncate>
+        <Text flex="1" fontSize="sm" fontWeight="bold" title={`Values of ${metricKey(metric)}`} truncate>
           {mark.length === 0 ? plural(items.length, "trial") : `${mark.length} marked`}
         </Text>
         {mark.length === 0 ? null : (
@@ -77,7 +80,7 @@ export const TrialList = ({ data, metric, mark, onMark, onFocus }: Props) => {
           Compare
         </Button>
       </HStack>
-      <SeriesList items={items} label="Trials of the chart" marked={marked} maxHeight="420px" onFocus={onFocus} onMark={(id) => onMark(toggled(mark, id))} />
+      <SeriesList columns={smallerIsBetter === null ? ["last"] : ["best", "last"]} items={items} label="Trials of the chart" marked={marked} maxHeight="420px" onFocus={onFocus} onMark={(id) => onMark(toggled(mark, id))} />
     </Box>
   );
 };

@@ -3,6 +3,7 @@ import { type Curves, type CurveSeries } from "../../api/charts";
 import { type Curve } from "../../charts/curves";
 import { ordered } from "../../charts/lines";
 import { type Look, lookOfTrial } from "../../charts/palette";
+import { extent } from "../../charts/scales";
 import { smoothed } from "../../charts/smoothing";
 
 /** Return the look of a trial's curve. */
@@ -39,4 +40,10 @@ export const curvesOf = (data: Curves | undefined, smooth: number, marked: Reado
 };
 
 /** Return the last value of a series. */
-export const lastValue = ({ y }: CurveSeries): number | null => [...y].reverse().find((value) => value !== null) ?? null;
+export const lastValue = ({ y }: CurveSeries): number | null => y.findLast((value) => value !== null) ?? null;
+
+/** Return the best value of a series. The API keeps extreme values when it reduces points. */
+export const bestValue = ({ y }: CurveSeries, smallerIsBetter: boolean): number | null => {
+  const range = extent([y]);
+  return range === null ? null : range[smallerIsBetter ? 0 : 1];
+};

@@ -92,7 +92,7 @@ export const TrialNotices = ({ trial }: { trial: Trial }) => {
 };
 
 /** State in words, place, best result and hyperparameters of a trial. */
-export const TrialFacts = ({ trial }: { trial: Trial }) => {
+export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | null }) => {
   const hparams = Object.entries(trial.hparams);
   const isWaiting = trial.state === "queued" || trial.state === "paused";
   const { best_checkpoint: best } = trial;
@@ -110,6 +110,7 @@ export const TrialFacts = ({ trial }: { trial: Trial }) => {
             label: "Best metric",
             value: (
               <>
+                {metric === null ? "" : `${metric} `}
                 {number(trial.best_metric)}
                 {trial.best_step === null ? "" : ` at step ${count(trial.best_step)}`}
                 {trial.is_best && trial.search_id !== null ? (

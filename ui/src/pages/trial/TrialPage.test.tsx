@@ -1,4 +1,5 @@
-import { screen, waitFor } from "@testing-library/react";
+import { act, screen, waitFor } from "@testing-library/react";
+import userEvent from "@testing-library/user-event";
 import { beforeEach, describe, expect, it } from "vitest";
 
 import { App } from "../../app/App";
@@ -32,9 +33,21 @@ describe("the page of a trial", () => {
     show(<App />, ADDRESS);
     expect(await screen.findByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
     expect(screen.getByText("2 slots on gpu-1 (0-1)")).toBeTruthy();
-    expect(screen.getByText("0.25 at step 40")).toBeTruthy();
+    expect(await screen.findByText("loss 0.25 at step 40")).toBeTruthy();
     expect(await screen.findByRole("heading", { name: "loss" })).toBeTruthy();
     await waitFor(() => expect(document.title).toBe("resnet, trial 7 - DTrain - Airflow"));
+  });
+
+  it("names the last values in the legend of a chart, those at the pointer while there is one, and covers no curve with them", async () => {
+    serve(routes({}, [series(), series({ group: "training", y: [2, 1.5, 1.125] })]));
+    show(<App />, `${ADDRESS}?x=batches`);
+    const legend = await screen.findByTestId("chart-legend");
+    const words = () => [...legend.children].map(({ textContent }) => textContent);
+    expect(words()).toEqual(["last", "validation0.250", "training1.125"]);
+    act(() => screen.getByRole("group", { name: /^Chart of loss/ }).focus());
+    await userEvent.keyboard("{Home}");
+    await waitFor(() => expect(words()).toEqual(["1", "validation1", "training2"]));
+    expect(screen.queryByTestId("chart-tooltip")).toBeNull();
   });
 
   it("shows how far it is, and its id and its number", async () => {

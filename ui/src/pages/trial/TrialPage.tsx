@@ -65,7 +65,7 @@ export const TrialView = ({ id }: { id: string }) => {
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
         </PageTitle>
         <TrialNotices trial={data} />
-        <TrialFacts trial={data} />
+        <TrialFacts metric={experiment?.metric ?? null} trial={data} />
       </Stale>
       <PageTabs onChange={(tab) => setView({ tab })} tabs={tabs} value={view.tab} />
     </>

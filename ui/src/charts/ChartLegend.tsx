@@ -1,0 +1,50 @@
+import { Box, HStack } from "@chakra-ui/react";
+
+import { type AxisKind } from "./axisText";
+import { type Curve, readings } from "./curves";
+import { lastPoint } from "./lines";
+import { type PlotHost } from "./plotHost";
+import { valueText, valueTexts } from "./readingText";
+import { Swatch } from "./Swatch";
+import { useHover } from "./useHover";
+
+interface Props {
+  host: PlotHost | null;
+  axis: string;
+  curves: readonly Curve[];
+  xKind: AxisKind;
+  yKind: AxisKind;
+  zone: string;
+}
+
+/** Names of the curves with their values at the pointer, and with their last values while there is none. */
+export const ChartLegend = ({ host, axis, curves, xKind, yKind, zone }: Props) => {
+  const hover = useHover(axis);
+  const found = hover === null || host === null ? [] : readings(curves, hover.x, null, host.area());
+  const at = hover !== null && found.length > 0 ? hover.x : null;
+  const values = new Map<string, number>();
+  for (const curve of curves) {
+    const y = at === null ? lastPoint(curve.points)?.y : found.find((reading) => reading.curve.id === curve.id)?.y;
+    if (y !== undefined) values.set(curve.id, y);
+  }
+  const texts = valueTexts([...values.values()], yKind, zone);
+  const textOf = new Map([...values.keys()].map((id, index) => [id, texts[index]]));
+  return (
+    <HStack columnGap={4} data-testid="chart-legend" fontSize="xs" mb={1} rowGap={0} wrap="wrap">
+      <Box color="fg.muted" fontVariantNumeric="tabular-nums" minW={xKind === "clock" ? "9.5rem" : "4rem"}>
+        {at === null ? "last" : valueText(found[0]?.x ?? at, xKind, zone)}
+      </Box>
+      {curves.map(({ id, name, look }) => (
+        <HStack gap={1} key={id} minW={0}>
+          <Swatch look={look} />
+          <Box color="fg.muted" maxW="16rem" truncate>
+            {name}
+          </Box>
+          <Box fontVariantNumeric="tabular-nums" minW="3.2rem">
+            {textOf.get(id) ?? "–"}
+          </Box>
+        </HStack>
+      ))}
+    </HStack>
+  );
+};
