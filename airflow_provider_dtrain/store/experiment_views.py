@@ -190,7 +190,7 @@ def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: f
     planned = sum(counts.values()) if row.max_trials is None else row.max_trials
     same = {name: getattr(row, name) for name in names}
     # The same as STATE, from the counts that are known already.
-    state = "queued" if row.state == "running" and counts.keys() == {"queued"} else row.state
+    state: Any = "queued" if row.state == "running" and counts.keys() == {"queued"} else row.state
     return ExperimentView(
         experiment_id=row.id, state=state, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
     )

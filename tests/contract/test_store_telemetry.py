@@ -202,7 +202,7 @@ def test_a_minute_that_is_not_over_is_shown_only_while_there_is_no_other(store, 
     assert [line.mean for line in store.telemetry.sparklines(["a"], at(-60), points=2)] == [[None, 30.0]]
     clock.now = at(70)
     store.telemetry.add(ticket.attempt_id, watch, [HostTelemetry(host="a", series={key: points(START_S + 50, 20, 30)})])
-    assert [line.mean for line in store.telemetry.sparklines(["a"], at(0), points=2)] == [[30.0, None]]
+    assert [line.mean for line in store.telemetry.sparklines(["a"], at(-50), points=2)] == [[30.0, None]]
 
 
 def test_ranges_cover_the_whole_attempt(store, running):

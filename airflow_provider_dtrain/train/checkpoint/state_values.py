@@ -292,7 +292,8 @@ def _moment_parts(value: datetime.datetime) -> list[Any] | None:
 
 
 def _moment(numbers: Any, fold: Any, zone: Any) -> datetime.datetime:
-    return datetime.datetime(*_is(numbers, list), fold=fold, tzinfo=zone)
+    year, month, day, hour, minute, second, microsecond = _is(numbers, list)
+    return datetime.datetime(year, month, day, hour, minute, second, microsecond, fold=fold, tzinfo=zone)
 
 
 def _clock_parts(value: datetime.time) -> list[Any] | None:
@@ -301,7 +302,8 @@ def _clock_parts(value: datetime.time) -> list[Any] | None:
 
 
 def _clock(numbers: Any, fold: Any, zone: Any) -> datetime.time:
-    return datetime.time(*_is(numbers, list), fold=fold, tzinfo=zone)
+    hour, minute, second, microsecond = _is(numbers, list)
+    return datetime.time(hour, minute, second, microsecond, fold=fold, tzinfo=zone)
 
 
 def _is_known_zone(zone: Any) -> bool:
