@@ -389,7 +389,13 @@ class Context(CoreContext):
         return self
 
     def report_validation(
-        self, step: int, metrics: Mapping[str, Any], *, average: bool = True, weight: float = 1
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        *,
+        average: bool = True,
+        weight: float = 1,
+        epoch: int | None = None,
     ) -> str:
         """Record validation metrics, as :meth:`CoreContext.report_validation` does, and check the options before.
 
@@ -397,7 +403,7 @@ class Context(CoreContext):
         """
         self._last_step = step
         self._check_effect(step)
-        return super().report_validation(step, metrics, average=average, weight=weight)
+        return super().report_validation(step, metrics, average=average, weight=weight, epoch=epoch)
 
     def close(self) -> None:
         """Write the result and wait for the other ranks. The ``with`` block calls it. Called by all ranks."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints, SavedFiles
+from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints, NewFiles, SavedFiles
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
@@ -33,7 +34,7 @@ from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
 from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
-GO_ON, STOP, DECIDED = range(3)
+GO_ON, REACHED, STOP, DECIDED = range(4)
 
 
 class CoreContext:
@@ -47,6 +48,8 @@ class CoreContext:
     _left_early = False
     _stop = _decided = _closed = _together = False
     _has_reached = _is_restored = _began = False
+    #: Rank 0 alone has reported a validation at the length of the trial, and the other ranks have not heard of it.
+    _has_reached_alone = False
     _batches = _last_step = 0
     #: Step and metrics of the latest validation.
     _validated: tuple[int, Mapping[str, Any]] | None = None
@@ -88,7 +91,8 @@ class CoreContext:
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
         #: Returns the position of training at a step. The trainer of a trial class replaces it by its own.
         self._position: Callable[[int, int | None], Position] = self._script_position
-        self._files = FileCheckpoints(env, distributed, saver)
+        #: Checkpoints of files, by their paths or URLs.
+        self.files = FileCheckpoints(env, distributed, saver)
         #: Recorder of traces of some batches.
         self.profiler = Profiler(env, writer)
 
@@ -153,7 +157,7 @@ class CoreContext:
         :meth:`checkpoint` and epoch of :meth:`epochs`.
 
         A loop without :meth:`step`, of any framework, calls it in each step instead: ``if ctx.should_stop(step)``. The
-        ranks then agree about once a second. All ranks must call it.
+        ranks then agree about once a second. All ranks must call it. With ``at_once=True``, they agree in this call.
         """
         return StopAnswer(self._has_reached or self._sees_stop(), self._ask_to_stop)
 
@@ -182,20 +186,28 @@ class CoreContext:
         self._reporter.report(step, metrics, self._progress.epoch if self._progress.in_epochs else None)
 
     def report_validation(
-        self, step: int, metrics: Mapping[str, Any], *, average: bool = True, weight: float = 1
+        self,
+        step: int,
+        metrics: Mapping[str, Any],
+        *,
+        average: bool = True,
+        weight: float = 1,
+        epoch: int | None = None,
     ) -> str:
         """Record validation metrics. Return ``stop`` when the trial has trained long enough, else ``continue``.
 
         It has when ``step`` has reached ``searcher.max_length``, when ``time_metric`` has reached ``max_time``, or when
         the searcher has ended the trial. At a length at which the searcher decides, the ranks wait here for its answer,
         at most ``decision_timeout``. With ``average``, :attr:`should_stop` is then True as well. Without it, they wait
-        when they next synchronize, see :attr:`should_stop`.
+        when they next synchronize, see :attr:`should_stop`, and it is True from then on.
 
         :param metrics: this rank's metrics
         :param average: record the mean over the ranks (called by all ranks). False: record rank 0's own values, which
             must cover the whole data set
         :param weight: weight of this rank's metrics in the mean, e.g. its number of samples
+        :param epoch: number of finished epochs, for a loop without :meth:`epochs` whose length is in epochs
         :raises MissingMetricError: the metrics lack one that the searcher needs
+        :raises SetupError: the searcher decides after some epochs, and their number is unknown
         """
         self._last_step = step
         if average:
@@ -210,20 +222,42 @@ class CoreContext:
         console.say_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
         position = self._position(step, batch)
-        if self.distributed.get_rank() == 0:
+        if epoch is not None:
+            position = replace(position, epoch=epoch)
+        is_chief = self.distributed.get_rank() == 0
+        if is_chief:
             self._writer.write("validation", {"step": step, "metrics": safe})
             self._reporter.loggers.log(step, safe, "validation/")
             self._goal.check(safe)
-            units = self._goal.units(position, safe, self._records_per_epoch)
+            if epoch is None and not self._progress.counts_epochs:
+                self._goal.check_epochs(is_asked=bool(self._rungs.units))
+            units = self._goal.units(position, safe, self._records_per_epoch if epoch is None else None)
             self._rungs.reach(units, safe.get(self._goal.metric or ""), step)
         reached = self._goal.reached(position, safe, batch)
         if reached:
             self._rungs.settle()
+        self._has_reached_alone = reached and is_chief and not average
         if average and self._rungs.units:
             self._take(self.distributed.largest(self._wish()))
         if average:
             self._has_reached = reached
         return "stop" if reached or self._decided else "continue"
+
+    def report_length(self, step: int, length: int, metric: float) -> None:
+        """Ask the searcher about a trained length. Called by rank 0, for a loop that follows lengths of its own.
+
+        :meth:`report_validation` does so itself. The ranks wait for the answer when they next synchronize, see
+        :attr:`should_stop`.
+
+        :param length: in units of ``searcher.max_length``
+        :param metric: value of ``searcher.metric`` at this length
+        """
+        name = self._goal.metric or "metric"
+        value = self._reporter.json_safe(self._reporter.numbers(step, {name: metric}))[name]
+        self._rungs.reach(length, value, step)
+        if self._goal.max_length is not None and length >= self._goal.max_length.count:
+            self._rungs.settle()
+            self._has_reached_alone = True
 
     def sync(self, step: int) -> None:
         """Agree with the other ranks on :attr:`should_stop`, and record reports. Called by all ranks.
@@ -265,7 +299,7 @@ class CoreContext:
     # -- checkpoints of files ------------------------------------------------------------------------------------------
 
     def checkpoint(
-        self, step: int, *, metadata: Mapping[str, Any] | None = None
+        self, step: int, *, metadata: Mapping[str, Any] | None = None, alone: bool = False
     ) -> contextlib.AbstractContextManager[Path]:
         """Return a context manager that yields a folder. The files that the block writes to it become a checkpoint.
 
@@ -275,11 +309,20 @@ class CoreContext:
         of it. When the block raises on a rank, there is no checkpoint, and the other ranks raise CheckpointError.
 
         :param metadata: JSON values that :meth:`latest_checkpoint` returns, the same on all ranks
+        :param alone: rank 0 calls it without the other ranks, and its files are the checkpoint
         :raises CheckpointError: the files or the metadata cannot be saved, or the previous save failed
+        :raises SetupError: another rank than rank 0 calls it with ``alone``
         """
+        return _folder_of(self.new_files(step, metadata=metadata, alone=alone))
+
+    def new_files(
+        self, step: int, *, metadata: Mapping[str, Any] | None = None, alone: bool = False
+    ) -> contextlib.AbstractContextManager[NewFiles]:
+        """Return a context manager as :meth:`checkpoint` does, which also yields the path or URL of the checkpoint."""
         self._last_step = step
-        self._meet()
-        return self._files.write(step, metadata or {}, self._facts_of(step))
+        if not alone:
+            self._meet()
+        return self.files.write(step, metadata or {}, self._facts_of(step), alone=alone)
 
     def latest_checkpoint(self, *, start_over: bool = False) -> SavedFiles | None:
         """Return the newest intact checkpoint of :meth:`checkpoint`: folder, step, metadata. None without one.
@@ -291,12 +334,27 @@ class CoreContext:
         :param start_over: return None when every checkpoint is damaged, instead of an error
         :raises CheckpointError: the newest checkpoint was written by :meth:`save_checkpoint`, or all are damaged
         """
-        found = self._files.latest(start_over=start_over)
-        if found is not None and not found.is_source:
-            self._last_step = found.step
+        found = self.files.latest(start_over=start_over)
+        if found is not None:
+            self._resume(found)
+        return found
+
+    def read_checkpoint(self, where: str, *, alone: bool = False) -> SavedFiles:
+        """Return the checkpoint of :meth:`checkpoint` at a path or URL. Called by all ranks.
+
+        :param where: ``where`` of a checkpoint that exists
+        :param alone: this rank calls it without the other ranks; its host must have the checkpoint
+        :raises CheckpointError: it is damaged, was removed, or was written by :meth:`save_checkpoint`
+        """
+        found = self.files.read_alone(where) if alone else self.files.read(where)
+        self._resume(found)
+        return found
+
+    def _resume(self, found: SavedFiles) -> None:
+        if not found.is_source:
+            self._last_step = max(self._last_step, found.step)
             # The program may have had nothing left to train.
             self._batches = max(self._batches, 1)
-        return found
 
     # -- end -----------------------------------------------------------------------------------------------------------
 
@@ -395,17 +453,27 @@ class CoreContext:
             "global_batch_size": self.hparams.get("global_batch_size"),
         }
 
-    def _ask_to_stop(self, step: int) -> bool:
-        """Agree with the other ranks about once a second. Return whether the trial must stop."""
+    def chief_should_stop(self, step: int) -> bool:
+        """Return whether the trial must stop, as far as rank 0 knows. Called by rank 0, which tells the other ranks."""
+        self._last_step = step
+        HERE.moves += 1
+        self._take(self._wish())
+        return bool(self.should_stop)
+
+    def _ask_to_stop(self, step: int, *, at_once: bool = False) -> bool:
+        """Agree with the other ranks, about once a second or at once. Return whether the trial must stop."""
         self._last_step = step
         HERE.moves += 1
         if self.profiler.running:
             self.profiler.step()
         if self._pace is None:
             self._pace = Pace(self._unit)
-            self._reporter.meets = True
             if not self._began:
                 self._writer.write("first_step", {})
+        if at_once:
+            self._meet()
+            return bool(self.should_stop)
+        self._reporter.meets = True
         if self._pace.is_due():
             self._meet()
             self._pace.begin(-self.distributed.largest(-self._pace.proposal()))
@@ -424,12 +492,15 @@ class CoreContext:
         """Return this rank's vote. Rank 0 waits for the searcher's answer if it asked."""
         if self._rungs.look(self._is_asked_to_stop):
             return DECIDED
-        return STOP if self._stop or self._is_asked_to_stop() else GO_ON
+        if self._stop or self._is_asked_to_stop():
+            return STOP
+        return REACHED if self._has_reached_alone else GO_ON
 
     def _take(self, wish: int) -> None:
         """Apply the vote that the ranks agreed on."""
-        self._stop = wish != GO_ON
+        self._stop = wish >= STOP
         self._decided = self._decided or wish == DECIDED
+        self._has_reached = self._has_reached or wish == REACHED
 
     def _is_asked_to_stop(self) -> bool:
         return self._stop_path is not None and self._stop_path.exists()
@@ -443,3 +514,9 @@ class CoreContext:
             warn = self.distributed.get_rank() == 0
             self._batch_sizes = batch_size.from_hparams(self.hparams, size, warn=warn)
         return self._batch_sizes
+
+
+@contextlib.contextmanager
+def _folder_of(begun: contextlib.AbstractContextManager[NewFiles]) -> Iterator[Path]:
+    with begun as files:
+        yield files.path

@@ -30,10 +30,12 @@ class Distributed:
     Messages use gloo on the CPU, never NCCL. All ranks must send them in the same order.
     """
 
-    def __init__(self, env: Environment, *, group: Any = None, store: Any = None) -> None:
+    def __init__(self, env: Environment, *, group: Any = None, store: Any = None, owns_group: bool = True) -> None:
         self._env = env
         self._group = group
         self._store = store
+        #: The library has created the default process group, and so it ends it.
+        self._owns_group = owns_group
         self._leader_calls = self._chief_calls = 0
         #: Counters and posts of a gang of one rank.
         self._counters: dict[str, int] = {}
@@ -273,7 +275,7 @@ class Distributed:
         import torch.distributed as dist
 
         self._group = self._store = None
-        if dist.is_initialized():
+        if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
 
     @contextlib.contextmanager
@@ -367,8 +369,11 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
 def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     """Return the gang after this process joined its process group. A single process joins none.
 
+    A script may have created the default process group before. Then it is used, and the script ends it.
+
     :param backend: ``nccl`` or ``gloo``; control messages use gloo in either case
     :param timeout_s: time limit of a collective operation, seconds
+    :raises SetupError: the script's process group has other ranks than the environment
     """
     if env.world_size == 1:
         return Distributed(env)
@@ -381,6 +386,8 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     # Before PyTorch 2.5, or when a program has disabled its entry points, nothing has called it yet.
     install()
     timeout = datetime.timedelta(seconds=timeout_s)
+    if dist.is_initialized():
+        return _join_existing(env, timeout)
     # The rendezvous is done here so that the key-value store can be used for more than the process group.
     store, rank, size = next(rendezvous("env://", timeout=timeout))
     store.set_timeout(timeout)
@@ -388,6 +395,21 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     dist.init_process_group(backend, store=process_group_store, rank=rank, world_size=size, timeout=timeout)
     group = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo", timeout=timeout)
     return Distributed(env, group=group, store=PrefixStore("dtrain", store))
+
+
+def _join_existing(env: Environment, timeout: datetime.timedelta) -> Distributed:
+    """Return the gang over the default process group that the script has created. Called by all ranks."""
+    import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
+
+    if (dist.get_rank(), dist.get_world_size()) != (env.rank, env.world_size):
+        raise SetupError(
+            f"The script's process group has rank {dist.get_rank()} of {dist.get_world_size()}, but RANK is {env.rank} "
+            f"and WORLD_SIZE {env.world_size}. Create it with init_method='env://', or leave it to dtrain.init()."
+        )
+    store = PrefixStore("dtrain", _get_default_store())
+    group = dist.new_group(backend="gloo", timeout=timeout)
+    return Distributed(env, group=group, store=store, owns_group=False)
 
 
 def load_bytes(content: bytes) -> Any:

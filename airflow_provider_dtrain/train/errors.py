@@ -5,6 +5,7 @@
     TrainError
     ├── SetupError               the environment or configuration of this process is not valid
     │   ├── TrialClassError      a trial class does not implement the interface as required
+    │   ├── NotOfferedError      a script of another platform makes a call that has no equal here
     │   └── EmptyLoaderError     a data loader yields no batch
     ├── LoaderWorkerError        a loader worker was killed, or ended by itself (also a RuntimeError)
     ├── InvalidHP                raised by user code: these hyperparameters cannot be trained
@@ -47,6 +48,10 @@ class SetupError(TrainError):
 
 class TrialClassError(SetupError):
     """Raised when a trial class, its callbacks or its reducers do not implement the interface as required."""
+
+
+class NotOfferedError(SetupError):
+    """Raised when a script of another platform makes a call that has no equal here. Names what to use instead."""
 
 
 class EmptyLoaderError(SetupError):

@@ -51,7 +51,7 @@ def main() -> None:
                     return
             with torch.no_grad():
                 errors = [torch.nn.functional.mse_loss(model(inputs), targets) for inputs, targets in held_out]
-            answer = ctx.report_validation(step, {"error": torch.stack(errors).mean().item()})
+            answer = ctx.report_validation(step, {"error": torch.stack(errors).mean().item()}, epoch=epoch + 1)
             save()
             if answer == "stop":
                 return

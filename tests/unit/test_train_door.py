@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import socket
-import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -27,8 +24,9 @@ from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
 from tests.support.event_lines import lines_of
+from tests.support.plain_programs import outputs, start
 from tests.support.rank_threads import ThreadRank, in_ranks
-from tests.support.ranks import ROOT, free_port
+from tests.support.ranks import free_port
 
 
 @pytest.fixture(autouse=True)
@@ -36,39 +34,6 @@ def _clean(monkeypatch):
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(failure, "_state", {"installed": False, "failed": False})
     monkeypatch.setattr("airflow_provider_dtrain.train.process.fast_exit._registered", [True])
-
-
-def start(folder: Path, body: str, size: int, **context: object) -> list[subprocess.Popen[str]]:
-    """Start ranks in interpreters without site-packages, so without PyTorch, numpy and fsspec."""
-    folder.mkdir(exist_ok=True)
-    (folder / "program.py").write_text(textwrap.dedent(body))
-    document = {"trial_id": 1, "attempt": 1, "hparams": {"lr": 0.1}, "seed": 3, "config": {}, **context}
-    (folder / "context.json").write_text(json.dumps(document))
-    port, ranks = str(free_port()), []
-    for rank in range(size):
-        environment = {
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(ROOT),
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": port,
-            "RANK": str(rank),
-            "LOCAL_RANK": str(rank),
-            "WORLD_SIZE": str(size),
-            "DTRAIN_RUN": "t1.1.7",
-            "DTRAIN_RUN_DIR": str(folder),
-            "DTRAIN_CONTEXT": str(folder / "context.json"),
-            "DTRAIN_EVENTS": str(folder / f"events{rank}"),
-        }
-        command = [sys.executable, "-S", "program.py"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        ranks.append(subprocess.Popen(command, cwd=folder, env=environment, **pipes))
-    return ranks
-
-
-def outputs(ranks: list[subprocess.Popen[str]]) -> list[str]:
-    found = [rank.communicate(timeout=100)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * len(ranks), found
-    return found
 
 
 TRAIN = """
@@ -355,9 +320,9 @@ def test_the_files_of_ranks_on_other_hosts_travel_to_the_checkpoint_and_back(tmp
 
     def body(ranks):
         files, saver = checkpoints(ranks, tmp_path / "saved")
-        with files.write(4, {"a": 1}, {}) as folder:
-            (folder / f"part-{ranks.rank}").write_text(f"rank {ranks.rank} " * (3 + ranks.rank))
-            (folder / f"empty-{ranks.rank}").write_text("")
+        with files.write(4, {"a": 1}, {}) as begun:
+            (begun.path / f"part-{ranks.rank}").write_text(f"rank {ranks.rank} " * (3 + ranks.rank))
+            (begun.path / f"empty-{ranks.rank}").write_text("")
         saver.settle()
         found = files.latest()
         names = sorted(path.name for path in found.path.iterdir())
@@ -384,8 +349,8 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_ends_the_checkpoint_of_all
 
     def body(ranks):
         files, _ = checkpoints(ranks, tmp_path / "saved")
-        with files.write(4, {}, {}) as folder:
-            (folder / f"part-{ranks.rank}").write_text("abcdef")
+        with files.write(4, {}, {}) as begun:
+            (begun.path / f"part-{ranks.rank}").write_text("abcdef")
 
     results = in_ranks(3, body)
     assert all("part-1 became shorter after the block of ctx.checkpoint" in str(result) for result in results), results
@@ -395,8 +360,8 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_ends_the_checkpoint_of_all
 def test_two_ranks_that_write_one_name_differently_are_named(tmp_path):
     def body(ranks):
         files, _ = checkpoints(ranks, tmp_path / "saved")
-        with files.write(4, {}, {}) as folder:
-            (folder / "model").write_text(str(ranks.rank))
+        with files.write(4, {}, {}) as begun:
+            (begun.path / "model").write_text(str(ranks.rank))
 
     results = in_ranks(2, body)
     assert all("rank 1 and a lower rank wrote model" in str(result) for result in results)
@@ -406,8 +371,8 @@ def test_two_ranks_that_write_one_name_differently_are_named(tmp_path):
 def test_a_block_that_fails_on_one_rank_ends_the_checkpoint_of_all(tmp_path):
     def body(ranks):
         files, _ = checkpoints(ranks, tmp_path / "saved")
-        with files.write(4, {}, {}) as folder:
-            (folder / f"model{ranks.rank}").write_text("x")
+        with files.write(4, {}, {}) as begun:
+            (begun.path / f"model{ranks.rank}").write_text("x")
             if ranks.rank == 1:
                 raise ValueError("no memory")
 
@@ -432,11 +397,11 @@ def test_the_ranks_agree_about_once_a_second_and_at_first_in_each_step(seconds, 
 
 
 def test_the_answer_is_a_truth_value_that_can_be_called():
-    answer = StopAnswer(False, lambda step: step == 3)
+    answer = StopAnswer(False, lambda step, *, at_once: step == 3 or at_once)
     assert not answer
     assert answer == False  # noqa: E712 - the comparison is the subject
     assert str(answer) == "False"
-    assert (answer(3), answer(4)) == (True, False)
+    assert (answer(3), answer(4), answer(4, at_once=True)) == (True, False, True)
 
 
 def test_torch_is_asked_for_by_name_where_it_is_missing(tmp_path):

@@ -9,18 +9,19 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import description, disk
+from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
 from airflow_provider_dtrain.train.checkpoint.rank_transfer import RankTransfer
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.distributed import PIECE_BYTES, Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 
 #: Bytes of a file that are read at a time.
@@ -51,6 +52,16 @@ class SavedFiles:
         return str(self.path)
 
 
+@dataclass(frozen=True)
+class NewFiles:
+    """A checkpoint that is being written."""
+
+    #: This rank's folder.
+    path: Path
+    #: Path or URL that the checkpoint will have; empty if checkpoints are switched off.
+    where: str
+
+
 class FileCheckpoints:
     """Writes and reads checkpoints of files for all ranks. Rank 0 writes to the storage.
 
@@ -65,20 +76,52 @@ class FileCheckpoints:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def write(self, step: int, metadata: Mapping[str, Any], facts: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield this rank's folder. Its files are part of the checkpoint once the block has ended on all ranks.
+    def write(
+        self, step: int, metadata: Mapping[str, Any], facts: Mapping[str, Any], *, alone: bool = False
+    ) -> contextlib.AbstractContextManager[NewFiles]:
+        """Return a context manager that yields this rank's folder.
+
+        Its files are part of the checkpoint once the block has ended on all ranks.
 
         :param metadata: JSON values of the program
         :param facts: JSON values of the library
+        :param alone: rank 0 calls it, without the other ranks
+        :raises SetupError: another rank than rank 0 calls it with ``alone``
         """
+        if alone and self._distributed.rank != 0:
+            raise SetupError(
+                f"ctx.checkpoint(alone=True) is for rank 0, and rank {self._distributed.rank} called it. Call it on "
+                "rank 0 alone, or without alone=True on all ranks."
+            )
         _check_metadata(metadata)
+        known = {**facts, "kind": description.FILES, "user": dict(metadata)}
+        return self._write_alone(step, known) if alone else self._write(step, known)
+
+    @contextlib.contextmanager
+    def _write_alone(self, step: int, facts: Mapping[str, Any]) -> Iterator[NewFiles]:
         with HERE.at(CHECKPOINT), tempfile.TemporaryDirectory(prefix="dtrain-part-", dir=self._run_dir()) as own:
-            stage = self._begin(step)
+            stage = self._stage(step)
+            folder = stage / _TREE if stage is not None else Path(own)
+            where = self._saver.reserve(step) if stage is not None else ""
+            try:
+                yield NewFiles(folder, str(where))
+                _, problem = _listing(folder)
+                if problem is not None:
+                    raise CheckpointError(f"The checkpoint of step {step} was not written: {problem}")
+            except BaseException:
+                self._drop(stage)
+                raise
+            if stage is not None:
+                self._saver.publish(step, where, folder, facts)
+
+    @contextlib.contextmanager
+    def _write(self, step: int, facts: Mapping[str, Any]) -> Iterator[NewFiles]:
+        with HERE.at(CHECKPOINT), tempfile.TemporaryDirectory(prefix="dtrain-part-", dir=self._run_dir()) as own:
+            stage, where = self._begin(step)
             is_shared = stage is not None and (stage / _TREE).is_dir()
             folder = self._own_folder(stage) if stage is not None and is_shared else Path(own)
             try:
-                yield folder
+                yield NewFiles(folder, where)
             except Exception as error:
                 self._agree(f"{type(error).__name__}: {error}", stage)
                 raise
@@ -92,23 +135,37 @@ class FileCheckpoints:
                 self._drop(stage)
                 raise CheckpointError(f"The checkpoint of step {step} was not written: {problem}")
             if self._distributed.rank == 0 and stage is not None:
-                known = {**facts, "kind": description.FILES, "user": dict(metadata)}
-                self._saver.publish(step, stage / _TREE, known)
+                self._saver.publish(step, where, stage / _TREE, facts)
 
-    def _begin(self, step: int) -> Path | None:
-        """Return rank 0's folder, which this rank may not see. None if checkpoints are switched off."""
-        where, problem = None, None
+    def _begin(self, step: int) -> tuple[Path | None, str]:
+        """Return rank 0's folder, which this rank may not see, and the checkpoint's path or URL.
+
+        None if checkpoints are switched off.
+        """
+        stage, where, problem = None, "", None
         if self._distributed.rank == 0:
             try:
-                where = self._saver.stage(step)
-                if where is not None:
-                    (where / _TREE).mkdir(mode=0o700)
-            except (OSError, CheckpointError) as error:
-                problem = f"The checkpoint of step {step} cannot be written: {error}"
-        answer = self._distributed.broadcast([str(where) if where else None, problem])
-        if answer[1] is not None:
-            raise CheckpointError(answer[1])
-        return Path(answer[0]) if answer[0] else None
+                stage = self._stage(step)
+                where = str(self._saver.reserve(step)) if stage is not None else ""
+            except CheckpointError as error:
+                problem = str(error)
+        answer = self._distributed.broadcast([str(stage) if stage else None, where, problem])
+        if answer[2] is not None:
+            raise CheckpointError(answer[2])
+        return Path(answer[0]) if answer[0] else None, answer[1]
+
+    def _stage(self, step: int) -> Path | None:
+        """Return a new folder on rank 0, None if checkpoints are switched off.
+
+        :raises CheckpointError: the disk rejects it
+        """
+        try:
+            stage = self._saver.stage(step)
+            if stage is not None:
+                (stage / _TREE).mkdir(mode=0o700)
+        except (OSError, CheckpointError) as error:
+            raise CheckpointError(f"The checkpoint of step {step} cannot be written: {error}") from error
+        return stage
 
     def _own_folder(self, stage: Path) -> Path:
         if self._distributed.rank == 0:
@@ -178,11 +235,55 @@ class FileCheckpoints:
         :param start_over: return None when every checkpoint is damaged
         :raises CheckpointError: the newest checkpoint was written by ``save_checkpoint``
         """
+        return self._everywhere(lambda scratch: self._saver.find_files(scratch, start_over=start_over))
+
+    def read(self, where: str) -> SavedFiles:
+        """Return the checkpoint of files at a path or URL. Called by all ranks.
+
+        The latest checkpoint of the trial may be replaced by the one before it, if it is damaged.
+
+        :param where: path or URL, as rank 0 sees it
+        :raises CheckpointError: it is damaged, was removed, or was written by ``save_checkpoint``
+        """
+        found = self._everywhere(lambda scratch: self._find(where, scratch))
+        assert found is not None
+        return found
+
+    def read_alone(self, where: str) -> SavedFiles:
+        """Return the checkpoint of files at a path or URL, without the other ranks.
+
+        :param where: path or URL, as this rank sees it
+        :raises CheckpointError: it is damaged or was removed, or this rank's host does not have it
+        """
+        with HERE.at(CHECKPOINT):
+            found, is_source = self._find(where, self._scratch_folder(), alone=True)
+            assert found is not None
+            return _saved(found.path, found.where, found.metadata, is_source=is_source)
+
+    def _find(self, where: str, scratch: Path, *, alone: bool = False) -> tuple[Checkpoint | None, bool]:
+        """Return a checkpoint, and whether it is ``searcher.source_checkpoint``."""
+        is_latest = where == str(self._env.latest_checkpoint)
+        try:
+            return self._saver.read_files(where, scratch), not is_latest and where == str(self._env.source_checkpoint)
+        except DamagedCheckpointError as error:
+            if is_latest and not alone:
+                return self._saver.find_files(scratch)
+            raise CheckpointError(
+                f"The checkpoint {where} cannot be read on the host of rank {self._distributed.rank}: {error}. It is "
+                "damaged, checkpoint_storage has removed it, or it is on the host of rank 0: let all ranks read it "
+                "together."
+            ) from error
+
+    def _everywhere(self, find: Callable[[Path], tuple[Checkpoint | None, bool]]) -> SavedFiles | None:
+        """Return what rank 0 finds, on all ranks.
+
+        :param find: takes a folder for copies; returns a checkpoint, and whether it is the source checkpoint
+        """
         with HERE.at(CHECKPOINT):
             found, is_source, problem = None, False, None
             if self._distributed.rank == 0:
                 try:
-                    found, is_source = self._saver.find_files(self._scratch_folder(), start_over=start_over)
+                    found, is_source = find(self._scratch_folder())
                 except CheckpointError as error:
                     problem = str(error)
             shown = [str(found.path), found.where, found.sha256, dict(found.metadata)] if found is not None else None
@@ -192,14 +293,7 @@ class FileCheckpoints:
             if answer[0] is None:
                 return None
             path, where, sha256, metadata = answer[0]
-            return SavedFiles(
-                path=self._reachable(Path(path), sha256, metadata),
-                step=int(metadata["step"]),
-                metadata=metadata.get("user") or {},
-                world_size=int(metadata.get("world_size") or 1),
-                where=where,
-                is_source=bool(answer[1]),
-            )
+            return _saved(self._reachable(Path(path), sha256, metadata), where, metadata, is_source=bool(answer[1]))
 
     def _reachable(self, path: Path, sha256: str, metadata: Mapping[str, Any]) -> Path:
         """Return a folder with the files that this rank can read: rank 0's, or a copy that its host's ranks share."""
@@ -241,6 +335,17 @@ class FileCheckpoints:
             self._scratch = Path(tempfile.mkdtemp(prefix="dtrain-files-", dir=self._run_dir()))
             weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
         return self._scratch
+
+
+def _saved(path: Path, where: str, metadata: Mapping[str, Any], *, is_source: bool) -> SavedFiles:
+    return SavedFiles(
+        path=path,
+        step=int(metadata["step"]),
+        metadata=metadata.get("user") or {},
+        world_size=int(metadata.get("world_size") or 1),
+        where=where,
+        is_source=is_source,
+    )
 
 
 class _Receiver:

@@ -135,14 +135,24 @@ class Restorer:
         is_source = found is None and source is not None
         if found is None and source is not None:
             found = self._read_source(source, scratch)
-        if found is not None and not found.is_of_files:
-            raise CheckpointError(
-                f"The checkpoint {found.where} was written by ctx.save_checkpoint. Load it with "
-                "ctx.restore_checkpoint(), or start without it."
-            )
+        if found is not None:
+            _refuse_prepared(found)
         if found is not None and not is_source:
             self._home.latest = found
         return found, is_source
+
+    def read_files(self, where: str, scratch: Path) -> Checkpoint:
+        """Return the checkpoint of files at a path or URL, after a check of its files.
+
+        :param scratch: folder for copies
+        :raises DamagedCheckpointError: it is damaged, or this host has none there
+        :raises CheckpointError: it was not written by ``ctx.checkpoint``
+        """
+        found = storage.reader(where, self._home.config)(scratch)
+        _refuse_prepared(found)
+        if self._home.latest is None and where == str(self._env.latest_checkpoint):
+            self._home.latest = found
+        return found
 
     def _read_source(self, source: Path | str, scratch: Path) -> Checkpoint:
         try:
@@ -226,3 +236,12 @@ class Restorer:
                 size,
             )
         seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
+
+
+def _refuse_prepared(found: Checkpoint) -> None:
+    """Raise when a checkpoint was not written by ``ctx.checkpoint``."""
+    if not found.is_of_files:
+        raise CheckpointError(
+            f"The checkpoint {found.where} was written by ctx.save_checkpoint. Load it with "
+            "ctx.restore_checkpoint(), or start without it."
+        )

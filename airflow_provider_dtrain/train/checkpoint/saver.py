@@ -244,11 +244,19 @@ class Saver:
         self.home.sweep()
         return self.home.storage.stage(step)
 
-    def publish(self, step: int, folder: Path, facts: Mapping[str, Any]) -> None:
-        """Make a subfolder of :meth:`stage` a checkpoint, in the background. Called by rank 0."""
+    def reserve(self, step: int) -> str:
+        """Return the path or URL of the checkpoint that :meth:`publish` makes next. Called by rank 0."""
         assert self.home.storage is not None
-        where = self.home.storage.reserve(step)
-        write = partial(self.home.storage.write_tree, where, step, folder, {**self._facts(), **facts})
+        return str(self.home.storage.reserve(step))
+
+    def publish(self, step: int, where: str, folder: Path, facts: Mapping[str, Any]) -> None:
+        """Make a subfolder of :meth:`stage` a checkpoint, in the background. Called by rank 0.
+
+        :param where: return value of :meth:`reserve`
+        """
+        assert self.home.storage is not None
+        place = where if storage.is_url(where) else Path(where)
+        write = partial(self.home.storage.write_tree, place, step, folder, {**self._facts(), **facts})
         self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write))
 
     def finish(self) -> None:
@@ -334,6 +342,16 @@ class Saver:
         """
         self.finish()
         return self.restorer.find_files(scratch, start_over=start_over)
+
+    def read_files(self, where: str, scratch: Path) -> Checkpoint:
+        """Return the checkpoint of files at a path or URL, after a check of its files.
+
+        :param scratch: folder for copies
+        :raises DamagedCheckpointError: it is damaged, or this host has none there
+        :raises CheckpointError: it was not written by ``ctx.checkpoint``
+        """
+        self.finish()
+        return self.restorer.read_files(where, scratch)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,8 @@ class Progress:
     restored: list[Pass] = field(default_factory=list)
     #: True inside ``ctx.epochs``.
     in_epochs: bool = False
+    #: An epoch has begun, so :attr:`epoch` counts them.
+    has_epochs: bool = False
     #: True in the last epoch of ``ctx.epochs``.
     last_epoch: bool = False
     #: ``ctx.loader`` was used. Without it, the position of training within an epoch is unknown.
@@ -47,13 +49,18 @@ class Progress:
     #: Without ``ctx.loader``: the current epoch counts as done, because it has validated or its loop body has ended.
     is_whole: bool = False
 
+    @property
+    def counts_epochs(self) -> bool:
+        """True when the script uses ``ctx.epochs`` or ``ctx.loader``, so that the number of epochs is known."""
+        return self.has_epochs or self.has_loader
+
     def begin_epoch(self, epoch: int) -> None:
         """Start an epoch. Positions restored for it stay valid."""
         if epoch != self.epoch:
             self.restored = []
         self.epoch = epoch
         self.passes = []
-        self.in_epochs = True
+        self.in_epochs = self.has_epochs = True
         self.is_whole = False
 
     def begin_pass(self) -> Pass:

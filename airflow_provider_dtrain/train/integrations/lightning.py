@@ -60,7 +60,8 @@ class DtrainCallback(Callback):  # type: ignore[misc]
         if trainer.sanity_checking or trainer.state.fn != "fit":
             return
         step = trainer.global_step
-        answer = self._ctx.report_validation(step, numbers_of(trainer.callback_metrics))
+        epoch = trainer.current_epoch + int(trainer.is_last_batch)
+        answer = self._ctx.report_validation(step, numbers_of(trainer.callback_metrics), epoch=epoch)
         if answer == "stop":
             trainer.should_stop = True
         if self._saves or answer == "stop":

@@ -65,7 +65,9 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> Any:
         """Report the metrics of an evaluation. End the training if the searcher says so."""
-        answer = self._ctx.report_validation(state.global_step, numbers_of(metrics or {}))
+        # A sum of fractions may be slightly below the whole number.
+        epoch = int(state.epoch + 1e-6) if state.epoch is not None else None
+        answer = self._ctx.report_validation(state.global_step, numbers_of(metrics or {}), epoch=epoch)
         if answer == "stop":
             control.should_training_stop = True
             control.should_save = self._saved != state.global_step

@@ -12,26 +12,27 @@ AGREE_EVERY_S = 1.0
 class StopAnswer(int):
     """True or False in any condition. Calling it with a step lets the ranks agree on it."""
 
-    _ask: Callable[[int], bool]
+    _ask: Callable[..., bool]
 
-    def __new__(cls, is_stop: bool, ask: Callable[[int], bool]) -> StopAnswer:
+    def __new__(cls, is_stop: bool, ask: Callable[..., bool]) -> StopAnswer:
         """Return the answer.
 
-        :param ask: takes the step
+        :param ask: takes the step, and ``at_once``
         """
         answer = super().__new__(cls, is_stop)
         answer._ask = ask
         return answer
 
-    def __call__(self, step: int) -> bool:
+    def __call__(self, step: int, *, at_once: bool = False) -> bool:
         """Agree with the other ranks, and return whether to stop. Called by all ranks, in each step.
 
         The ranks exchange a message once a second and at least every ``scheduling_unit`` calls, so that a call costs
         little. They all get the same answer at the same step.
 
         :param step: number of batches, or of whatever else the program counts
+        :param at_once: exchange a message in this call, e.g. after a validation
         """
-        return self._ask(step)
+        return self._ask(step, at_once=at_once)
 
     def __repr__(self) -> str:
         return str(bool(self))

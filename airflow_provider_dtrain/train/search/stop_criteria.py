@@ -23,7 +23,7 @@ class Goal:
         self.metric: str | None = searcher.get("metric")
         self.smaller_is_better: bool = searcher.get("smaller_is_better", True)
         self._decides = searcher.get("name", "single") != "single"
-        self._warned = False
+        self._warned = self._warned_of_epochs = False
         #: Whether :meth:`reached` checks the length. False: the trainer checks it.
         self.counts = True
         #: Longest training of the trial; None when ``time_metric`` limits it, or the configuration does not.
@@ -50,6 +50,24 @@ class Goal:
         if not self._warned:
             self._warned = True
             log.warning("%s Without it, no checkpoint can be the best one.", words)
+
+    def check_epochs(self, *, is_asked: bool) -> None:
+        """Check that the length is not in epochs, of which a loop of the script's own has given no number.
+
+        :param is_asked: the searcher decides at some lengths. Otherwise only a warning is logged, once
+        :raises SetupError: the searcher would never be asked
+        """
+        if not self.counts or self.max_length is None or self.max_length.unit != "epochs":
+            return
+        words = (
+            f"{self.max_length.name} counts epochs, and the number of finished epochs is unknown. Pass it: "
+            "ctx.report_validation(step, metrics, epoch=3), use ctx.epochs, or give the length in batches."
+        )
+        if is_asked:
+            raise SetupError(words)
+        if not self._warned_of_epochs:
+            self._warned_of_epochs = True
+            log.warning("%s Until then, the script itself ends the training.", words)
 
     def time_is_up(self, metrics: Mapping[str, Any]) -> bool:
         """Return whether ``time_metric`` has reached ``max_time``.
