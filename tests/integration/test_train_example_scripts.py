@@ -70,12 +70,12 @@ EXAMPLES = pytest.mark.parametrize(
 )
 
 
-def searched(tmp_path, folder, metric, answers, *, waits_at=-1, **config):
-    """Run the script of an example, whose searcher asks after 16, 32 and 64 batches."""
+def searched(tmp_path, folder, metric, answers, *, waits_at=-1, rungs=(16, 32, LAST), **config):
+    """Run the script of an example, whose searcher asks after 16, 32 and 64 batches, or at other rungs."""
     text = ASKED.replace("EXAMPLE", str(ROOT / "dags" / folder / "train.py")).replace("WAITS_AT", str(waits_at))
     settings = {"name": "async_halving", "metric": metric, "max_length": {"batches": LAST}}
     context = {
-        "rungs": [16, 32, LAST],
+        "rungs": list(rungs),
         "config": {"searcher": settings, "scheduling_unit": 1, "decision_timeout": 60, **config},
         "hparams": {"lr": 0.05, "epochs": 8, "global_batch_size": 32},
     }
@@ -101,6 +101,15 @@ def test_the_searcher_ends_an_example_at_a_rung_on_all_ranks_with_a_checkpoint(t
     assert steps(ranks[0], "checkpoint")[-1] == 32
     assert steps(ranks[0], "validation") == [16, 32]
     assert ranks[0].events[-1]["kind"] == "result"
+
+
+@EXAMPLES
+def test_the_searcher_counts_the_epochs_of_an_example(tmp_path, library, folder, metric):
+    pytest.importorskip(library)
+    length = {"name": "async_halving", "metric": metric, "max_length": {"epochs": 4}}
+    ranks = searched(tmp_path, folder, metric, {0: "continue", 1: "stop"}, rungs=[1, 2, 4], searcher=length)
+    assert [(event["rung"], event["units"], event["step"]) for event in questions(ranks[0])] == [(0, 1, 16), (1, 2, 32)]
+    assert steps(ranks[0], "checkpoint")[-1] == 32
 
 
 @EXAMPLES

@@ -288,3 +288,23 @@ def test_averages_and_registered_objects_are_not_put_into_ddp_and_resume_by_name
     script_path.write_text(text.replace("two=two", "three=two"))
     for rank in run_ranks(script_path, tmp_path / "run", 2):
         assert "differ in three, two" in rank.output
+
+
+OWN_GROUP = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    with dtrain.init() as ctx:
+        ctx.prepare(torch.nn.Linear(2, 1))
+        print("group", ctx.distributed.allgather(ctx.rank), ctx.distributed.first_value("key", "v"), flush=True)
+        ctx.report_validation(1, {"rank": ctx.rank})
+    print("still there", dist.is_initialized(), flush=True)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.each_change
+def test_a_process_group_that_the_script_has_created_is_used_and_left_to_it(tmp_path):
+    ranks = run_ranks(script(tmp_path, OWN_GROUP), tmp_path / "run", 2)
+    assert [rank.exit_code for rank in ranks] == [0, 0], ranks[0].output + ranks[1].output
+    assert all("group [0, 1] v" in rank.output and "still there True" in rank.output for rank in ranks)
+    assert [event["metrics"] for event in ranks[0].events if event["kind"] == "validation"] == [{"rank": 0.5}]

@@ -17,12 +17,14 @@ from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.data.loader import Progress
 from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import message_server
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
+from tests.support.decisions import tell
 from tests.support.event_lines import lines_of
 from tests.support.plain_programs import outputs, start
 from tests.support.rank_threads import ThreadRank, in_ranks
@@ -249,6 +251,65 @@ def link(folder):
 
 def reserved(folder):
     (folder / "metadata.json").write_text("{}")
+
+
+LENGTHS = """
+    import airflow_provider_dtrain.train as dtrain
+    with dtrain.init() as ctx:
+        for epoch in (1, 2, 3):
+            options = {"average": False} if ALONE else {}
+            if ctx.is_chief or not ALONE:
+                ctx.report_validation(10 * epoch, {"error": 1.0}, epoch=epoch, **options)
+            if ctx.should_stop(10 * epoch, at_once=True):
+                break
+        print("left at", epoch)
+"""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_all_ranks_stop_at_the_length_in_epochs_that_a_loop_of_its_own_reports(tmp_path, alone):
+    run = tmp_path / "run"
+    searcher = {"name": "async_halving", "metric": "error", "max_length": {"epochs": 2}}
+    tell(run, {"0": "continue"})
+    body = LENGTHS.replace("ALONE", str(alone))
+    lines = outputs(start(run, body, 2, config={"searcher": searcher}, rungs=[1, 2]))
+    assert ["left at 2" in line for line in lines] == [True, True], lines
+    events = lines_of(run / "events0")
+    assert [(line["rung"], line["units"]) for line in events if line["kind"] == "rung"] == [(0, 1), (1, 2)]
+    assert "stopped" not in {line["kind"] for line in events}, "the trial has trained to its end"
+
+
+def test_a_loop_of_its_own_that_does_not_count_epochs_is_refused_at_its_first_validation(tmp_path):
+    body = LENGTHS.replace("ALONE", "False").replace("epoch=epoch, ", "")
+    searcher = {"name": "async_halving", "metric": "error", "max_length": {"epochs": 2}}
+    (rank,) = start(tmp_path / "run", body, 1, config={"searcher": searcher}, rungs=[1, 2])
+    output = rank.communicate(timeout=100)[0]
+    assert rank.returncode == 1
+    assert "SetupError: searcher.max_length counts epochs" in output
+
+
+def test_a_checkpoint_of_rank_0_alone_needs_no_other_rank(tmp_path):
+    def body(ranks):
+        files, saver = checkpoints(ranks, tmp_path / "saved")
+        before = ranks.exchanges
+        if ranks.rank:
+            with pytest.raises(SetupError, match="is for rank 0, and rank 1 called it"):
+                files.write(4, {}, {}, alone=True)
+        else:
+            with files.write(4, {"a": 1}, {}, alone=True) as begun:
+                (begun.path / "model").write_text("x")
+            with pytest.raises(ValueError, match="no memory"), files.write(5, {}, {}, alone=True):
+                raise ValueError("no memory")
+            with pytest.raises(CheckpointError, match="is not a plain file"), files.write(6, {}, {}, alone=True) as bad:
+                (bad.path / "link").symlink_to("/etc/passwd")
+            assert files.read_alone(begun.where).metadata == {"a": 1}
+        assert ranks.exchanges == before
+        saver.settle()
+        return files.latest()
+
+    results = in_ranks(2, body)
+    assert [(result.step, result.where) for result in results] == [(4, str(tmp_path / "saved" / "step-00000004"))] * 2
+    assert [path.name for path in (tmp_path / "saved").glob("*step*")] == ["step-00000004"]
 
 
 @pytest.mark.parametrize(

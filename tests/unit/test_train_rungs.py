@@ -87,6 +87,21 @@ def test_an_epoch_is_what_records_per_epoch_says() -> None:
     assert goal.units(Position(records=240, epoch=3), {}, 100) == 2
 
 
+def test_a_loop_that_does_not_count_epochs_is_refused_where_the_searcher_counts_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    goal = Goal({"max_length": {"epochs": 9}})
+    with pytest.raises(SetupError, match=r"searcher.max_length counts epochs.*report_validation\(.*epoch=3\)"):
+        goal.check_epochs(is_asked=True)
+    for _ in range(2):
+        goal.check_epochs(is_asked=False)
+    assert caplog.text.count("the number of finished epochs is unknown") == 1
+    for other in (Goal({"max_length": {"batches": 9}}), Goal({"max_time": 9, "time_metric": "tokens"}), Goal({})):
+        other.check_epochs(is_asked=True)
+    goal.counts = False
+    goal.check_epochs(is_asked=True)
+
+
 @pytest.mark.parametrize("value", ["abc", [1, "2"], [True], {"1": 2}])
 def test_rungs_that_are_no_numbers_are_refused_by_name(tmp_path: Path, value: Any) -> None:
     (tmp_path / "context.json").write_text(json.dumps({"rungs": value}))
