@@ -53,6 +53,8 @@ class Environment:
     attempt: int | None = None
     #: Lengths at which the searcher decides, in units of ``searcher.max_length``.
     rungs: tuple[int, ...] = ()
+    #: Number of them, from the lowest, at which it has decided in earlier attempts.
+    rungs_decided: int = 0
     #: Start from step 0 when every checkpoint is damaged (``DTRAIN_START_OVER``).
     start_over: bool = False
     #: Shard of a batch inference -> failures that earlier attempts had because of it.
@@ -98,6 +100,7 @@ class Environment:
             experiment_id=context.get("experiment_id"),
             attempt=context.get("attempt"),
             rungs=_rungs(context.get("rungs")),
+            rungs_decided=_count(context.get("rungs_decided") or 0, "rungs_decided"),
             start_over=env.get("DTRAIN_START_OVER", "") not in {"", "0"},
             shard_failures=_shard_failures(context.get("shard_failures")),
         )
@@ -129,6 +132,12 @@ def _seed(context: Mapping[str, Any], env: Mapping[str, str]) -> int | None:
     if context.get("seed") is not None:
         return int(context["seed"])
     return _integer(env, "DTRAIN_TRIAL_SEED", 0) if env.get("DTRAIN_TRIAL_SEED") else None
+
+
+def _count(value: Any, name: str) -> int:
+    if type(value) is not int or value < 0:
+        raise SetupError(f"{name} of DTRAIN_CONTEXT must be a whole number, 0 or more, got {value!r}.")
+    return value
 
 
 def _rungs(value: Any) -> tuple[int, ...]:

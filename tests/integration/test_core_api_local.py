@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.core_api_scripts import DISTRIBUTED, SEARCHED
 from tests.support.engines import Engine
+from tests.support.searches import Search, search_config
 
 pytestmark = pytest.mark.nightly
 
@@ -67,3 +68,23 @@ async def test_a_loop_over_operations_trains_for_the_epochs_of_its_configuration
     assert re.findall(r"did (\d+)", caplog.text) == ["6"]
     assert outcome.result is not None
     assert (outcome.result["steps"], outcome.result["metrics"]) == (30, {"x": 12.0})
+
+
+@pytest.mark.usefixtures("quick_looks", "searchers_run")
+async def test_a_loop_over_operations_takes_part_in_a_search_and_resumes_behind_its_last_decision(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    document = search_config()
+    search = Search(engine, {**document, "entrypoint": "python core_operations.py"})
+    outcome, ticket = await search.run(0, 0.5)
+    assert (outcome.state, outcome.failure) == ("completed", None)
+    assert search.told(ticket) == [(0, "continue"), (1, "continue"), (2, "complete")]
+    assert search.hook.store.trials.get(ticket.trial_id).restarts == 1
+    said = re.findall(r"(?:starts at|operation of) (\d+)", caplog.text)
+    assert said == ["0", "2", "4", "2", "4", "8"], "the second attempt starts at 2 and has no operation of length 2"
+    caplog.clear()
+    worse, ticket = await search.run(1, 0.1)
+    assert (worse.state, worse.failure) == ("stopped", None)
+    assert search.told(ticket) == [(0, "stop")]
+    assert re.findall(r"operation of (\d+)", caplog.text) == ["2"]

@@ -97,6 +97,17 @@ def test_a_loop_over_operations_has_one_for_each_rung_until_the_searcher_ends_th
     assert [line["metrics"] for line in events(run, "validation")] == [{"x": 8.0}, {"x": 16.0}]
 
 
+def test_a_resumed_attempt_has_no_operation_for_a_rung_at_which_the_searcher_has_decided(tmp_path):
+    searcher = {"name": "async_halving", "metric": "x", "max_length": {"epochs": 16}}
+    (tmp_path / "run").mkdir()
+    tell(tmp_path / "run", {"0": "continue", "1": "stop"})
+    context = {"config": {"searcher": searcher}, "rungs": [4, 8, 16], "rungs_decided": 1}
+    (output,) = outputs(
+        start(tmp_path / "run", SEARCHED.replace("BATCHES_PER_UNIT", "1"), 1, hparams={"increment_by": 2}, **context)
+    )
+    assert re.findall(r"did (\d+)", output) == ["8"]
+
+
 def test_without_rungs_there_is_one_operation_of_the_whole_length(tmp_path):
     searcher = {"name": "random", "metric": "x", "max_length": {"records": 6}}
     script = SEARCHED.replace("BATCHES_PER_UNIT", "1")

@@ -69,6 +69,8 @@ class Job:
     shard_failures: Mapping[int, int] = field(default_factory=dict)
     #: Units of training at which the searcher decides on the trial.
     rungs: tuple[int, ...] = ()
+    #: Number of them, from the lowest, at which the searcher has decided on it.
+    rungs_decided: int = 0
     #: Seconds until Airflow's execution_timeout; None = no limit.
     timeout_s: float | None = None
 
@@ -192,6 +194,7 @@ class Job:
             "source_checkpoint": self._source_path(),
             "checkpoint_url": self._checkpoint_url(view),
             "rungs": list(self.rungs),
+            "rungs_decided": self.rungs_decided,
         }
         if self.config.inference is not None:
             context["shard_failures"] = {str(shard): times for shard, times in self.shard_failures.items()}
@@ -286,6 +289,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         weights_source=source_of(store, config, stored.secrets) if own is None else None,
         shard_failures=_shard_failures(store, view) if config.inference is not None else {},
         rungs=_rungs(store, view),
+        rungs_decided=_rungs_decided(store, view),
         timeout_s=timeout_s,
     )
 
@@ -305,6 +309,12 @@ def _rungs(store: Store, view: AttemptView) -> tuple[int, ...]:
     if view.search_id is None:
         return ()
     return tuple(store.searches.get(view.search_id).rungs.get(view.bracket, ()))
+
+
+def _rungs_decided(store: Store, view: AttemptView) -> int:
+    if view.search_id is None:
+        return 0
+    return max((entry.rung + 1 for entry in store.searches.decisions(view.trial_id)), default=0)
 
 
 def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> SourceCheckpoint | None:

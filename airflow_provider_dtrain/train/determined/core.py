@@ -54,7 +54,7 @@ class TensorboardMode(enum.Enum):
 
 
 class Context:
-    """What ``core.init`` returns."""
+    """Context of a script, which ``core.init`` returns."""
 
     def __init__(self, ctx: CoreContext, env: Environment, distributed: DistributedContext, mode: PreemptMode) -> None:
         self._ctx = ctx
@@ -63,7 +63,8 @@ class Context:
         self.train = TrainContext(ctx)
         self.checkpoint = CheckpointContext(ctx)
         self.preempt = PreemptContext(ctx, mode)
-        self.searcher = SearcherContext(ctx, self.train, env.rungs, on_cluster=env.on_cluster)
+        rungs = env.rungs[env.rungs_decided :]
+        self.searcher = SearcherContext(ctx, self.train, rungs, on_cluster=env.on_cluster)
         self.profiler = ProfilerContext(ctx)
         #: Facts about the trial; None outside a trial.
         self.info: ClusterInfo | None = get_cluster_info()

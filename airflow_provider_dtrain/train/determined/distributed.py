@@ -61,8 +61,15 @@ class DistributedContext:
     @classmethod
     def of(cls, ranks: Distributed) -> DistributedContext:
         """Return the ranks of the library."""
-        names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-        return cls(**dict(zip(names, _numbers(ranks))))
+        rank, size, local_rank, local_size, cross_rank, cross_size = _numbers(ranks)
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            cross_rank=cross_rank,
+            cross_size=cross_size,
+        )
 
     @classmethod
     def from_horovod(cls, *_: Any, **__: Any) -> NoReturn:

@@ -21,7 +21,7 @@ class PreemptMode(enum.Enum):
 
 
 class PreemptContext:
-    """Whether the trial must end now: for a pause, a preemption, a stop, or by the decision of the searcher.
+    """Requests to end the trial now: for a pause, a preemption, a stop, or by the decision of the searcher.
 
     :raises NotOfferedError: the mode is ``WorkersAskMaster``
     """

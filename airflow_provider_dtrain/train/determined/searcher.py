@@ -83,7 +83,7 @@ class SearcherOperation:
 class SearcherContext:
     """Operations of the searcher.
 
-    :param rungs: lengths at which the searcher decides
+    :param rungs: lengths at which the searcher decides in this attempt
     """
 
     def __init__(self, ctx: CoreContext, reports: TrainContext, rungs: Sequence[int], *, on_cluster: bool) -> None:
@@ -97,8 +97,8 @@ class SearcherContext:
     ) -> Iterator[SearcherOperation]:
         """Yield one operation per length at which the searcher decides, and one for ``searcher.max_length``.
 
-        It ends when the searcher has ended the trial, or the trial must stop. Outside a trial, there is one operation
-        of length 1.
+        An attempt that resumes the trial has none for lengths at which the searcher has decided before. It ends when
+        the searcher has ended the trial, or the trial must stop. Outside a trial, there is one operation of length 1.
 
         :param auto_ack: has no effect
         :raises NotOfferedError: the configuration has no ``searcher.max_length``
@@ -134,10 +134,8 @@ class SearcherContext:
                 "searcher.operations() needs searcher.max_length, which the configuration does not give. Set it, or "
                 "let the script decide how long it trains."
             )
-        ((unit, last),) = self._ctx.max_length.items()
-        # What lies before the restored checkpoint was decided by an earlier attempt.
-        done = self._ctx.last_step if unit == "batches" else 0
-        return [length for length in sorted({*self._rungs, last}) if done <= length < last] + [last]
+        ((_, last),) = self._ctx.max_length.items()
+        return [*sorted({length for length in self._rungs if length < last}), last]
 
     def _must_end(self, mode: SearcherMode) -> bool:
         step = self._ctx.last_step
