@@ -248,6 +248,22 @@ def test_an_operation_is_completed_once_and_reports_its_metric_if_the_script_has
         list(core_context.searcher.operations())
 
 
+def test_validations_inside_an_operation_need_not_count_epochs(trial, tmp_path):
+    searcher = {"name": "async_halving", "metric": "error", "max_length": {"epochs": 2}}
+    tell(tmp_path, {"0": "continue"})
+    trial(config={"searcher": searcher}, rungs=[1, 2])
+    with det.core.init() as core_context:
+        for op in core_context.searcher.operations():
+            core_context.train.report_validation_metrics(10 * op.length - 5, {"error": 2})
+            core_context.train.report_validation_metrics(10 * op.length, {"error": 1})
+            op.report_completed(1)
+    asked = [(line["rung"], line["units"], line["step"]) for line in events(tmp_path, "rung")]
+    assert asked == [(0, 1, 10), (1, 2, 20)]
+    trial(config={"searcher": searcher}, rungs=[1, 2])
+    with pytest.raises(SetupError, match="searcher.max_length counts epochs"), det.core.init() as core_context:
+        core_context.train.report_validation_metrics(10, {"error": 1})
+
+
 def test_a_script_sees_the_end_of_its_length_as_a_stop_request(trial, tmp_path):
     trial(config={"searcher": {"name": "single", "metric": "error", "max_length": {"epochs": 2}}})
     with det.core.init() as core_context:

@@ -107,6 +107,8 @@ class SearcherContext:
         mode = SearcherMode(searcher_mode)
         if mode is SearcherMode.ChiefOnly:
             refuse_worker(self._ctx.rank, "searcher.operations(SearcherMode.ChiefOnly)")
+        # Validations inside the loop need not give the number of epochs.
+        self._reports.length = self._reports.length or 0
         for length in self._lengths():
             operation = SearcherOperation(self._ctx, self._reports, length)
             yield operation
