@@ -231,7 +231,7 @@ class CoreContext:
             self._goal.check(safe)
             if epoch is None and not self._progress.counts_epochs:
                 self._goal.check_epochs(is_asked=bool(self._rungs.units))
-            units = self._goal.units(position, safe, self._records_per_epoch if epoch is None else None)
+            units = self._goal.units(position, safe, self._records_per_epoch)
             self._rungs.reach(units, safe.get(self._goal.metric or ""), step)
         reached = self._goal.reached(position, safe, batch)
         if reached:

@@ -119,7 +119,8 @@ def test_a_late_answer_ends_an_example_at_the_same_step_on_all_ranks(tmp_path, l
     ends = [rank.said(r"asked (\d+) True") for rank in ranks]
     assert ends[0] == ends[1]
     assert len(ends[0]) == 1
-    assert 20 <= int(ends[0][0]) < 32
+    # On a slow machine, the answer comes before the script waits for it.
+    assert 16 < int(ends[0][0]) < 32
     assert steps(ranks[0], "checkpoint")[-1] == int(ends[0][0])
     assert ranks[0].events[-1]["kind"] == "result"
 
