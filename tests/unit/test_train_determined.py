@@ -372,7 +372,7 @@ def test_rank_0_alone_asks_and_reports_and_other_ranks_are_refused(tmp_path):
     refused = re.findall(r"SetupError (.*) is for rank 0, and rank 1 called it", one)
     assert refused == [
         "preempt.should_preempt() with PreemptMode.ChiefOnly",
-        "train.report_metrics of training",
+        "train.report_metrics('training')",
         "checkpoint.store_path(shard=False)",
         "train.report_progress",
     ]

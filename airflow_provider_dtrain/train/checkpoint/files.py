@@ -104,7 +104,7 @@ class FileCheckpoints:
             folder = stage / _TREE if stage is not None else Path(own)
             where = self._saver.reserve(step) if stage is not None else ""
             try:
-                yield NewFiles(folder, str(where))
+                yield NewFiles(folder, where)
                 _, problem = _listing(folder)
                 if problem is not None:
                     raise CheckpointError(f"The checkpoint of step {step} was not written: {problem}")
@@ -146,7 +146,7 @@ class FileCheckpoints:
         if self._distributed.rank == 0:
             try:
                 stage = self._stage(step)
-                where = str(self._saver.reserve(step)) if stage is not None else ""
+                where = self._saver.reserve(step) if stage is not None else ""
             except CheckpointError as error:
                 problem = str(error)
         answer = self._distributed.broadcast([str(stage) if stage else None, where, problem])
@@ -155,7 +155,7 @@ class FileCheckpoints:
         return Path(answer[0]) if answer[0] else None, answer[1]
 
     def _stage(self, step: int) -> Path | None:
-        """Return a new folder on rank 0, None if checkpoints are switched off.
+        """Return a new folder, None if checkpoints are switched off. Called by rank 0.
 
         :raises CheckpointError: the disk rejects it
         """

@@ -84,7 +84,7 @@ class TrainContext:
 
         :param group: ``training``, ``validation``, or another name, which becomes a prefix of the metrics' names
         """
-        refuse_worker(self._ctx.rank, f"train.report_metrics of {group}")
+        refuse_worker(self._ctx.rank, f"train.report_metrics({group!r})")
         missing = next((name for name, value in metrics.items() if value is None), None)
         if group == "validation" and missing is not None:
             raise MetricError(f"Metric {missing!r} of a validation must be a number, got None.")
