@@ -291,6 +291,6 @@ def test_an_export_holds_a_few_megabytes_beside_the_shard_of_its_rank(tmp_path):
     env = {**IMPORTS, "LAYOUT": "fsdp", "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), "EXPORT": str(file)}
     first, second = run_ranks(script(tmp_path, MEMORY), tmp_path / "run", 2, env=env)
     assert (first.exit_code, second.exit_code) == (0, 0), first.output
-    # A block of the reader, and the buffers of the files. The weights have 96 MiB.
-    assert float(first.said(r"peak (\S+)")[0]) < 24, first.output
+    # Blocks of the reader, and the buffers of the threads that check the files. The weights have 96 MiB.
+    assert float(first.said(r"peak (\S+)")[0]) < 40, first.output
     assert file.stat().st_size > 96 << 20

@@ -162,11 +162,14 @@ class WithExtraState(torch.nn.Module):
 def test_the_extra_state_of_a_module_is_restored_and_part_of_its_weights(ctx, tmp_path):
     model = ctx.prepare(WithExtraState(5))
     ctx.save_checkpoint(1)
+    ctx._saver.finish()
+    (saved,) = (tmp_path / "kept").glob("step-*")
+    assert json.loads((saved / description.METADATA).read_text())["format"] == 3
     model.seen = np.arange(2)
     ctx.restore_checkpoint()
     assert model.seen.tolist() == [0, 1, 2, 3, 4]
     other = WithExtraState(1)
-    dtrain.load_weights(other, next((tmp_path / "kept").glob("step-*")))
+    dtrain.load_weights(other, saved)
     assert other.seen.tolist() == [0, 1, 2, 3, 4]
 
 
@@ -216,10 +219,10 @@ UNSAVEABLE = {
     "Pair": (Pair(1, 2), "value._asdict()"),
     "Named": (Named(), "plain dict: dict(value)"),
     "collections.defaultdict": (defaultdict(lambda: 0), "dict(value), or take one of None, list, int"),
-    "builtins.object": (np.array([object()]), "value.tolist()"),
-    "numpy.dtype": (np.zeros(2, dtype=[("a", "i4")]), "an array per field"),
-    "numpy.ma": (np.ma.zeros(2), "numpy.asarray(value)"),
-    "default_rng": (np.random.default_rng, "rebuild the object in load_state_dict"),
+    "numpy.ndarray of objects": (np.array([object()]), "value.tolist()"),
+    "numpy.ndarray of records": (np.zeros(2, dtype=[("a", "i4")]), "an array per field"),
+    "MaskedArray": (np.ma.zeros(2), "numpy.asarray(value)"),
+    "builtins.print": (print, "rebuild the object in load_state_dict"),
 }
 
 
@@ -231,7 +234,7 @@ def test_a_value_that_only_a_pickle_could_load_is_refused_with_its_path_and_the_
         ctx.save_checkpoint(1)
     assert "The state of 'box' (Box) holds " in str(raised.value)
     assert " at state_dict()['value']['a'][1][1], which " in str(raised.value)
-    assert what.rpartition(".")[2] in str(raised.value)
+    assert what.split()[0] in str(raised.value)
     assert remedy in str(raised.value)
 
 

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
 from airflow_provider_dtrain.train.checkpoint.restorer import Restorer
 from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
-from airflow_provider_dtrain.train.checkpoint.state_values import encode
+from airflow_provider_dtrain.train.checkpoint.state_values import encode, holds_values
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, split
@@ -143,7 +143,8 @@ class Saver:
             self._deliver(file if plan.parts else None)
             return None
         described = {**self._facts(), **facts}
-        if state is not original or encoded is not others:
+        # Other ranks may have values that rank 0 lacks.
+        if state is not original or holds_values(apart):
             described["format"] = description.VALUES_FORMAT
         return self._write_in_background(step, taken, file, plan, described, is_sharded=is_sharded)
 

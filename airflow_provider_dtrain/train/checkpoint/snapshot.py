@@ -119,7 +119,7 @@ class _ShardedError(CheckpointError):
 def refuse_unsafe(value: Any) -> None:
     """Raise unless ``torch.load(weights_only=True)`` can read the value.
 
-    :raises UnsaveableError: names the types that it holds
+    :raises UnsaveableError: names its type
     """
     import torch
 
@@ -130,11 +130,7 @@ def refuse_unsafe(value: Any) -> None:
         torch.save(value, buffer)
     except Exception as error:
         # __reduce__ of a class may raise anything.
-        name = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise UnsaveableError(value, name, f"which cannot be saved: {str(error).rstrip('.')}") from error
+        raise UnsaveableError(value, f"which cannot be saved: {str(error).rstrip('.')}") from error
     buffer.seek(0)
-    unsafe = unsafe_types(buffer)
-    if unsafe:
-        raise UnsaveableError(
-            value, ", ".join(unsafe), "which a checkpoint must not hold, because only a pickle could load it"
-        )
+    if unsafe_types(buffer):
+        raise UnsaveableError(value, "which a checkpoint must not hold, because only a pickle could load it")

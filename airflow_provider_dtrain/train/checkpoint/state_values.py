@@ -67,6 +67,13 @@ def decode(state: Any) -> Any:
     return state
 
 
+def holds_values(state: Any) -> bool:
+    """Return whether dicts that stand for values are in a state of :func:`encode`."""
+    if isinstance(state, dict):
+        return VALUE in state or any(holds_values(item) for item in state.values())
+    return isinstance(state, (list, tuple)) and any(holds_values(item) for item in state)
+
+
 def _too_deep(name: str) -> CheckpointError:
     return CheckpointError(
         f"{name} may have {DEPTH_LIMIT} containers inside each other, got more, or one that contains itself. Keep "

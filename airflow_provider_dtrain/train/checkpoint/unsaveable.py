@@ -23,13 +23,11 @@ _ANY = (
 class UnsaveableError(CheckpointError):
     """Raised for a value that only a pickle could load.
 
-    :param what: types that the value holds
     :param why: reason, which continues the sentence
     """
 
-    def __init__(self, value: Any, what: str, why: str) -> None:
+    def __init__(self, value: Any, why: str) -> None:
         self.value = value
-        self.what = what
         self.why = why
         super().__init__(self.text("a prepared object", ""))
 
@@ -40,7 +38,13 @@ class UnsaveableError(CheckpointError):
         :param path: subscripts of the value in the state
         """
         place = f" at state_dict(){path}" if path else ""
-        return f"The state of {owner} holds {self.what}{place}, {self.why}. {remedy(self.value)}"
+        return f"The state of {owner} holds {_name(self.value)}{place}, {self.why}. {remedy(self.value)}"
+
+
+def _name(value: Any) -> str:
+    """Return the name of a class or function, and the name of the type of any other value."""
+    named = value if isinstance(getattr(value, "__qualname__", None), str) else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 @contextlib.contextmanager
