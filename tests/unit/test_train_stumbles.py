@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint import warm_start  # noqa: E402
+from airflow_provider_dtrain.train.data import stream  # noqa: E402
 from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import ScriptLoaders  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
@@ -164,3 +165,15 @@ def test_validation_data_that_does_not_end_is_named(batches):
                 SetupError, match=r"\(Lines\) must end, got more than 10 batches from a loader of length 5"
             ):
                 list(loader)
+
+
+def test_validation_data_without_a_length_that_may_never_end_is_warned_about_once(caplog, monkeypatch):
+    class Lines:
+        def __iter__(self):
+            return iter(range(7))
+
+    monkeypatch.setattr(stream, "MANY_BATCHES", 5)
+    with dtrain.init(hparams={"global_batch_size": 8}) as ctx, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert len(list(ctx.validation_loader(Lines()))) == 7
+    assert caplog.text.count("(Lines) has no length and has yielded 5 batches in one pass") == 1

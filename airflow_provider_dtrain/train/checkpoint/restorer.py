@@ -157,7 +157,7 @@ class Restorer:
     def _read_source(self, source: Path | str, scratch: Path) -> Checkpoint:
         try:
             return storage.reader(source, self._home.config)(scratch)
-        except disk.DamagedCheckpointError as error:
+        except DamagedCheckpointError as error:
             raise CheckpointError(
                 f"The source checkpoint {source} is damaged ({error}). Set searcher.source_checkpoint to another one."
             ) from error

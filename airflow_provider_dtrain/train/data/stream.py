@@ -21,6 +21,8 @@ from airflow_provider_dtrain.train.process.seeding import derive
 
 log = logging.getLogger(__name__)
 
+#: Batches of validation data without a length after which a warning says that it may never end.
+MANY_BATCHES = 10_000
 #: Mark after each pass through the data.
 _END = object()
 
@@ -93,6 +95,12 @@ class Stream:
         workers = self._loader.num_workers if has_iterable(self._loader) else 0
         most = None if length is None else 2 * length + workers
         for number, batch in enumerate(self.epoch(0, 0, None)):
+            if most is None and number == MANY_BATCHES:
+                self._log_once(
+                    f"The {self._what} data ({type(self._loader).__name__}) has no length and has yielded "
+                    f"{number} batches in one pass. If its __iter__ never ends, neither does this validation: end it, "
+                    "or give the data a __len__."
+                )
             if most is not None and number >= most:
                 raise SetupError(
                     f"The {self._what} data ({type(self._loader).__name__}) must end, got more than {most} batches "
@@ -168,10 +176,12 @@ class Stream:
         if length != self._length:
             return
         kind = type(getattr(self._loader, "dataset", self._loader)).__name__
-        text = (
+        self._log_once(
             f"The {self._what} data ({kind}) yields {fault} batches than its length of {length}, on the rank where it "
             f"is shortest. An epoch has this length, and {effect}."
         )
+
+    def _log_once(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             log.warning("%s", text)
