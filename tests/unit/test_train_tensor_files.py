@@ -234,6 +234,18 @@ def test_an_export_that_cannot_be_written_says_so_and_leaves_nothing(kept, tmp_p
     assert not list(tmp_path.glob("*model*"))
 
 
+def test_the_weights_of_the_second_model_are_loaded_and_exported_by_its_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with dtrain.init(hparams={"global_batch_size": 4}, checkpoint_dir=tmp_path / "kept") as ctx:
+        _, second = ctx.prepare(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        path = ctx.save_checkpoint(1)
+    other = torch.nn.Linear(2, 2)
+    dtrain.load_weights(other, path, index=1)
+    assert torch.equal(other.weight, second.weight)
+    exported = dtrain.export_weights(path, tmp_path / "second.safetensors", index=1).read_bytes()
+    assert bytes(memory(second.weight.detach())) in exported
+
+
 def test_a_checkpoint_of_format_1_is_restored_and_exported(kept, tmp_path, monkeypatch):
     model, _ = kept
     monkeypatch.setattr(description, "FORMAT", 1)

@@ -204,6 +204,18 @@ def test_a_batch_that_a_lost_worker_sent_is_an_error_of_the_worker(error):
         list(worker_pool.named_errors(fails(), "validation"))
 
 
+def test_the_error_of_a_lost_worker_names_the_data_that_it_loaded(tmp_path, monkeypatch):
+    def fails(_):
+        raise EOFError
+        yield
+
+    with context(tmp_path) as ctx:
+        loader = ctx.loader(Noisy(), num_workers=1)
+        monkeypatch.setattr(td.DataLoader, "__iter__", fails)
+        with pytest.raises(LoaderWorkerError, match="A loader worker of the training data was killed"):
+            list(loader)
+
+
 @pytest.mark.parametrize(
     "error", [RuntimeError("CUDA error"), ConnectionError("Caught ConnectionError in DataLoader worker process 0.")]
 )
