@@ -8,8 +8,18 @@ const logIn = () => {
   window.location.assign(url.href);
 };
 
+interface Props {
+  error: ApiError;
+  what: string;
+  onRetry?: () => void;
+  /** The page shows what an earlier answer said of it. */
+  wasKnown?: boolean;
+}
+
+const GONE = "The store had it before, so it was restored from an older backup or replaced. Below is what it said last.";
+
 /** Tells why data of the API is missing, and the next step. */
-export const ErrorNotice = ({ error, what, onRetry }: { error: ApiError; what: string; onRetry?: () => void }) => {
+export const ErrorNotice = ({ error, what, onRetry, wasKnown = false }: Props) => {
   if (error.status === 401) {
     return <Notice action={{ label: "Log in", onClick: logIn }} status="warning" title="Your session has ended. Log in again." />;
   }
@@ -23,10 +33,11 @@ export const ErrorNotice = ({ error, what, onRetry }: { error: ApiError; what: s
     );
   }
   const waits = error.passes ? " The page asks again by itself." : "";
+  const gone = wasKnown && error.status === 404 ? `${GONE} ` : "";
   return (
     <Notice
       action={onRetry === undefined ? undefined : { label: "Ask again", onClick: onRetry }}
-      hint={`${error.hint ?? ""}${waits}`.trim()}
+      hint={`${gone}${error.hint ?? ""}${waits}`.trim()}
       status={error.status === 403 || error.passes ? "warning" : "error"}
       title={`${what}: ${error.message}`}
     />

@@ -23,6 +23,8 @@ export interface Column<R> {
   optional?: boolean;
   /** Stays visible at the right edge while the table scrolls to the side. */
   pinned?: boolean;
+  /** Its text is shown in full while the pointer is over it or the row has the focus. */
+  full?: boolean;
   /** Content for a row. A text is cut to the column's width and has itself as tooltip. */
   cell: (row: R) => ReactNode;
 }
@@ -74,7 +76,7 @@ const RowView = <R,>({ index, row, columns, active, marked, selected, onSelect }
       const content = row === undefined ? <span className="dtrain-skeleton" /> : column.cell(row);
       return (
         <td data-align={column.align} data-column={column.id} data-pinned={column.pinned} key={column.id} title={typeof content === "string" ? content : undefined}>
-          {content}
+          {column.full === true ? <span data-full>{content}</span> : content}
         </td>
       );
     })}

@@ -61,8 +61,7 @@ const MetricChart = ({ ids, looks, metric, view, isLive, focus }: ChartProps) =>
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />;
   const without = ids.length - data.series.length;
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />} stale={stale}>
       <CurvePanel
         axis={x}
         curves={made.curves}
@@ -163,35 +162,36 @@ const Compared = ({ ids, onIds }: { ids: readonly string[]; onIds: (ids: readonl
   }, [view.metric, all]);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Comparison" />;
+  const isShown = ids.every((id) => data.trials.some(({ trial_id }) => String(trial_id) === id));
   const keys = chosen.map(metricKey);
   const names = all.map(metricKey).filter((name) => !keys.includes(name));
   return (
     <ChartGroup>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Comparison" />}
-      <Stale stale={stale}>
-        <Stack gap={4}>
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} wasKnown={isShown} what="Comparison" />}
+      <Stack gap={4}>
+        <Stale stale={stale}>
           <Overview data={data} looks={looks} onFocus={setFocus} onRemove={(id) => onIds(ids.filter((item) => item !== String(id)))} />
-          <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
-            <HStack gap={2}>
-              <Text fontSize="sm">X axis</Text>
-              <Segments label="X axis" onChange={(x) => setView({ x })} options={axesOf(data.has_epochs, view.x)} value={X_AXES.find(({ value }) => value === view.x)?.value ?? "batches"} />
-            </HStack>
-            <CurveOptions onChange={setView} view={view} />
-            <NamePicker key={keys.join()} label="Show a further metric" onChange={(name) => setView({ metric: [...keys, name] })} options={names} placeholder="Add a chart of a metric" value={null} />
-            {view.metric.length > 0 ? (
-              <Button onClick={() => setView({ metric: [] })} size="xs" variant="ghost">
-                Usual metrics
-              </Button>
-            ) : null}
-          </Flex>
-          {all.length === 0 ? <EmptyState title="None of the trials has reported a metric." /> : null}
-          <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", xl: chosen.length > 1 ? "minmax(0, 1fr) minmax(0, 1fr)" : "minmax(0, 1fr)" }}>
-            {chosen.map((metric) => (
-              <MetricChart focus={focus} ids={ids} isLive={isLive} key={metricKey(metric)} looks={looks} metric={metric} view={view} />
-            ))}
-          </Grid>
-        </Stack>
-      </Stale>
+        </Stale>
+        <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
+          <HStack gap={2}>
+            <Text fontSize="sm">X axis</Text>
+            <Segments label="X axis" onChange={(x) => setView({ x })} options={axesOf(data.has_epochs, view.x)} value={X_AXES.find(({ value }) => value === view.x)?.value ?? "batches"} />
+          </HStack>
+          <CurveOptions onChange={setView} view={view} />
+          <NamePicker key={keys.join()} label="Show a further metric" onChange={(name) => setView({ metric: [...keys, name] })} options={names} placeholder="Add a chart of a metric" value={null} />
+          {view.metric.length > 0 ? (
+            <Button onClick={() => setView({ metric: [] })} size="xs" variant="ghost">
+              Usual metrics
+            </Button>
+          ) : null}
+        </Flex>
+        {all.length === 0 ? <EmptyState title="None of the trials has reported a metric." /> : null}
+        <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", xl: chosen.length > 1 ? "minmax(0, 1fr) minmax(0, 1fr)" : "minmax(0, 1fr)" }}>
+          {chosen.map((metric) => (
+            <MetricChart focus={focus} ids={ids} isLive={isLive} key={metricKey(metric)} looks={looks} metric={metric} view={view} />
+          ))}
+        </Grid>
+      </Stack>
     </ChartGroup>
   );
 };

@@ -87,8 +87,7 @@ const MetricChart = ({ metric, loaded, view, focus, onMark, onRemove }: ChartPro
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />;
   const hidden = data.total_trials - data.series.length;
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Curves of ${title}`} />} stale={stale}>
       <CurvePanel
         axis={x}
         controls={
@@ -162,7 +161,7 @@ export const CurvesTab = ({ experiment }: { experiment: Experiment }) => {
           </HStack>
           <CurveOptions onChange={setView} view={view} />
         </Flex>
-        <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) 300px" }}>
+        <Grid gap={3} gridTemplateColumns={{ base: "minmax(0, 1fr)", lg: "minmax(0, 1fr) 360px" }}>
           <Stack gap={3} minW={0}>
             <MetricChart focus={focus} loaded={main} metric={first} onMark={onMark} onRemove={keys.length > 1 ? () => remove(first) : null} view={view} />
             {chosen.slice(1).map((metric) => (

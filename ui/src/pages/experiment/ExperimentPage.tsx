@@ -78,7 +78,7 @@ export const ExperimentView = ({ id }: { id: string }) => {
   ];
   return (
     <>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Experiment ${id}`} />}
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} wasKnown what={`Experiment ${id}`} />}
       <Stale stale={stale}>
         <PageTitle
           labels={data}

@@ -148,8 +148,7 @@ export const HyperparametersTab = ({ experiment }: { experiment: Experiment }) =
     );
   }
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Hyperparameters" />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Hyperparameters" />} stale={stale}>
       {names.length > 1 ? (
         <Flex align="center" gap={2} mb={3}>
           <Text fontSize="sm">Metric</Text>

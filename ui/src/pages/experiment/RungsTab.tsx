@@ -95,8 +95,7 @@ export const RungsTab = ({ experiment }: { experiment: Experiment }) => {
   }
   const by = view.place === "order" ? "order" : "value";
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Rungs" />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Rungs" />} stale={stale}>
       <Stack gap={3}>
         <HStack columnGap={5} fontSize="sm" rowGap={1} wrap="wrap">
           <Segments label="Place of the reports" onChange={(place) => setView({ place })} options={PLACES} value={by} />

@@ -19,7 +19,7 @@ export const hparamText = (value: unknown): string => (typeof value === "number"
 const SHOWN = 5;
 
 /** Return the width of a column whose header is a name, in pixels. */
-const widthOf = (name: string): number => Math.max(90, Math.min(180, 8 * name.length + 40));
+const widthOf = (name: string): number => Math.max(80, Math.min(160, 7 * name.length + 36));
 
 /** Return how long a trial has trained, in the unit of the search if it reported it. */
 export const trainedText = ({ units: done, epochs, rung }: Pick<TrialRow, "epochs" | "rung" | "units">, units: string | undefined): string => {
@@ -40,7 +40,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
     {
       id: "trial",
       header: "Trial",
-      width: 115,
+      width: 110,
       cell: ({ trial_id, number: place, name, display_name }) => (
         <PageLink title={`${idAndNumber({ trial_id, number: place })}: ${name}. Commands take the id.`} to={paths.trial(trial_id)}>
           {display_name ?? `Trial ${trial_id}`}
@@ -49,25 +49,25 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
       ),
     },
     { id: "number", header: "Number", sort: "number", width: 80, align: "end", cell: ({ number: place }) => String(place) },
-    { id: "state", header: "State", sort: "state", width: 125, cell: ({ state }) => <StateBadge state={state} /> },
+    { id: "state", header: "State", sort: "state", width: 115, cell: ({ state }) => <StateBadge state={state} /> },
     {
       id: "best_metric",
       header: experiment.metric === null ? "Best" : `Best ${experiment.metric}`,
       sort: "best_metric",
-      width: 125,
+      width: 120,
       align: "end",
       cell: ({ best_metric }) => number(best_metric),
     },
     ...varied.map(({ name }, index): Column<TrialRow> => ({
       id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: widthOf(name), align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
-    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
-    { id: "rung", header: "Rung", sort: "rung", width: 70, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 138, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
+    { id: "rung", header: "Rung", sort: "rung", width: 66, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
     { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },
-    { id: "duration_s", header: "Duration", sort: "duration_s", width: 105, align: "end", cell: ({ duration_s }) => duration(duration_s) },
+    { id: "duration_s", header: "Duration", sort: "duration_s", width: 98, align: "end", cell: ({ duration_s }) => duration(duration_s) },
     { id: "restarts", header: "Restarts", width: 90, align: "end", optional: true, cell: ({ restarts }) => String(restarts) },
-    { id: "reason", header: "Reason", width: 200, cell: ({ reason }) => reason ?? "" },
+    { id: "reason", header: "Reason", width: 180, pinned: true, full: true, cell: ({ reason }) => reason ?? "" },
     { id: "tags", header: "Tags", width: 140, optional: true, cell: ({ tags }) => <Tags tags={tags} /> },
     { id: "description", header: "Description", width: 220, optional: true, cell: ({ description }) => description },
     {

@@ -60,8 +60,7 @@ export const MetricCharts = ({ trialId, names, isLive, ...rest }: Props) => {
   if (loading) return <Loading lines={6} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Curves" />;
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Curves" />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Curves" />} stale={stale}>
       <Grid gap={3} gridTemplateColumns={names.length === 1 ? "minmax(0, 1fr)" : { base: "minmax(0, 1fr)", xl: "minmax(0, 1fr) minmax(0, 1fr)" }}>
         {names.map((name) => (
           <One {...rest} key={name} name={name} series={data.series} />

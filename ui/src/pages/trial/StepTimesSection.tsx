@@ -64,8 +64,7 @@ export const StepTimesSection = ({ trialId, attempts, isLive, life }: Props) => 
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />;
   const slow = data.slow_ranks.map(({ rank, host, ratio }) => `rank ${rank} on ${host} (${ratio.toFixed(2)} times the median)`);
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Step times" />} stale={stale}>
       <ChartFrame
         controls={<AttemptPicker attempts={attempts} onChange={setAttempt} value={attempt ?? data.attempt} />}
         table={data.ranks.length === 0 ? undefined : () => <RankTable data={data} />}

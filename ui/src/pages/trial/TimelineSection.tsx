@@ -87,8 +87,7 @@ export const TimelineSection = ({ trialId, isLive }: { trialId: number; isLive: 
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timeline" />;
   if (data.entries.length === 0) return <EmptyState title="Nothing has happened to this trial yet." />;
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timeline" />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timeline" />} stale={stale}>
       <ChartFrame image={[]} title="Timeline">
         <TimelineChart active={isLive} axis="clock" entries={data.entries} id="timeline" nowS={isLive ? nowS : 0} range={null} />
         <List entries={data.entries} />

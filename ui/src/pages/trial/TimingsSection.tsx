@@ -72,8 +72,7 @@ export const TimingsSection = ({ trialId, attempts, isLive, life }: Props) => {
   const save = () =>
     download(`timings of trial ${trialId}.csv`, csv([["at_s", ...data.names], ...data.at_s.map((at, index) => [at, ...data.names.map((name) => own(data.share, name)?.[index])])]));
   return (
-    <Stale stale={stale}>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timings" />}
+    <Stale notice={error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Timings" />} stale={stale}>
       <ChartFrame controls={<AttemptPicker attempts={attempts} onChange={setAttempt} value={attempt ?? data.attempt} />} image={data.parts.length > 0 ? curves : undefined} onDownload={data.at_s.length > 0 ? save : undefined} title="Parts of a step, as shares of the time">
         {data.parts.length === 0 ? (
           <EmptyState text="The library measures the parts of a step while a training program uses its loader and its steps." title="The attempt has no timings." />

@@ -74,6 +74,7 @@ describe("the page of a trial", () => {
     expect(await screen.findByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
     expect(await screen.findByText(/There is no trial 7\. See:/, {}, { timeout: 5_000 })).toBeTruthy();
     expect(screen.getByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
+    expect(screen.getByText(/restored from an older backup or replaced/).closest("[data-stale]")).toBeNull();
   });
 
   it("counts values that are no numbers beside the gaps of the curve", async () => {

@@ -59,7 +59,7 @@ export const TrialView = ({ id }: { id: string }) => {
   ];
   return (
     <>
-      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />}
+      {error === null ? null : <ErrorNotice error={error} onRetry={refresh} wasKnown what={`Trial ${id}`} />}
       <Stale stale={stale}>
         <PageTitle heading={title} labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
