@@ -1,12 +1,15 @@
 import { Box, HStack } from "@chakra-ui/react";
 
+import { NONE, NOT_FINITE } from "../format/numbers";
 import { type AxisKind } from "./axisText";
-import { type Curve, readings } from "./curves";
-import { lastPoint } from "./lines";
+import { type Curve, readings, valueOf } from "./curves";
+import { endsInGap } from "./lines";
 import { type PlotHost } from "./plotHost";
 import { valueText, valueTexts } from "./readingText";
 import { Swatch } from "./Swatch";
 import { useHover } from "./useHover";
+
+const lastValue = (curve: Curve): number | undefined => valueOf(curve, curve.points.ys.findLastIndex((y) => y !== null)) ?? undefined;
 
 interface Props {
   host: PlotHost | null;
@@ -24,7 +27,7 @@ export const ChartLegend = ({ host, axis, curves, xKind, yKind, zone }: Props) =
   const at = hover !== null && found.length > 0 ? hover.x : null;
   const values = new Map<string, number>();
   for (const curve of curves) {
-    const y = at === null ? lastPoint(curve.points)?.y : found.find((reading) => reading.curve.id === curve.id)?.y;
+    const y = at === null ? lastValue(curve) : found.find((reading) => reading.curve.id === curve.id)?.y;
     if (y !== undefined) values.set(curve.id, y);
   }
   const texts = valueTexts([...values.values()], yKind, zone);
@@ -34,14 +37,14 @@ export const ChartLegend = ({ host, axis, curves, xKind, yKind, zone }: Props) =
       <Box color="fg.muted" fontVariantNumeric="tabular-nums" minW={xKind === "clock" ? "9.5rem" : "4rem"}>
         {at === null ? "last" : valueText(found[0]?.x ?? at, xKind, zone)}
       </Box>
-      {curves.map(({ id, name, look }) => (
+      {curves.map(({ id, name, look, points }) => (
         <HStack gap={1} key={id} minW={0}>
           <Swatch look={look} />
           <Box color="fg.muted" maxW="16rem" truncate>
             {name}
           </Box>
           <Box fontVariantNumeric="tabular-nums" minW="3.2rem">
-            {textOf.get(id) ?? "–"}
+            {at === null && endsInGap(points) ? NOT_FINITE : (textOf.get(id) ?? NONE)}
           </Box>
         </HStack>
       ))}

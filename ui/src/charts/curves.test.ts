@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 
 import { type Curve, joinedRange, notPositive, rangeOfX, readings, scaleOfY } from "./curves";
+import { stepped } from "./keyboard";
 import { type Area } from "./plotHost";
 
 const curve = (id: string, xs: number[], ys: (number | null)[]): Curve => ({ id, name: id, look: { color: 0, dash: 0 }, points: { xs, ys } });
@@ -52,4 +53,12 @@ test("the curve nearest to the pointer is read first, and curves that ended befo
   expect(readings(curves, 30, null, area).map(({ curve: { id } }) => id)).toEqual(["a", "b", "c"]);
   expect(readings(curves, 40, null, area).map(({ curve: { id } }) => id)).toEqual(["a", "b"]);
   expect(readings([], 55, 85, area)).toEqual([]);
+});
+
+test("a part on top of others is read with its own value, and is the nearest one within its own area", () => {
+  const part = (id: string, height: number, value: number): Curve => ({ ...curve(id, [0, 10], [height, height]), values: [value, value], filled: true });
+  const parts = [part("upper", 90, 50), part("lower", 40, 40)];
+  expect(readings(parts, 5, 55, area).map(({ curve: { id }, y }) => [id, y])).toEqual([["upper", 50], ["lower", 40]]);
+  expect(readings(parts, 5, 65, area).map(({ curve: { id }, y }) => [id, y])).toEqual([["lower", 40], ["upper", 50]]);
+  expect(stepped("Home", parts, null, [0, 10])).toMatchObject({ x: 0, y: 50 });
 });

@@ -11,6 +11,8 @@ export interface Curve {
   readonly name: string;
   readonly look: Look;
   readonly points: Points;
+  /** What its points mean where their heights do not tell it: the share of a part that stands on top of other parts. */
+  readonly values?: readonly (number | null)[];
   /** Values before smoothing, drawn faintly below. */
   readonly raw?: Points | null;
   /** Drawn thick and above the other curves. */
@@ -20,6 +22,9 @@ export interface Curve {
   /** Smallest and largest value around each point, drawn as a band. */
   readonly band?: { readonly low: readonly (number | null)[]; readonly high: readonly (number | null)[] } | null;
 }
+
+/** Return the value of a point, or null for a gap. */
+export const valueOf = ({ points, values }: Pick<Curve, "points" | "values">, index: number): number | null => (values ?? points.ys)[index] ?? null;
 
 export const colorOf = (look: Look, mode: Mode): string => COLORS[mode][look.color] ?? COLORS[mode][0] ?? "#888888";
 
@@ -151,9 +156,12 @@ export interface Reading {
   readonly index: number;
   readonly x: number;
   readonly y: number;
-  /** Distance to the pointer in pixels, vertical only. */
+  /** Distance to the pointer in pixels, vertical only. A filled curve below the pointer is far away: it is under another one. */
   readonly distance: number;
 }
+
+/** Distance of filled curves that do not reach the pointer: more pixels than a chart has. */
+const BELOW_PX = 1e6;
 
 /** Points at most this many pixels away from an x are read there. */
 const REACH_PX = 24;
@@ -164,14 +172,16 @@ export const readings = (curves: readonly Curve[], x: number, top: number | null
   const result: Reading[] = [];
   for (const curve of curves) {
     const index = nearest(curve.points, x);
-    const y = curve.points.ys[index];
-    if (index < 0 || y === null || y === undefined) continue;
+    const height = curve.points.ys[index];
+    const y = valueOf(curve, index);
+    if (index < 0 || height === null || height === undefined || y === null) continue;
     const found = curve.points.xs[index] ?? 0;
     const place = area.toX(found);
     const inside = x >= (curve.points.xs[0] ?? 0) && x <= (curve.points.xs[curve.points.xs.length - 1] ?? 0);
     if (!inside && !(Math.abs(place - at) <= REACH_PX)) continue;
-    const height = area.toY(y);
-    result.push({ curve, index, x: found, y, distance: top === null || Number.isNaN(height) ? 0 : Math.abs(height - top) });
+    const edge = area.toY(height);
+    const distance = top === null || Number.isNaN(edge) ? 0 : Math.abs(edge - top);
+    result.push({ curve, index, x: found, y, distance: curve.filled === true && top !== null && edge > top ? distance + BELOW_PX : distance });
   }
   return top === null ? result : result.sort((a, b) => a.distance - b.distance);
 };

@@ -1,5 +1,5 @@
 /** Reading and zooming of curves with the keyboard. */
-import { type Curve } from "./curves";
+import { type Curve, valueOf } from "./curves";
 import { nearest } from "./lines";
 
 interface Place {
@@ -14,10 +14,10 @@ export type Step =
 const DIRECTIONS = new Map([["ArrowLeft", -1], ["ArrowRight", 1], ["PageUp", -10], ["PageDown", 10]]);
 
 const pointAt = (curve: Curve, index: number, direction: number): Step | null => {
-  const { xs, ys } = curve.points;
+  const { xs } = curve.points;
   for (let at = index; at >= 0 && at < xs.length; at += direction) {
-    const y = ys[at];
-    if (y !== null && y !== undefined) return { kind: "point", curve, x: xs[at] ?? 0, y };
+    const y = valueOf(curve, at);
+    if (y !== null) return { kind: "point", curve, x: xs[at] ?? 0, y };
   }
   return null;
 };

@@ -37,6 +37,9 @@ export const lastPoint = ({ xs, ys }: Points): { x: number; y: number } | null =
   return y === null || y === undefined ? null : { x: xs[at] ?? 0, y };
 };
 
+/** Return whether the last value is a gap: a metric that became NaN or infinite. */
+export const endsInGap = ({ ys }: Pick<Points, "ys">): boolean => ys.at(-1) === null;
+
 /** Return the index of the first x that is not below a value. */
 export const lowerBound = (xs: readonly number[], value: number): number => {
   let [low, high] = [0, xs.length];

@@ -6,6 +6,9 @@ const SPECIAL: Record<string, string> = { "-inf": "−∞", inf: "∞", nan: "Na
 /** Shown where a value is absent. */
 export const NONE = "–";
 
+/** Shown for a value that is NaN or infinite, where the answer of the API does not tell which. */
+export const NOT_FINITE = "NaN/∞";
+
 /** Return a number with at most so many significant digits: 0.9137, 12,345, 3e-4. */
 export const number = (value: Numeric, digits = 4): string => {
   if (value === null || value === undefined) return NONE;

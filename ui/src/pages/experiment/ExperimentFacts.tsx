@@ -29,7 +29,7 @@ const Best = ({ experiment }: { experiment: Experiment }) => {
         {metric ?? "metric"} {number(best)}
       </PageLink>
       {best_checkpoint === null ? null : (
-        <HStack gap={1}>
+        <HStack gap={1} my="-6px">
           <Text color="fg.muted" fontSize="xs" overflow="hidden" textOverflow="ellipsis" title={best_checkpoint.location} whiteSpace="nowrap">
             checkpoint of step {best_checkpoint.step}
           </Text>

@@ -4,10 +4,11 @@ import { useNavigate } from "react-router-dom";
 
 import { type Curves, type CurveSeries, type MetricName } from "../../api/charts";
 import { paths } from "../../app/paths";
+import { endsInGap } from "../../charts/lines";
 import { SeriesList } from "../../charts/SeriesList";
 import { Icon } from "../../components/icons";
 import { PageLink } from "../../components/Links";
-import { numbers, plural } from "../../format/numbers";
+import { NOT_FINITE, numbers, plural } from "../../format/numbers";
 import { metricKey } from "../../lib/metrics";
 import { bestValue, lastValue, lookOf } from "./curves";
 
@@ -54,7 +55,7 @@ export const TrialList = ({ data, metric, smallerIsBetter, mark, onMark, onFocus
       id: String(one.trial_id),
       name: one.trial_name,
       look: lookOf(one),
-      values: [...(best === null ? [] : [best[index] ?? ""]), last[index] ?? ""],
+      values: [...(best === null ? [] : [best[index] ?? ""]), endsInGap({ ys: one.y }) ? NOT_FINITE : (last[index] ?? "")],
       mark: one.is_best ? <BestMark /> : null,
       extra: <OpenLink {...one} />,
     }));

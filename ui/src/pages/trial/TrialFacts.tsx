@@ -128,7 +128,7 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
               best === null ? (
                 NONE
               ) : (
-                <HStack gap={1}>
+                <HStack gap={1} my="-6px">
                   <Text overflow="hidden" textOverflow="ellipsis" title={best.location} whiteSpace="nowrap">
                     step {count(best.step)}
                   </Text>

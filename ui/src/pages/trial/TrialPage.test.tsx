@@ -50,6 +50,12 @@ describe("the page of a trial", () => {
     expect(screen.queryByTestId("chart-tooltip")).toBeNull();
   });
 
+  it("does not call a value the last one that was followed by NaN", async () => {
+    serve(routes({}, [series({ y: [1, 0.5, null] })]));
+    show(<App />, ADDRESS);
+    expect((await screen.findByTestId("chart-legend")).textContent).toBe("lastvalidationNaN/∞");
+  });
+
   it("shows how far it is, and its id and its number", async () => {
     serve(routes({ progress: { done: 1200, total: 4800, unit: "batches", share: 0.25, expected_end: "2026-01-31T13:00:00Z" } }));
     show(<App />, ADDRESS);

@@ -46,6 +46,7 @@ test("shares of timings are stacked, the whole is drawn before its parts", () =>
   const curves = timingCurves({ at_s: [1, 2], names: ["load", "train"], share: { load: [0.2, null], train: [0.7, 0.9] } });
   expect(curves.map(({ id }) => id)).toEqual(["train", "load"]);
   expect(curves[0]?.points.ys.map((value) => Number(value?.toFixed(2)))).toEqual([0.9, 0.9]);
+  expect(curves.map(({ values }) => values)).toEqual([[0.7, 0.9], [0.2, null]]);
 });
 
 test("the time of all charts spans the data and the trial's life", () => {

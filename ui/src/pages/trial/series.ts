@@ -140,7 +140,7 @@ export const timingCurves = ({ at_s, names, share }: Pick<Timings, "at_s" | "nam
   const columns = names.map((name) => own(share, name) ?? []);
   const sums = stacked(columns, at_s.length);
   return names
-    .map((name, index): Curve => ({ id: name, name, look: lookAt(index), points: ordered(at_s, sums[index] ?? []), filled: true }))
+    .map((name, index): Curve => ({ id: name, name, look: lookAt(index), points: ordered(at_s, sums[index] ?? []), values: ordered(at_s, columns[index] ?? []).ys, filled: true }))
     .reverse();
 };
 
