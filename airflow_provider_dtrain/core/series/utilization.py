@@ -13,7 +13,12 @@ MINUTE_S = 60
 #: Byte of a minute without a sample. Other bytes are half percents.
 _NONE = 255
 _METRICS = ("cpu_util", "gpu_util")
-_HEAD = struct.Struct("<QB")
+#: Latest minute, version of the format, number of series.
+_HEAD = struct.Struct("<IIB")
+#: Version -> head of a series: metric, samples in the latest minute, their mean from version 1 on, length of the label.
+#: Without the mean, a minute of many commits is rounded at each of them, and small changes are lost.
+_ITEMS = {0: struct.Struct("<BHB"), 1: struct.Struct("<BHfB")}
+_VERSION = 1
 
 
 class Utilization:
@@ -24,8 +29,8 @@ class Utilization:
 
     def __init__(self, last: int = 0) -> None:
         self.last = last
-        #: (metric, device) -> a byte per minute, oldest first, and the number of samples in the latest minute.
-        self._rows: dict[tuple[str, str], tuple[bytearray, int]] = {}
+        #: (metric, device) -> a byte per minute, oldest first, and number and mean of the samples in the latest minute.
+        self._rows: dict[tuple[str, str], tuple[bytearray, int, float]] = {}
 
     @classmethod
     def parse(cls, data: bytes | None) -> Utilization:
@@ -33,29 +38,30 @@ class Utilization:
         if not data:
             return cls()
         try:
-            last, count = _HEAD.unpack_from(data)
+            last, version, count = _HEAD.unpack_from(data)
             found = cls(last)
             position = _HEAD.size
             for _ in range(count):
-                metric, samples, length = struct.unpack_from("<BHB", data, position)
-                position += 4
+                metric, samples, *mean, length = _ITEMS[version].unpack_from(data, position)
+                position += _ITEMS[version].size
                 device = data[position : position + length].decode()
                 position += length
                 row = bytearray(data[position : position + MINUTES])
                 position += MINUTES
                 if len(row) < MINUTES:
                     return cls()
-                found._rows[_METRICS[metric], device] = row, samples
-        except (struct.error, UnicodeDecodeError, IndexError):
+                found._rows[_METRICS[metric], device] = row, samples, mean[0] if mean else row[-1] / 2
+        except (struct.error, UnicodeDecodeError, LookupError):
             return cls()
         return found
 
     def pack(self) -> bytes:
-        """Return the utilization as bytes: 120 and the device's UUID per series."""
-        parts = [_HEAD.pack(self.last, min(len(self._rows), 255))]
-        for (metric, device), (row, samples) in list(self._rows.items())[:255]:
+        """Return the utilization as bytes: 128 and the device's UUID per series."""
+        parts = [_HEAD.pack(min(self.last, 2**32 - 1), _VERSION, min(len(self._rows), 255))]
+        for (metric, device), (row, samples, mean) in list(self._rows.items())[:255]:
             label = device.encode()[:255]
-            parts.append(struct.pack("<BHB", _METRICS.index(metric), min(samples, 65_535), len(label)) + label + row)
+            head = _ITEMS[_VERSION].pack(_METRICS.index(metric), min(samples, 65_535), mean, len(label))
+            parts.append(head + label + row)
         return b"".join(parts)
 
     def take(self, series: Mapping[Key, Points]) -> None:
@@ -71,7 +77,7 @@ class Utilization:
 
     def rows(self) -> dict[tuple[str, str], list[float | None]]:
         """Return (metric, device) -> percent per minute, oldest first, up to minute :attr:`last`."""
-        return {key: [None if byte == _NONE else byte / 2 for byte in row] for key, (row, _) in self._rows.items()}
+        return {key: [None if byte == _NONE else byte / 2 for byte in row] for key, (row, *_) in self._rows.items()}
 
     def _advance(self, last: int) -> None:
         """Move on to a later minute."""
@@ -79,22 +85,25 @@ class Utilization:
         if by <= 0:
             return
         self.last = last
-        for key, (row, _) in list(self._rows.items()):
+        for key, (row, *_) in list(self._rows.items()):
             moved = row[by:] + bytes([_NONE]) * min(by, MINUTES)
             if all(byte == _NONE for byte in moved):
                 # A GPU that another attempt uses now.
                 del self._rows[key]
             else:
-                self._rows[key] = moved, 0
+                self._rows[key] = moved, 0, 0.0
 
     def _put(self, key: Key, minute: int, count: int, mean: float) -> None:
         index = MINUTES - 1 - (self.last - minute)
         if index < 0:
             return
-        row, samples = self._rows.setdefault((key.metric, key.device), (bytearray([_NONE]) * MINUTES, 0))
+        new = bytearray([_NONE]) * MINUTES, 0, 0.0
+        row, samples, latest = self._rows.setdefault((key.metric, key.device), new)
+        is_latest = index == MINUTES - 1
         # The number of samples is known for the latest minute only. Late points of an earlier one count like its mean.
-        known = 0 if row[index] == _NONE else samples if index == MINUTES - 1 else count
-        old = row[index] / 2 if known else 0.0
-        row[index] = round(2 * min(100.0, max(0.0, (old * known + mean * count) / (known + count))))
-        if index == MINUTES - 1:
-            self._rows[key.metric, key.device] = row, known + count
+        known = 0 if row[index] == _NONE else samples if is_latest else count
+        old = latest if is_latest else row[index] / 2
+        joined = min(100.0, max(0.0, (old * known + mean * count) / (known + count)))
+        row[index] = round(2 * joined)
+        if is_latest:
+            self._rows[key.metric, key.device] = row, known + count, joined
