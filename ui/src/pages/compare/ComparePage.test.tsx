@@ -54,10 +54,20 @@ describe("the page that compares trials", () => {
     expect(container.querySelector("canvas")).toBeNull();
   });
 
+  it("explains that one of its trials is gone meanwhile, above what was known", async () => {
+    let asked = 0;
+    const gone = refusal(404, "not_found", "There is no trial 2. See: airflow dtrain trials list");
+    serve({ compare: () => ((asked += 1) === 1 ? comparison() : gone), curves, experiments: { body: { rows: [], total: 0, tags: [] } } });
+    show(<App />, ADDRESS);
+    expect(await screen.findByText(/restored from an older backup/, {}, { timeout: 8_000 })).toBeTruthy();
+    expect(screen.getByText("62 values of the configurations are the same and not shown.")).toBeTruthy();
+  });
+
   it("explains that one of its trials is gone", async () => {
     serve({ compare: refusal(404, "not_found", "There is no trial 2. See: airflow dtrain trials list"), experiments: { body: { rows: [], total: 0, tags: [] } } });
     show(<App />, ADDRESS);
     expect(await screen.findByText(/There is no trial 2\. See:/)).toBeTruthy();
+    expect(screen.queryByText(/restored from an older backup/)).toBeNull();
   });
 
   it("shows texts of the store as text", async () => {

@@ -75,12 +75,19 @@ describe("the page of a trial", () => {
   it("stays with its last data and an explanation when it is deleted meanwhile", async () => {
     let asked = 0;
     const gone = refusal(404, "not_found", "There is no trial 7. See: airflow dtrain trials list");
-    serve({ ...routes(), "trials/7": () => ((asked += 1) === 1 ? { body: trial(7) } : gone) });
+    let drawn = 0;
+    serve({
+      ...routes(),
+      "trials/7": () => ((asked += 1) === 1 ? { body: trial(7) } : gone),
+      "trials/7/curves": () => ((drawn += 1) === 1 ? { body: { series: [series()] } } : gone),
+    });
     show(<App />, ADDRESS);
     expect(await screen.findByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
     expect(await screen.findByText(/There is no trial 7\. See:/, {}, { timeout: 5_000 })).toBeTruthy();
     expect(screen.getByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
-    expect(screen.getByText(/restored from an older backup or replaced/).closest("[data-stale]")).toBeNull();
+    for (const words of [/restored from an older backup or replaced/, /Curves: There is no trial 7/]) {
+      expect((await screen.findByText(words, {}, { timeout: 5_000 })).closest("[data-stale]")).toBeNull();
+    }
   });
 
   it("counts values that are no numbers beside the gaps of the curve", async () => {
