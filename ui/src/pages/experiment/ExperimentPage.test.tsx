@@ -31,12 +31,12 @@ describe("the page of an experiment", () => {
     serve({ "experiments/5": { body }, "experiments/5/curves": curves(curve(1, { y: [1, 0.25, 0.5] }), curve(2, { y: [0.75, null, null] })) });
     const { unmount } = show(<App />, "/plugin/dtrain/experiments/5");
     const list = await screen.findByRole("list", { name: "Trials of the chart" });
-    expect(within(list).getAllByRole("button").map(({ textContent }) => textContent?.replace(/^.*?(best 0|last 0)/, "$1"))).toEqual(["best 0.25last 0.50", "best 0.75last NaN/∞"]);
+    expect((await within(list).findAllByRole("button")).map(({ textContent }) => textContent?.replace(/^.*?(best 0|last 0)/, "$1"))).toEqual(["best 0.25last 0.50", "best 0.75last NaN/∞"]);
     unmount();
     serve({ "experiments/5": { body }, "experiments/5/curves": curves(curve(1, { y: [1, 0.25, 0.5] })) });
     show(<App />, "/plugin/dtrain/experiments/5?metric=training/lr");
     const other = await screen.findByRole("list", { name: "Trials of the chart" });
-    expect(within(other).getByRole("button").textContent).toMatch(/last 0.5$/);
+    expect((await within(other).findByRole("button")).textContent).toMatch(/last 0.5$/);
     expect(within(other).queryByText("best", { exact: false, selector: "span" })).toBeNull();
   });
 
