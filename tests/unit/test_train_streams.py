@@ -119,11 +119,13 @@ def test_a_stream_that_is_empty_on_one_rank_is_named_there_before_the_rank_waits
         def __iter__(self):
             return iter(())
 
+    loader = td.DataLoader(Empty(1, 2), batch_size=2)
+    errors = in_ranks(2, lambda d: Shares(loader, d, 1, "training").nothing())
+    assert str(errors[1]).startswith("The training data loader yields no batch on rank 1.")
     # An exchange fails, because there is no other rank.
     alone = Distributed(Environment(rank=1, world_size=2))
-    loader = td.DataLoader(Empty(1, 2), batch_size=2)
-    stream = Stream(loader, alone, 1, "training", SeedPlan(), lambda: EmptyLoaderError("no batch"))
-    with pytest.raises(EmptyLoaderError, match="no batch"):
+    stream = Stream(loader, alone, 1, "training", SeedPlan(), lambda: errors[1])
+    with pytest.raises(EmptyLoaderError, match="on rank 1"):
         next(stream.epoch(0, 0, 4))
 
 

@@ -148,7 +148,8 @@ class Shares:
             if self._drops()
             else ""
         )
-        return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}.{less} Check its data set.")
+        rank = f" on rank {self._rank}" if self.sharing is Sharing.STREAM and self._size > 1 else ""
+        return EmptyLoaderError(f"The {self._what} data loader yields no batch{of}{rank}.{less} Check its data set.")
 
     def training(self, epoch: int, offset: int, length: int | None) -> Iterator[Any]:
         """Return this rank's batches of an epoch, from a position on. Called by all ranks.
