@@ -75,7 +75,7 @@ def test_a_clear_after_the_end_of_a_stopped_experiment_runs(search):
     store.searches.end(search.view.search_id)
     again = search.submit(0, max_tries=1)
     assert store.control.wishes(again.attempt_id).stop_by is None
-    assert (store.experiments.get(experiment).state, store.experiments.get(experiment).wish) == ("running", None)
+    assert (store.experiments.get(experiment).state, store.experiments.get(experiment).wish) == ("queued", None)
 
 
 def test_a_new_plan_forgets_what_was_wanted_of_the_old_one(search):
