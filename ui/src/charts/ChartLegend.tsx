@@ -33,21 +33,23 @@ export const ChartLegend = ({ host, axis, curves, xKind, yKind, zone }: Props) =
   const texts = valueTexts([...values.values()], yKind, zone);
   const textOf = new Map([...values.keys()].map((id, index) => [id, texts[index]]));
   return (
-    <HStack columnGap={4} data-testid="chart-legend" fontSize="xs" mb={1} rowGap={0} wrap="wrap">
-      <Box color="fg.muted" fontVariantNumeric="tabular-nums" minW={xKind === "clock" ? "9.5rem" : "4rem"}>
+    <HStack align="start" data-testid="chart-legend" fontSize="xs" gap={4} mb={1}>
+      <Box color="fg.muted" flexShrink={0} fontVariantNumeric="tabular-nums" minW={xKind === "clock" ? "7.5rem" : "3.5rem"}>
         {at === null ? "last" : valueText(found[0]?.x ?? at, xKind, zone)}
       </Box>
-      {curves.map(({ id, name, look, points }) => (
-        <HStack gap={1} key={id} minW={0}>
-          <Swatch look={look} />
-          <Box color="fg.muted" maxW="16rem" truncate>
-            {name}
-          </Box>
-          <Box fontVariantNumeric="tabular-nums" minW="3.2rem">
-            {at === null && endsInGap(points) ? NOT_FINITE : (textOf.get(id) ?? NONE)}
-          </Box>
-        </HStack>
-      ))}
+      <HStack columnGap={4} flex="1" minW={0} rowGap={0} wrap="wrap">
+        {curves.map(({ id, name, look, points }) => (
+          <HStack data-curve={id} gap={1} key={id} minW={0}>
+            <Swatch look={look} />
+            <Box color="fg.muted" maxW="16rem" truncate>
+              {name}
+            </Box>
+            <Box fontVariantNumeric="tabular-nums" minW="3.2rem">
+              {at === null && endsInGap(points) ? NOT_FINITE : (textOf.get(id) ?? NONE)}
+            </Box>
+          </HStack>
+        ))}
+      </HStack>
     </HStack>
   );
 };

@@ -23,6 +23,9 @@ export const PointerNote = ({ left, top, width, children }: Props & { top: numbe
   </Box>
 );
 
+/** Pixels by which a note below a chart covers the name of its axis. */
+const ON_AXIS_PX = 16;
+
 /** Facts about the curves at the pointer: below the chart, or above it where the window has more room. */
 export const NoteBelow = ({ left, width, children }: Props) => {
   const note = useRef<HTMLDivElement>(null);
@@ -30,11 +33,11 @@ export const NoteBelow = ({ left, width, children }: Props) => {
   useLayoutEffect(() => {
     const chart = note.current?.parentElement?.getBoundingClientRect();
     if (chart === undefined || note.current === null) return;
-    const below = window.innerHeight - chart.bottom;
+    const below = window.innerHeight - chart.bottom + ON_AXIS_PX;
     setAbove(note.current.offsetHeight > below && chart.top > below);
   }, [left, width, children]);
   return (
-    <Box {...NOTE} ref={note} style={{ ...(isAbove ? { bottom: "100%" } : { top: "100%" }), ...side(left, width) }}>
+    <Box {...NOTE} ref={note} style={{ ...(isAbove ? { bottom: "100%" } : { top: `calc(100% - ${ON_AXIS_PX}px)` }), ...side(left, width) }}>
       {children}
     </Box>
   );

@@ -40,7 +40,7 @@ export const TABLE_CSS: SystemStyleObject = {
   "& tbody tr:hover td": { bg: "bg.emphasized" },
   "& tbody tr:focus-visible": { outline: "2px solid", outlineColor: "brand.focusRing", outlineOffset: "-2px" },
   "& input[type=checkbox]": { boxSize: 4, accentColor: "{colors.brand.solid}", cursor: "pointer", verticalAlign: "middle" },
-  "& [data-pinned]": { position: "sticky", right: 0 },
+  "& [data-pinned]": { position: "sticky", right: 0, borderInlineStartWidth: "1px", borderInlineStartColor: "border" },
   "& td[data-pinned]": { bg: "bg" },
   "& th[data-pinned]": { zIndex: 2 },
   "& [data-full]": { display: "block", overflow: "hidden", textOverflow: "ellipsis" },

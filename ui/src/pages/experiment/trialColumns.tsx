@@ -48,7 +48,7 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
         </PageLink>
       ),
     },
-    { id: "number", header: "Number", sort: "number", width: 80, align: "end", cell: ({ number: place }) => String(place) },
+    { id: "number", header: "Number", sort: "number", width: 74, align: "end", cell: ({ number: place }) => String(place) },
     { id: "state", header: "State", sort: "state", width: 115, cell: ({ state }) => <StateBadge state={state} /> },
     {
       id: "best_metric",
@@ -61,13 +61,13 @@ export const trialColumns = (experiment: Pick<Experiment, "best_trial" | "hyperp
     ...varied.map(({ name }, index): Column<TrialRow> => ({
       id: `hparams.${name}`, header: name, sort: `hparams.${name}`, width: widthOf(name), align: "end", optional: index >= SHOWN, cell: ({ hparams }) => hparamText(own(hparams, name)),
     })),
-    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 138, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
+    { id: "units", header: units === undefined ? "Trained" : `Trained (${units})`, sort: "units", width: 130, align: "end", cell: (row) => `${trainedText(row, units)}${shareText(row)}` },
     { id: "rung", header: "Rung", sort: "rung", width: 66, align: "end", optional: experiment.search === null, cell: ({ rung }) => (rung === null ? NONE : String(rung)) },
     { id: "bracket", header: "Bracket", width: 90, align: "end", optional: true, cell: ({ bracket }) => String(bracket) },
     { id: "best_step", header: "Best at step", width: 120, align: "end", optional: true, cell: ({ best_step }) => count(best_step) },
     { id: "duration_s", header: "Duration", sort: "duration_s", width: 98, align: "end", cell: ({ duration_s }) => duration(duration_s) },
     { id: "restarts", header: "Restarts", width: 90, align: "end", optional: true, cell: ({ restarts }) => String(restarts) },
-    { id: "reason", header: "Reason", width: 180, pinned: true, full: true, cell: ({ reason }) => reason ?? "" },
+    { id: "reason", header: "Reason", width: 170, pinned: true, full: true, cell: ({ reason }) => reason ?? "" },
     { id: "tags", header: "Tags", width: 140, optional: true, cell: ({ tags }) => <Tags tags={tags} /> },
     { id: "description", header: "Description", width: 220, optional: true, cell: ({ description }) => description },
     {

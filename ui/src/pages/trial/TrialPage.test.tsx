@@ -42,7 +42,7 @@ describe("the page of a trial", () => {
     serve(routes({}, [series(), series({ group: "training", y: [2, 1.5, 1.125] })]));
     show(<App />, `${ADDRESS}?x=batches`);
     const legend = await screen.findByTestId("chart-legend");
-    const words = () => [...legend.children].map(({ textContent }) => textContent);
+    const words = () => [legend.firstElementChild, ...legend.querySelectorAll("[data-curve]")].map((element) => element?.textContent);
     expect(words()).toEqual(["last", "validation0.250", "training1.125"]);
     act(() => screen.getByRole("group", { name: /^Chart of loss/ }).focus());
     await userEvent.keyboard("{Home}");
