@@ -213,11 +213,12 @@ def test_a_state_folder_that_cannot_be_used_is_a_refusal_in_words(tmp_path: Path
 
 
 def test_a_run_outlives_its_follower_and_is_followed_from_an_offset(tmp_path: Path) -> None:
-    first = connect(LocalTransport(home=tmp_path), str(tmp_path / "state"))
+    lock_dir = new_lock_dir(tmp_path)
+    first = connect(LocalTransport(home=tmp_path), str(tmp_path / "state"), lock_dir)
     document = plan(first, "t7.1.7", ["python", "train.py", "wait"], tmp_path)
     events, _ = follow(first, start(first, document), until="started")
     first.close()
-    second = connect(LocalTransport(home=tmp_path), str(tmp_path / "state"))
+    second = connect(LocalTransport(home=tmp_path), str(tmp_path / "state"), lock_dir)
     assert answer(second, "prepare", plan=document, secrets={})["attached"] is True
     frames: Queue[Frame] = Queue()
     offset = answer(second, "read", run="t7.1.7", stream="supervisor.events", offset=0, length=1)["size"]
