@@ -47,7 +47,8 @@ class Prepared:
         if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
             raise SetupError(
                 f"ctx.register takes objects with state_dict and load_state_dict, got {type(item).__name__} "
-                f"for {name!r}. Give it both methods."
+                f"for {name!r}. Give its class both methods. A plain value has none: keep it in an object that returns "
+                "it from state_dict()."
             )
         self.names[len(self.others)] = name
         self.others.append(item)

@@ -60,7 +60,7 @@ def located(state: Mapping[str, Any], prepared: Prepared) -> Iterator[None]:
         if path is None:
             raise
         owner, inner = _owner(path, prepared)
-        raise CheckpointError(error.text(owner, "".join(inner))) from error
+        raise CheckpointError(error.text(owner, "".join(inner))) from None
 
 
 def _owner(path: list[str], prepared: Prepared) -> tuple[str, list[str]]:
