@@ -26,6 +26,7 @@ from airflow_provider_dtrain.terminal.records import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records.searches import ExperimentView
     from airflow_provider_dtrain.store.records.trials import TrialView
     from airflow_provider_dtrain.store.store import Store
 
@@ -75,10 +76,15 @@ class StoreSource:
         self.rights: Rights = rights if rights is not None else AllRights()
 
     def trials(self, *, experiment: int | None, state: Any, tags: Sequence[str], limit: int | None) -> list[TrialLine]:
-        """Return trials, latest first."""
+        """Return trials, latest first.
+
+        :raises NotFoundError: there is no such experiment
+        """
         found = self.store.trials.list(
             experiment_id=experiment, state=state, tags=tags, limit=limit, dags=self.rights.dags
         )
+        if experiment is not None and not found:
+            self._experiment(experiment)
         return trial_lines(self.store, sorted(found, key=lambda trial: -trial.trial_id))
 
     def trial(self, trial_id: int) -> TrialDescription:
@@ -141,10 +147,13 @@ class StoreSource:
 
     def experiment(self, experiment_id: int) -> ExperimentDescription:
         """Return an experiment."""
+        return experiment_description(self.store, self._experiment(experiment_id))
+
+    def _experiment(self, experiment_id: int) -> ExperimentView:
         view = self.store.experiments.get(experiment_id)
         if not self.rights.may_read(view.dag_id):
             raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
-        return experiment_description(self.store, view)
+        return view
 
     def gangs(self, pool: str | None) -> list[GangLine]:
         """Return waiting and running gangs, the running ones first."""

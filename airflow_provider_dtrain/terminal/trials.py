@@ -36,7 +36,9 @@ _PARTS = ("ranks", "checkpoints", "refused_checkpoints", "gaps")
 def list_trials(args: Namespace, source: Source) -> None:
     """List trials, latest first."""
     found = source.trials(experiment=args.experiment, state=args.state, tags=args.tag or (), limit=args.limit)
-    show(args, trial_rows(args, found), empty="No trials. A task with TrialOperator creates one.")
+    is_filtered = args.experiment is not None or args.state or args.tag
+    empty = "No trial has these properties." if is_filtered else "No trials. A task with TrialOperator creates one."
+    show(args, trial_rows(args, found), empty=empty)
     if found:
         hint(f"airflow dtrain trials describe {found[0].trial}")
 

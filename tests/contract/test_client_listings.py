@@ -73,6 +73,14 @@ def test_each_command_prints_what_airflow_dtrain_prints(server, search, capsys, 
         assert remote.strip() or "checkpoints" in words
 
 
+def test_trials_of_an_experiment_that_does_not_exist_are_an_error(server, search, capsys):
+    for argv in (["--experiment", "99"], ["--experiment", "99", "-o", "json"]):
+        assert main(["trials", "list", *argv, "--server", server]) != 0
+        assert "no experiment 99" in capsys.readouterr().err.lower()
+    assert main(["trials", "list", "--experiment", "1", "--state", "killed", "--server", server]) == 0
+    assert "No trial has these properties." in "".join(capsys.readouterr())
+
+
 def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     key = TrialKey(dag_id="secret", run_id="r", task_id="train")
