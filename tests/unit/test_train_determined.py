@@ -65,12 +65,9 @@ def test_the_searcher_ends_a_script_at_the_validation_of_a_rung_on_all_ranks(tmp
     run.mkdir()
     tell(run, {"0": "continue", "1": "stop"})
     searcher = {"name": "async_halving", "metric": "x", "time_metric": "batches", "max_time": 80}
-    ended = outputs(
-        start(
-            run, DISTRIBUTED.replace("CRASH_AT", "-1"), 2,
-            hparams={"increment_by": 1}, config={"searcher": searcher}, rungs=[20, 40, 80],
-        )
-    )  # fmt: skip
+    program = DISTRIBUTED.replace("CRASH_AT", "-1")
+    launch = {"hparams": {"increment_by": 1}, "config": {"searcher": searcher}, "rungs": [20, 40, 80]}
+    ended = outputs(start(run, program, 2, **launch))
     assert [re.findall(r"preempted at (\d+)", output) for output in ended] == [["40"], ["40"]]
     assert [(line["rung"], line["units"], line["metric"]) for line in events(run, "rung")] == [
         (0, 20, 40.0),
