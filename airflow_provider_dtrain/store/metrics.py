@@ -290,7 +290,7 @@ def add_metrics(
             "rank": rank,
             "metrics": dict(event["metrics"]),
             "at": moment(at - clock_offset_s if isinstance(at := event.get("at"), int | float) else None),
-            "epoch": epoch if isinstance(epoch := event.get("epoch"), int | float) else None,
+            "epoch": _epoch(event.get("epoch")),
         }
         for event in reports
         if _is_step(event.get("step")) and isinstance(event.get("metrics"), Mapping)
@@ -370,3 +370,9 @@ def _note_removed(
 
 def _is_step(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < STEP_LIMIT
+
+
+def _epoch(value: Any) -> float | None:
+    """Return a number of trained epochs, None if a host has sent anything else."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < STEP_LIMIT else None

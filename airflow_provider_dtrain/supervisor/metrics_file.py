@@ -151,12 +151,12 @@ class MetricsFile:
         step = document.get("step")
         if type(step) is not int or not 0 <= step < _STEP_LIMIT:
             raise _BadLine(f'"step" must be a whole number of at least 0, got {str(step)[:40]}.')
+        epoch = _epoch(document)
+        place: Json = {} if epoch is None else {"epoch": epoch}
         if "metrics" in document:
-            fields: Json = {"step": step, "metrics": _numbers(document["metrics"], "metrics")}
-            epoch = document.get("epoch")
-            return [("report", {**fields, "epoch": epoch} if type(epoch) is int else fields)]
+            return [("report", {"step": step, "metrics": _numbers(document["metrics"], "metrics"), **place})]
         values = _numbers(document["validation"], "validation")
-        return [("validation", {"step": step, "metrics": values}), *self._question(step, values, document)]
+        return [("validation", {"step": step, "metrics": values, **place}), *self._question(step, values, document)]
 
     def _question(self, step: int, values: Json, document: Json) -> list[tuple[str, Json]]:
         """Return the question to the searcher if a validation has reached a further rung."""
@@ -189,6 +189,9 @@ class MetricsFile:
             return int(value)
         field = "epoch" if unit == "epochs" else "records"
         found = document.get(field)
+        if unit == "epochs" and (epoch := _epoch(document)) is not None:
+            # A sum of fractions may be slightly below the whole number.
+            found = int(epoch + 1e-6)
         batch = self._hparams.get("global_batch_size") if isinstance(self._hparams, dict) else None
         if found is None and unit == "records" and type(batch) is int:
             return step * batch
@@ -204,6 +207,14 @@ class MetricsFile:
             write_all(fd, f"dtrain: DTRAIN_METRICS: {words}\n".encode("utf-8", "replace"))
         finally:
             os.close(fd)
+
+
+def _epoch(document: Json) -> float | None:
+    """Return the number of trained epochs, None if it is no number of at least 0."""
+    epoch = document.get("epoch")
+    if isinstance(epoch, bool) or not isinstance(epoch, (int, float)):
+        return None
+    return epoch if 0 <= epoch < _STEP_LIMIT else None
 
 
 def _items(value: Any) -> list[Any]:

@@ -395,7 +395,7 @@ class Context(CoreContext):
         *,
         average: bool = True,
         weight: float = 1,
-        epoch: int | None = None,
+        epoch: float | None = None,
     ) -> str:
         """Record validation metrics, as :meth:`CoreContext.report_validation` does, and check the options before.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,18 +21,18 @@ from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import InvalidHP
+from airflow_provider_dtrain.train.errors import InvalidHP, MetricError
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console, failure
 from airflow_provider_dtrain.train.reports.events import EventWriter, encode_event
-from airflow_provider_dtrain.train.reports.metrics import Reporter
+from airflow_provider_dtrain.train.reports.metrics import Reporter, epoch_field
 from airflow_provider_dtrain.train.reports.profiler import Profiler
-from airflow_provider_dtrain.train.reports.reducers import reduce_over_ranks
+from airflow_provider_dtrain.train.reports.reducers import number, reduce_over_ranks
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
 from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
-from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done
+from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done, epochs_trained
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
 GO_ON, REACHED, STOP, DECIDED = range(4)
@@ -91,6 +92,10 @@ class CoreContext:
         self._stop_path = env.run_dir / "stop_requested" if env.run_dir else None
         #: Returns the position of training at a step. The trainer of a trial class replaces it by its own.
         self._position: Callable[[int, int | None], Position] = self._script_position
+        #: Returns the number of trained epochs, with a fraction, or None if it is unknown. Replaced likewise.
+        self._epochs: Callable[[], float | None] = self._script_epochs
+        #: What a loop of the script's own has told of it.
+        self._told_epochs: float | None = None
         #: Checkpoints of files, by their paths or URLs.
         self.files = FileCheckpoints(env, distributed, saver)
         #: Recorder of traces of some batches.
@@ -169,7 +174,7 @@ class CoreContext:
 
     # -- reports -------------------------------------------------------------------------------------------------------
 
-    def report(self, step: int, metrics: Mapping[str, Any]) -> None:
+    def report(self, step: int, metrics: Mapping[str, Any], *, epoch: float | None = None) -> None:
         """Record training metrics. Takes microseconds and never waits for the device or another rank.
 
         With more than one rank, the mean over the ranks is recorded when the ranks next synchronize, see
@@ -177,13 +182,28 @@ class CoreContext:
 
         :param step: number of batches, counted by the script
         :param metrics: name -> number, or tensor of one element
+        :param epoch: see :meth:`tell_epoch`
         :raises MetricError: a value is not a number
         :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN. A later call raises it for a value on a
             GPU, which is read later
         :raises LimitError: there are more than 1,000 metrics, or a name has more than 256 characters
         """
         self._last_step = step
-        self._reporter.report(step, metrics, self._progress.epoch if self._progress.in_epochs else None)
+        self._reporter.report(step, metrics, self._epochs() if epoch is None else self.tell_epoch(epoch))
+
+    def tell_epoch(self, epoch: float) -> float:
+        """Set the number of epochs that are trained, which further reports record beside the step. Return it.
+
+        Charts over epochs and the progress of a trial show it. A loop over :meth:`epochs` need not call it.
+
+        :param epoch: 2.5 in the middle of the third epoch
+        :raises MetricError: it is not a number of at least 0
+        """
+        told = number("epoch", epoch)
+        if not 0 <= told < math.inf:
+            raise MetricError(f"epoch must be a number of at least 0, got {epoch!r}.")
+        self._told_epochs = told
+        return told
 
     def report_validation(
         self,
@@ -192,7 +212,7 @@ class CoreContext:
         *,
         average: bool = True,
         weight: float = 1,
-        epoch: int | None = None,
+        epoch: float | None = None,
     ) -> str:
         """Record validation metrics. Return ``stop`` when the trial has trained long enough, else ``continue``.
 
@@ -205,7 +225,8 @@ class CoreContext:
         :param average: record the mean over the ranks (called by all ranks). False: record rank 0's own values, which
             must cover the whole data set
         :param weight: weight of this rank's metrics in the mean, e.g. its number of samples
-        :param epoch: number of finished epochs, for a loop without :meth:`epochs` whose length is in epochs
+        :param epoch: number of trained epochs, for a loop without :meth:`epochs`, see :meth:`tell_epoch`. A searcher
+            whose lengths are in epochs counts the finished ones
         :raises MissingMetricError: the metrics lack one that the searcher needs
         :raises SetupError: the searcher decides after some epochs, and their number is unknown
         """
@@ -222,11 +243,13 @@ class CoreContext:
         console.say_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
         position = self._position(step, batch)
-        if epoch is not None:
-            position = replace(position, epoch=epoch)
+        trained = self._epochs() if epoch is None else self.tell_epoch(epoch)
+        if epoch is not None and trained is not None:
+            # A sum of fractions may be slightly below the whole number.
+            position = replace(position, epoch=int(trained + 1e-6))
         is_chief = self.distributed.get_rank() == 0
         if is_chief:
-            self._writer.write("validation", {"step": step, "metrics": safe})
+            self._writer.write("validation", {"step": step, "metrics": safe, **epoch_field(trained)})
             self._reporter.loggers.log(step, safe, "validation/")
             self._goal.check(safe)
             if epoch is None and not self._progress.counts_epochs:
@@ -507,6 +530,9 @@ class CoreContext:
 
     def _script_position(self, step: int, global_batch: int | None) -> Position:
         return Position(batches=step, records=step * (global_batch or 0), epoch=epochs_done(self._progress))
+
+    def _script_epochs(self) -> float | None:
+        return epochs_trained(self._progress) if self._progress.counts_epochs else self._told_epochs
 
     def _sizes(self) -> BatchSizes:
         if self._batch_sizes is None:

@@ -126,6 +126,18 @@ def test_a_trial_without_a_known_share_is_as_far_as_the_others_of_its_experiment
     assert api.get(path(search))["progress"] == pytest.approx(2 * 0.5 / planned)
 
 
+def test_only_trials_with_a_result_count_in_an_experiment_that_has_ended(api, search):
+    for name, states in (("failed", ["errored"]), ("half", ["errored", "stopped"]), ("whole", ["completed"])):
+        one = Search(search.store, name=name, run=name)
+        one.plan(max_trials=len(states))
+        for number, state in enumerate(states):
+            one.end(one.start(number, slots=1), state)
+    rows = api.get("/experiments", sort="progress", order="desc")["rows"]
+    found = {row["name"]: row["progress"] for row in rows}
+    assert (found["whole"], found["half"], found["failed"]) == (1, 0.5, None)
+    assert [row["name"] for row in rows].index("failed") > [row["name"] for row in rows].index("half")
+
+
 def test_the_latest_running_trials_of_each_experiment_stand_for_its_progress(api, search, monkeypatch):
     monkeypatch.setattr(trial_progress, "EXPERIMENT_SAMPLE", 1)
     document = {**DOCUMENT, "searcher": {"name": "random", "max_length": {"batches": 100}, "max_trials": 2}}

@@ -124,6 +124,7 @@ def test_events_change_ranks_metrics_checkpoints_and_result(store, submit, start
     [row] = store.metrics.of_trial(ticket.trial_id, "validation")
     assert math.isnan(row.metrics["loss"])
     assert (row.metrics["top"], row.metrics["low"], row.attempt) == (math.inf, -math.inf, 1)
+    assert row.epoch == 1
     assert store.metrics.of_trial(ticket.trial_id, "training") == []
     [checkpoint] = store.checkpoints.of_trial(ticket.trial_id)
     assert (checkpoint.run, checkpoint.host, checkpoint.path) == (
@@ -292,3 +293,14 @@ def test_trials_are_listed_newest_first_and_narrowed(store, submit, start):
     store.attempts.next(one.attempt_id, watch, failure=FAILED, counted=True)
     assert (store.trials.get(one.trial_id).attempts, store.trials.get(one.trial_id).restarts) == (2, 1)
     assert [view.number for view in store.attempts.of_trial(one.trial_id)] == [1, 2]
+
+
+@pytest.mark.parametrize("epoch", [math.nan, math.inf, -1, "two", True, 10**400])
+def test_an_epoch_that_is_no_number_of_at_least_0_is_unknown(store, submit, start, epoch):
+    ticket = submit(slots=1)
+    watch = start(ticket)
+    name = store.attempts.get(ticket.attempt_id).held_hosts[0]
+    store.events.commit(ticket.attempt_id, watch, name, "rank0.events", 0, 10, [
+        event("report", 1, step=3, metrics={"loss": 1.0}, epoch=epoch),
+    ])  # fmt: skip
+    assert [row.epoch for row in store.metrics.of_trial(ticket.trial_id, "training")] == [None]

@@ -68,6 +68,10 @@ def test_the_trainer_of_hugging_face_stops_resumes_and_ends_as_an_unbroken_one(t
     assert {"report", "validation", "stopped", "result"} <= kinds
     validation = next(event for event in stopped[0].events if event["kind"] == "validation")
     assert "eval_loss" in validation["metrics"]
+    named = [event.get("epoch") for event in stopped[0].events if event["kind"] in ("report", "validation")]
+    assert None not in named
+    assert named == sorted(named)
+    assert any(epoch % 1 for epoch in named), "a report inside an epoch names its share"
     (tmp_path / "run" / "stop_requested").unlink()
     text = TRANSFORMERS.replace("LAST", "False")
     again = run_ranks(script(tmp_path, text), tmp_path / "run", 2)
@@ -130,6 +134,10 @@ def test_a_lightning_trainer_stops_resumes_and_ends_as_an_unbroken_one(tmp_path)
     assert stopped[1].said(r"ended (\d+)") == [steps]
     assert steps == "8", "the end of an epoch: Lightning resumes a plain loader in the middle of one at its start"
     assert {"report", "validation", "checkpoint", "stopped"} <= {event["kind"] for event in stopped[0].events}
+    reports = [event for event in stopped[0].events if event["kind"] == "report"]
+    # Four batches per epoch, whose steps Lightning counts from 0.
+    assert [event["epoch"] for event in reports] == [(event["step"] + 1) / 4 for event in reports]
+    assert [event["epoch"] for event in stopped[0].events if event["kind"] == "validation"] == [1, 2]
     (tmp_path / "run" / "stop_requested").unlink()
     text = LIGHTNING.replace("LAST", "False")
     again = run_ranks(script(tmp_path, text), tmp_path / "run", 2)

@@ -58,6 +58,15 @@ def test_training_and_validation_become_events_of_the_library(world: World) -> N
     assert world.log() == ""
 
 
+def test_lines_of_both_kinds_may_name_the_epoch(world: World) -> None:
+    world.write({"step": 1, "metrics": {"a": 1}, "epoch": 0.5}, {"step": 2, "validation": {"a": 1}, "epoch": 1})
+    for wrong in ("two", True, -1, None, [1]):
+        world.write({"step": 3, "metrics": {"a": 1}, "epoch": wrong})
+    world.write('{"step": 3, "metrics": {"a": 1}, "epoch": NaN}', '{"step": 3, "metrics": {"a": 1}, "epoch": 1e999}')
+    world.reader.check()
+    assert [event.get("epoch") for event in world.events()] == [0.5, 1, *[None] * 7]
+
+
 def test_a_line_is_read_once_it_is_whole_and_the_last_one_at_the_end(world: World) -> None:
     world.write('{"step": 1, "metr', end="")
     world.reader.check()
@@ -145,6 +154,7 @@ def test_a_link_is_not_followed(world: World, tmp_path: Path) -> None:
     ("searcher", "line", "units"),
     [
         ({"max_length": {"epochs": 8}}, {"epoch": 4}, 4),
+        ({"max_length": {"epochs": 8}}, {"epoch": 3.9999999}, 4),
         ({"max_length": {"batches": 8}}, {}, 5),
         ({"max_length": {"records": 8}}, {"records": 6}, 6),
         ({"max_length": {"records": 800}}, {}, 50),

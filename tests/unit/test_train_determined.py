@@ -92,6 +92,34 @@ def test_a_loop_over_operations_has_one_for_each_rung_until_the_searcher_ends_th
         (1, 8, 16.0),
     ]
     assert [line["metrics"] for line in events(run, "validation")] == [{"x": 8.0}, {"x": 16.0}]
+    # What the script has told before each report, in the unit of the search.
+    told = {kind: [line.get("epoch") for line in events(run, kind)] for kind in ("report", "validation")}
+    reported = {"report": [0, 2, 4, 6], "validation": [4, 8]} if unit == "epochs" else {"report": [None] * 4}
+    assert told == {"validation": [None] * 2, **reported}
+
+
+EPOCHS = (
+    IMPORT
+    + """
+with det.core.init() as core_context:
+    train = core_context.train
+    train.report_training_metrics(1, {"loss": 1.0})
+    train.report_progress(0.25)
+    train.report_training_metrics(2, {"loss": 1.0})
+    train.report_training_metrics(3, {"loss": 1.0, "epoch": 3})
+    train.report_training_metrics(4, {"loss": 1.0, "epoch": float("nan")})
+    train.report_validation_metrics(5, {"loss": 1.0, "epochs": 4})
+"""
+)
+
+
+@pytest.mark.parametrize(("unit", "told"), [("epochs", [None, 2, 3, 3]), ("batches", [None, None, 3, 3])])
+def test_reports_name_the_epoch_of_their_metrics_or_of_the_progress(tmp_path, unit, told):
+    searcher = {"name": "single", "metric": "loss", "max_length": {unit: 8}}
+    (ended,) = (start(tmp_path / "run", EPOCHS, 1, hparams={}, config={"searcher": searcher}),)
+    outputs(ended)
+    assert [line.get("epoch") for line in events(tmp_path / "run", "report")] == told
+    assert [line["epoch"] for line in events(tmp_path / "run", "validation")] == [4]
 
 
 def test_a_resumed_attempt_has_no_operation_for_a_rung_at_which_the_searcher_has_decided(tmp_path):

@@ -145,7 +145,7 @@ def test_a_trial_writes_its_events_in_order(cluster):
     assert by_kind["result"]["value"] == {
         "step": 3, "metrics": {"accuracy": 0.5}, "checkpoint": "checkpoints/step-00000003",
     }  # fmt: skip
-    assert [event["epoch"] for event in events if event["kind"] == "report"] == [0, 0, 0]
+    assert [event["epoch"] for event in events if event["kind"] == "report"] == [0.333333, 0.666667, 1]
 
 
 def test_a_result_of_the_script_replaces_the_default(cluster):

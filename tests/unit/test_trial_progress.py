@@ -50,19 +50,31 @@ def test_the_speed_is_that_of_the_running_attempt() -> None:
 def test_records_need_the_size_of_a_batch() -> None:
     assert found({"records": 1000}, report(5), batch=20).share == 0.1
     one = found({"records": 1000}, report(5))
-    assert (one.share, one.total) == (None, 1000)
+    assert (one.share, progress_words(one)) == (None, "5 batches")
 
 
 def test_epochs_are_measured_by_the_size_of_the_data_or_by_the_latest_validation() -> None:
     assert found({"epochs": 4}, report(50, 0), batch=10, size=1000).share == pytest.approx(0.125)
-    assert found({"epochs": 4}, report(150, 1), validation=report(100, 0)).share == pytest.approx(0.375)
+    assert found({"epochs": 4}, report(150, 1), validation=report(100, 1)).share == pytest.approx(0.375)
     one = found({"epochs": 4}, report(90, 0))
     assert (one.share, progress_words(one)) == (0.0, "1 of 4 epochs (0 %)")
 
 
+def test_a_report_inside_an_epoch_tells_its_share() -> None:
+    one = found({"epochs": 4}, report(90, 0.25), validation=report(400, 2))
+    assert (one.share, progress_words(one)) == (0.0625, "1 of 4 epochs (6 %)")
+
+
+def test_reports_without_an_epoch_are_measured_by_the_latest_validation_that_has_one() -> None:
+    one = found({"epochs": 20}, report(150), validation=report(100, 4.0))
+    assert (one.share, progress_words(one)) == (pytest.approx(0.3), "7 of 20 epochs (30 %)")
+    one = found({"epochs": 20}, report(150), validation=report(100))
+    assert (one.share, progress_words(one)) == (None, "150 batches")
+
+
 def test_the_share_stays_within_the_epoch_that_was_reported() -> None:
-    assert found({"epochs": 4}, report(900, 1), validation=report(100, 0)).share == 0.5
-    assert found({"epochs": 4}, report(900, 3), validation=report(100, 0)).share == 1.0
+    assert found({"epochs": 4}, report(900, 1), validation=report(100, 1)).share == 0.5
+    assert found({"epochs": 4}, report(900, 3), validation=report(100, 1)).share == 1.0
 
 
 def test_a_trial_without_a_planned_length_shows_its_steps() -> None:

@@ -19,7 +19,7 @@ class Report:
 
     #: Batches.
     step: int
-    #: Index of the epoch, from 0; None: the trial counts none.
+    #: Number of trained epochs. A whole one of training may also be the index of the epoch. None: unknown.
     epoch: float | None
     at: datetime
 
@@ -88,9 +88,9 @@ class Plan:
             return None if self.global_batch is None else self.total / self.global_batch
         if self.records_per_epoch is not None and self.global_batch is not None:
             return self.total * self.records_per_epoch / self.global_batch
-        if validation is None or validation.epoch is None or not validation.step:
+        if validation is None or not validation.epoch:
             return None
-        return self.total * validation.step / (validation.epoch + 1)
+        return self.total * validation.step / validation.epoch
 
 
 def progress_of(plan: Plan, reports: Reports | None, now: datetime) -> TrialProgress:
@@ -102,10 +102,11 @@ def progress_of(plan: Plan, reports: Reports | None, now: datetime) -> TrialProg
         share = None if plan.total is None else 0.0
         return TrialProgress(done=0, total=plan.total, unit=plan.unit, share=share, expected_end=None)
     share = _share(plan, reports, reports.latest)
+    done = _done(plan, reports)
     return TrialProgress(
-        done=_done(plan, reports.latest),
-        total=plan.total,
-        unit=plan.unit if plan.total is not None else "batches",
+        done=reports.latest.step if done is None else done,
+        total=None if done is None else plan.total,
+        unit="batches" if done is None else plan.unit,
         share=share,
         expected_end=_expected_end(_share(plan, reports, reports.first), share, reports, now),
     )
@@ -130,12 +131,19 @@ def _positive(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _done(plan: Plan, report: Report) -> int:
-    if plan.total is None or plan.unit == "batches":
-        return report.step
+def _done(plan: Plan, reports: Reports) -> int | None:
+    """Return the trained length in units of the planned one, None if it is unknown."""
+    if plan.total is None:
+        return None
+    if plan.unit == "batches":
+        return reports.latest.step
     if plan.unit == "records":
-        return report.step * (plan.global_batch or 0)
-    return min(plan.total, int(report.epoch or 0) + 1)
+        return None if plan.global_batch is None else reports.latest.step * plan.global_batch
+    epoch = reports.latest.epoch
+    if epoch is None:
+        batches = plan.batches(reports.validation)
+        epoch = None if batches is None else reports.latest.step / batches * plan.total
+    return None if epoch is None else min(plan.total, int(epoch) + 1)
 
 
 def _share(plan: Plan, reports: Reports, report: Report) -> float | None:
@@ -147,7 +155,7 @@ def _share(plan: Plan, reports: Reports, report: Report) -> float | None:
     if plan.unit == "epochs" and report.epoch is not None:
         # Epochs count whatever the number of their batches.
         least, most = report.epoch / plan.total, (report.epoch + 1) / plan.total
-        share = least if share is None else min(max(share, least), most)
+        share = least if share is None or report.epoch % 1 else min(max(share, least), most)
     return None if share is None else min(max(share, 0.0), 1.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
+from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.expected_end import expected_end
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
 from airflow_provider_dtrain.store.database.filters import contains, tagged
@@ -69,10 +69,13 @@ class ExperimentTable:
         self, conn: Connection, query: ExperimentQuery, where: sa.ColumnElement[bool]
     ) -> tuple[list[ExperimentEntry], int]:
         """Return a page in the order of the progress that it shows. That of running trials is no column of a table."""
-        counted = _COUNTED.where(where).group_by(experiments.c.id, searches.c.max_trials)
+        counted = _COUNTED.where(where).group_by(experiments.c.id, experiments.c.state, searches.c.max_trials)
         rows = conn.execute(counted.order_by(experiments.c.id.desc())).all()
         running = self._progress.of(conn, [row.id for row in rows if row.running], self.db.now())
-        shares = {row.id: _share(row.planned, row.ended, row.running, running.get(row.id, ())) for row in rows}
+        shares = {
+            row.id: _share(row.planned, row._asdict(), running.get(row.id, ()), is_live=row.state in EXPERIMENT_LIVE)
+            for row in rows
+        }
         known = [(share, one) for one, share in shares.items() if share is not None]
         ordered = [one for _, one in sorted(known, key=itemgetter(0), reverse=query.descending)]
         # As in the other orders, rows without a value are the last ones.
@@ -130,7 +133,12 @@ class ExperimentTable:
             ExperimentEntry(
                 view=view,
                 labels=own.get(view.experiment_id, Labels()),
-                progress=_progress(view, running.get(view.experiment_id, ())),
+                progress=_share(
+                    view.max_trials,
+                    view.trials,
+                    running.get(view.experiment_id, ()),
+                    is_live=view.state in EXPERIMENT_LIVE,
+                ),
                 expected_end=self._expected_end(conn, view) or _latest_end(view, running.get(view.experiment_id, ())),
             )
             for view in views
@@ -151,20 +159,20 @@ class ExperimentTable:
         return expected_end(now, ended_s, running_s, remaining=view.max_trials - started)
 
 
-def _progress(view: ExperimentView, running: Sequence[TrialProgress]) -> float | None:
-    ended = sum(view.trials.get(state, 0) for state in TRIAL_ENDED)
-    return _share(view.max_trials, ended, view.trials.get("running", 0), running)
-
-
-def _share(planned: int, ended: int, started: int, running: Sequence[TrialProgress]) -> float | None:
+def _share(planned: int, trials: Mapping[str, int], running: Sequence[TrialProgress], *, is_live: bool) -> float | None:
     """Return the share of the planned training that is done, None if only trials of unknown length have begun.
 
-    Running trials whose share is unknown are as far as the rest.
+    Running trials whose share is unknown are as far as the rest. Once the experiment has ended, only trials with a
+    result count, and one without any has no share.
 
-    :param planned: trials; of these ``ended`` have ended, and ``started`` run
+    :param planned: number of trials
+    :param trials: state -> trials in it
     """
     mean = mean_share(running)
-    if not planned or (mean is None and started and not ended):
+    started = trials.get("running", 0)
+    ended = sum(trials.get(state, 0) for state in (TRIAL_ENDED if is_live else TRIAL_SUCCEEDED))
+    is_unknown = mean is None and started if is_live else True
+    if not planned or (is_unknown and not ended):
         return None
     return min(1.0, (ended + (mean or 0.0) * started) / planned)
 
@@ -195,12 +203,12 @@ _STARTED = (
     .scalar_subquery()
     .label("started_at")
 )
-#: Experiments with the numbers of their planned, ended and running trials.
+#: Experiments with the numbers of their planned, running and ended trials, the latter by state.
 _COUNTED: sa.Select[Any] = sa.select(
     experiments.c.id,
     sa.func.coalesce(searches.c.max_trials, sa.func.count(trials.c.id)).label("planned"),
-    sa.func.count(sa.case((trials.c.state.in_(TRIAL_ENDED), 1))).label("ended"),
-    sa.func.count(sa.case((trials.c.state == "running", 1))).label("running"),
+    experiments.c.state,
+    *(sa.func.count(sa.case((trials.c.state == state, 1))).label(state) for state in ("running", *TRIAL_ENDED)),
 ).select_from(WITH_SEARCH.outerjoin(trials, sa.and_(trials.c.experiment_id == experiments.c.id, IS_CURRENT)))
 _DISPLAY_NAME = (
     sa.select(labels.c.display_name)

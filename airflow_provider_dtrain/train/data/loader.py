@@ -23,6 +23,8 @@ class Pass:
     #: The way in which the ranks share the loader, and their number; empty and 0 in a new pass.
     sharing: str = ""
     ranks: int = 0
+    #: Samples of the whole epoch, all ranks together, while a loader iterates; 0: unknown.
+    length: int = 0
 
 
 @dataclass

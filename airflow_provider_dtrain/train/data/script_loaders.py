@@ -200,6 +200,7 @@ class Loader:
         current.sharing, current.ranks = shares.sharing.value, self._ranks
         batches = shares.training(self._progress.epoch, current.samples, self._length)
         done = current.samples // shares.stride
+        current.length = (shares.drawn or 0) * shares.stride
         is_whole = shares.drawn is not None and done >= shares.drawn
         HERE.now = DATA
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ _INSTEAD = {
     "set_metadata": _LABELS,
     "get_metadata": _LABELS,
 }
-#: Names under which validations give the number of finished epochs.
+#: Names under which reports give the number of trained epochs.
 _EPOCHS = ("epochs", "epoch")
 
 
@@ -49,7 +50,7 @@ class TrainContext:
         self._left_out: set[str] = set()
         self._tenths = 0
         #: Finished length in units of ``searcher.max_length``, as far as the script has told.
-        self.length: int | None = None
+        self.length: float | None = None
         #: Step and names of the latest validation.
         self.validated: tuple[int, frozenset[str]] = (-1, frozenset())
 
@@ -93,12 +94,15 @@ class TrainContext:
             self.validated = steps_completed, frozenset(numbers)
             self._ctx.report_validation(steps_completed, numbers, average=False, epoch=self._epoch(numbers))
         elif group == "training":
-            self._ctx.report(steps_completed, numbers)
+            self._ctx.report(steps_completed, numbers, epoch=self._epoch(numbers))
         else:
             self._ctx.report(steps_completed, {f"{group}/{name}": value for name, value in numbers.items()})
 
     def report_progress(self, progress: float, is_raw: bool = False) -> None:
         """Log the progress of the trial in the task log, at each further tenth. Called by rank 0.
+
+        If ``searcher.max_length`` counts epochs, and the script does not loop over ``searcher.operations()``, the next
+        reports name the epoch that follows from it.
 
         :param progress: from 0 to 1
         :param is_raw: has no effect
@@ -106,6 +110,9 @@ class TrainContext:
         refuse_worker(self._ctx.rank, "train.report_progress")
         if not 0 <= progress <= 1:
             raise MetricError(f"progress must be a number from 0 to 1, got {progress!r}.")
+        total = (self._ctx.max_length or {}).get("epochs")
+        if total is not None and self.length is None:
+            self._ctx.tell_epoch(progress * total)
         tenths = int(10 * progress + 1e-6)
         if tenths > self._tenths:
             self._tenths = tenths
@@ -141,12 +148,10 @@ class TrainContext:
                 )
         return numbers
 
-    def _epoch(self, numbers: Mapping[str, float]) -> int | None:
-        """Return the number of finished epochs, if ``searcher.max_length`` counts them and the script tells."""
-        if "epochs" not in (self._ctx.max_length or {}):
-            return None
-        found = next((numbers[name] for name in _EPOCHS if name in numbers), self.length)
-        return int(found) if found is not None else None
+    def _epoch(self, numbers: Mapping[str, float]) -> float | None:
+        """Return the number of trained epochs, as far as the script has told."""
+        of_script = self.length if "epochs" in (self._ctx.max_length or {}) else None
+        return next((numbers[name] for name in _EPOCHS if 0 <= numbers.get(name, -1) < math.inf), of_script)
 
 
 class ProfilerContext:

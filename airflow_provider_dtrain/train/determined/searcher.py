@@ -51,14 +51,16 @@ class SearcherOperation:
         return self._length
 
     def report_progress(self, length: float) -> None:
-        """Log the progress of the trial. Called by rank 0.
+        """Log the progress of the trial in the task log, at each further tenth. Called by rank 0.
 
-        :param length: trained length
+        If ``searcher.max_length`` counts epochs, the next reports name this one.
+
+        :param length: trained length, in units of ``searcher.max_length``
         """
         refuse_worker(self._ctx.rank, "op.report_progress")
         if self.is_completed and length != self._length:
             raise SetupError("op.report_progress must be called before op.report_completed.")
-        self._reports.length = max(self._reports.length or 0, int(length))
+        self._reports.length = max(self._reports.length or 0, length)
         last = next(iter((self._ctx.max_length or {}).values()), self._length)
         self._reports.report_progress(min(1.0, max(0.0, length / last)))
 

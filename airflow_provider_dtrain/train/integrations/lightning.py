@@ -49,8 +49,14 @@ class DtrainCallback(Callback):  # type: ignore[misc]
         found = self._ctx.latest_checkpoint()
         return str(found.path / FILE) if found is not None and not found.is_source else None
 
-    def on_train_batch_end(self, trainer: Any, *_: Any, **__: Any) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int, *_: Any, **__: Any
+    ) -> None:
         """Save and end the training when the trial must stop or pause."""
+        batches = trainer.num_training_batches
+        # Infinite for data without a length.
+        done = min(1.0, (batch_idx + 1) / batches) if batches else 0.0
+        self._ctx.tell_epoch(trainer.current_epoch + done)
         if self._ctx.should_stop(trainer.global_step):
             trainer.should_stop = True
             self._save(trainer)

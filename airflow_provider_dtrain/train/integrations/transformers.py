@@ -59,15 +59,13 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
         """Report training metrics. The metrics of an evaluation have a report of their own."""
         values = {name: value for name, value in numbers_of(logs or {}).items() if not name.startswith("eval_")}
         if values:
-            self._ctx.report(state.global_step, values)
+            self._ctx.report(state.global_step, values, epoch=state.epoch)
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> Any:
         """Report the metrics of an evaluation. End the training if the searcher says so."""
-        # A sum of fractions may be slightly below the whole number.
-        epoch = int(state.epoch + 1e-6) if state.epoch is not None else None
-        answer = self._ctx.report_validation(state.global_step, numbers_of(metrics or {}), epoch=epoch)
+        answer = self._ctx.report_validation(state.global_step, numbers_of(metrics or {}), epoch=state.epoch)
         if answer == "stop":
             control.should_training_stop = True
             control.should_save = self._saved != state.global_step

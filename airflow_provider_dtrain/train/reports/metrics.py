@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
@@ -23,6 +23,8 @@ FLUSH_AFTER_S = 1.0
 #: Metrics of one report, and characters of a name. The control side rejects more than this.
 METRICS_LIMIT, NAME_LIMIT = 1000, 256
 
+#: Decimals of a number of epochs.
+EPOCH_DIGITS: Final = 6
 #: step, epoch, unix time, metrics
 Report = tuple  # type: ignore[type-arg]
 
@@ -60,9 +62,10 @@ class Reporter:
         #: Set once the loop takes steps, so that all ranks soon synchronize. Before that, rank 0 writes its own values.
         self.meets = False
 
-    def report(self, step: int, metrics: Mapping[str, Any], epoch: int | None) -> None:
+    def report(self, step: int, metrics: Mapping[str, Any], epoch: float | None) -> None:
         """Add one report of this rank.
 
+        :param epoch: number of trained epochs, with a fraction
         :raises MetricError: a value is not a number
         :raises LimitError: there are too many metrics, or a name is too long
         :raises NonFiniteLossError: a loss is NaN
@@ -158,11 +161,13 @@ class Reporter:
         for step, epoch, at, metrics in reports:
             safe = self.json_safe(metrics)
             self.loggers.log(step, safe)
-            fields: dict[str, Any] = {"step": step, "metrics": safe}
-            if epoch is not None:
-                fields["epoch"] = epoch
-            events.append((at, "report", fields))
+            events.append((at, "report", {"step": step, "metrics": safe, **epoch_field(epoch)}))
         self._writer.write_all(events)
+
+
+def epoch_field(epoch: float | None) -> dict[str, float]:
+    """Return the field of a report that gives the number of trained epochs, none if it is unknown."""
+    return {} if epoch is None else {"epoch": round(epoch, EPOCH_DIGITS)}
 
 
 def check_names(metrics: Mapping[str, Any]) -> None:

@@ -139,3 +139,16 @@ def epochs_done(progress: Progress) -> int:
         return progress.epoch + 1
     whole = bool(progress.passes) and all(item.finished for item in progress.passes)
     return progress.epoch + (1 if whole else 0)
+
+
+def epochs_trained(progress: Progress) -> float:
+    """Return the number of trained epochs, with the share of the first loader's data in the current one.
+
+    Without ``ctx.loader``, and in data of unknown length, the current epoch counts nothing until it is complete.
+    """
+    if not progress.has_loader:
+        return progress.epoch + (1 if progress.is_whole else 0)
+    if not progress.passes or all(item.finished for item in progress.passes):
+        return epochs_done(progress)
+    first = progress.passes[0]
+    return progress.epoch + (min(1.0, first.samples / first.length) if first.length else 0.0)

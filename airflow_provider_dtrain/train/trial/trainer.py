@@ -75,6 +75,7 @@ class Trainer:
         """Train and return the metrics of the last validation of this attempt, empty if there was none."""
         self._plan = plan
         self._ctx._position = lambda *_: self._position
+        self._ctx._epochs = self._epochs
         self._ctx._records_per_epoch = plan.records_per_epoch
         try:
             self._prepare()
@@ -375,6 +376,12 @@ class Trainer:
         position.offset = 0
         if self._by_epoch:
             self._advance(self._by_epoch, position.epoch)
+
+    def _epochs(self) -> float:
+        """Return the number of trained epochs, with the share of the current one if its length is known."""
+        length = self._geometry.epoch_batches
+        done = self._position.epoch_batches / length if length else 0.0
+        return self._position.epoch + min(1.0, done)
 
     def _look(self) -> None:
         """Validate, save or stop, if it is due."""
