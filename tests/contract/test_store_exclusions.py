@@ -26,10 +26,17 @@ def test_putting_back_keeps_the_place_and_needs_every_host_clear(store, submit, 
     view = store.attempts.get(first.attempt_id)
     assert (view.state, view.allocation_state, view.position, view.run) == ("waiting", "waiting", 1, None)
     assert view.allocation_id != first.allocation_id
+
+    def task():
+        return next(one for one in store.queue_view.tasks() if one.trial_id == first.trial_id)
+
+    assert (task().state, task().reason) == ("waiting", "no python")
     assert view.allocation_id in store.queue.schedule("gpus").granted
     again = store.attempts.get(first.attempt_id)
     assert where not in again.placement
+    assert (task().state, task().reason) == ("granted", "")
     assert store.queue.take_up(first.attempt_id, watch) != run
+    assert (task().state, task().reason) == ("starting", "")
     assert second.trial_id
 
 

@@ -107,7 +107,8 @@ def task_views(conn: Connection, rows: Sequence[Row[Any]]) -> list[TaskView]:
     views = []
     for row in rows:
         place_of = None
-        reason = row.attempt_reason
+        # Why the attempt went back to the queue, until the gang is used.
+        reason = "" if row.state == "granted" else row.attempt_reason
         if row.state == "waiting":
             place_of = row.position or places.get(row.id, 1)
             reason = waits_because(conn, row.id, row.reason, row.renewed_at, row)

@@ -229,7 +229,7 @@ class Queue:
         taken = statements.first(conn, _TAKE_UP, {"gang": attempt.allocation_id})
         if taken is None:
             return None
-        set_attempt(conn, attempt, "starting")
+        set_attempt(conn, attempt, "starting", reason="")
         return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(taken.token))
 
     @writes
