@@ -59,7 +59,7 @@ class TrialTable:
         """
         where = _matching(query)
         total = int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*where)) or 0)
-        ordered = sa.select(trials.c.id).where(*where).order_by(*_order(conn, query))
+        ordered = _ids_in_order(conn, query, where)
         ids = list(conn.scalars(ordered.limit(query.limit).offset(query.offset)))
         return _entries(conn, ids, self.db.now()), total
 
@@ -297,26 +297,53 @@ _ORDERS: Mapping[TrialOrder, sa.ColumnElement[Any]] = {
 }
 
 
+def _ids_in_order(conn: Connection, query: TrialQuery, where: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """Return the statement for the ids of trials in the order of a query.
+
+    :raises UserError: a database cannot look up the name of the hyperparameter
+    """
+    if not query.hparam or conn.dialect.name != "postgresql":
+        return sa.select(trials.c.id).where(*where).order_by(*_order(conn, query))
+    # PostgreSQL parses all hyperparameters wherever one is named, so it is named once, in rows of their own.
+    value = trials.c.hparams[_path(query.hparam)].label("value")
+    found = sa.select(trials.c.id, trials.c.number, value).where(*where).offset(0).subquery().c
+    columns = _directed(query, _of_json(conn, found.value, ()))
+    return sa.select(found.id).order_by(*columns, found.number.asc(), found.id.asc())
+
+
 def _order(conn: Connection, query: TrialQuery) -> list[sa.ColumnElement[Any]]:
-    columns = _by_hparam(conn, query.hparam) if query.hparam else [_ORDERS[query.sort]]
-    ordered = [(column.desc() if query.descending else column.asc()).nulls_last() for column in columns]
-    return [*ordered, trials.c.number.asc(), trials.c.id.asc()]
+    """Return the columns of the order of a query.
+
+    :raises UserError: a database cannot look up the name of the hyperparameter
+    """
+    of_hparam = _of_json(conn, trials.c.hparams, _path(query.hparam)) if query.hparam else None
+    columns = _directed(query, of_hparam or [_ORDERS[query.sort]])
+    return [*columns, trials.c.number.asc(), trials.c.id.asc()]
 
 
-def _by_hparam(conn: Connection, path: Sequence[str]) -> list[sa.ColumnElement[Any]]:
-    """Return the columns of an order by a hyperparameter: numbers by value, then other values by their text.
+def _directed(query: TrialQuery, columns: Sequence[sa.ColumnElement[Any]]) -> list[sa.ColumnElement[Any]]:
+    return [(column.desc() if query.descending else column.asc()).nulls_last() for column in columns]
+
+
+def _path(parts: Sequence[str]) -> tuple[str, ...]:
+    """Return the path of a hyperparameter.
 
     :raises UserError: a database cannot look up this name
     """
-    if len(path) > PATH_MAX or not all(part and part.isprintable() and '"' not in part for part in path):
-        raise UserError(f"The table cannot be ordered by {'.'.join(path)[:100]!r}: its name has unusual characters.")
-    value = trials.c.hparams[tuple(path)]
+    if len(parts) > PATH_MAX or not all(part and part.isprintable() and '"' not in part for part in parts):
+        raise UserError(f"The table cannot be ordered by {'.'.join(parts)[:100]!r}: its name has unusual characters.")
+    return tuple(parts)
+
+
+def _of_json(conn: Connection, document: Any, path: tuple[str, ...]) -> list[sa.ColumnElement[Any]]:
+    """Return the columns of an order by a value in JSON: numbers by value, then other values by their text."""
+    value = document[path] if path else document
     if conn.dialect.name == "postgresql":
         is_number = sa.func.json_typeof(value) == "number"
     else:
         dotted = "$" + "".join(f'."{part}"' for part in path)
-        is_number = sa.func.json_type(trials.c.hparams, dotted).in_(("integer", "real"))
-    return [sa.case((is_number, value.as_float())), value.as_string()]
+        is_number = sa.func.json_type(document, dotted).in_(("integer", "real"))
+    return [sa.case((is_number, document[path].as_float())), document[path].as_string()]
 
 
 def _current(experiment_id: int) -> list[sa.ColumnElement[bool]]:
