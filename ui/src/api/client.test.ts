@@ -34,6 +34,28 @@ describe("an unsuccessful answer", () => {
     vi.spyOn(globalThis, "fetch").mockRejectedValue(new TypeError("Failed to fetch"));
     expect(await failure(get())).toMatchObject({ code: "network", status: 0 });
   });
+
+  it("is no longer expected after a minute, before its head or inside its body", async () => {
+    vi.useFakeTimers();
+    const never = (init?: RequestInit) =>
+      new Promise<never>((_, reject) => {
+        init?.signal?.addEventListener("abort", () => {
+          reject(new DOMException("aborted", "AbortError"));
+        });
+      });
+    const stuck = (_: unknown, init?: RequestInit) => {
+      const response = new Response("{}");
+      response.json = () => never(init);
+      return Promise.resolve(response);
+    };
+    for (const fetching of [(_: unknown, init?: RequestInit) => never(init), stuck]) {
+      vi.spyOn(globalThis, "fetch").mockImplementation(fetching);
+      const failed = failure(get());
+      await vi.advanceTimersByTimeAsync(61_000);
+      expect(await failed).toMatchObject({ code: "network", status: 0 });
+    }
+    vi.useRealTimers();
+  });
 });
 
 describe("a request", () => {

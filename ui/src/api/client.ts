@@ -109,6 +109,9 @@ const jsonOf = async (response: Response): Promise<unknown> => {
   }
 };
 
+const noAnswer = (): ApiError =>
+  new ApiError("network", 0, "The API server does not answer.", "Check the connection and `airflow api-server`.");
+
 const request = async (path: string, init: RequestInit): Promise<Response> => {
   try {
     return await fetch(apiUrl(path), { credentials: "same-origin", ...init });
@@ -116,22 +119,35 @@ const request = async (path: string, init: RequestInit): Promise<Response> => {
     if (error instanceof DOMException && error.name === "AbortError") {
       throw new ApiError("aborted", 0, "The request was cancelled.");
     }
-    throw new ApiError("network", 0, "The API server does not answer.", "Check the connection and `airflow api-server`.");
+    throw noAnswer();
   }
 };
+
+/** Time after which an answer is no longer expected, in milliseconds: a lost connection may never end by itself. */
+const LONGEST_MS = 60_000;
 
 /** Fetch data. Return null if the data is still the version with this tag. */
 export const fetchData = async <T>(path: string, etag: string | null, signal: AbortSignal): Promise<Answer<T> | null> => {
   const headers: Record<string, string> = { Accept: "application/json" };
   if (etag !== null) headers["If-None-Match"] = etag;
-  const response = await request(path, { headers, signal, cache: "no-store" });
-  if (response.status === 304) return null;
-  const body = await jsonOf(response);
-  if (!response.ok) throw errorOf(response.status, body);
-  if (body === undefined) {
-    throw new ApiError("bad_answer", response.status, "The answer is not JSON.", "A proxy may have replaced it.");
+  const overdue = new AbortController();
+  const timer = setTimeout(() => {
+    overdue.abort();
+  }, LONGEST_MS);
+  try {
+    const response = await request(path, { headers, signal: AbortSignal.any([signal, overdue.signal]), cache: "no-store" });
+    if (response.status === 304) return null;
+    const body = await jsonOf(response);
+    if (!response.ok) throw errorOf(response.status, body);
+    if (body === undefined) {
+      throw new ApiError("bad_answer", response.status, "The answer is not JSON.", "A proxy may have replaced it.");
+    }
+    return { data: body as T, etag: response.headers.get("ETag") };
+  } catch (error) {
+    throw overdue.signal.aborted && !signal.aborted ? noAnswer() : error;
+  } finally {
+    clearTimeout(timer);
   }
-  return { data: body as T, etag: response.headers.get("ETag") };
 };
 
 /** Carry out an action. The header keeps pages of other sites from sending it. */

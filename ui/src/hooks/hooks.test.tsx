@@ -84,6 +84,20 @@ describe("polling", () => {
     expect(arrived).toHaveLength(4);
   });
 
+  it("shows an early answer that arrives after the first render, also where it is the only request", async () => {
+    const arrived = serve({ thing: { body: { value: "one" }, etag: '"1"' } });
+    const Once = () => <p>{useData<{ value: string }>("thing", { everyMs: null }).data?.value ?? "none"}</p>;
+    hide(true);
+    render(<Once />);
+    requestEarly("thing");
+    await wait(10);
+    expect(screen.getByText("none")).toBeTruthy();
+    hide(false);
+    await wait(10);
+    expect(screen.getByText("one")).toBeTruthy();
+    expect(arrived).toHaveLength(1);
+  });
+
   it("shows the error of an early request that is on its way, and retries it", async () => {
     let reply: Reply = { status: 503, body: { detail: { code: "store_unavailable", message: "away", hint: "" } } };
     serve({ thing: () => reply });

@@ -61,12 +61,16 @@ export const useData = <T>(path: string | null, { everyMs = LIVE_MS, keepPreviou
   }
   const call = async (signal: AbortSignal): Promise<Outcome> => {
     if (path === null) return "stop";
-    if (takeFresh(path)) return "again";
     const put = (change: (old: State<T>) => State<T>) => {
       setState((old) => (old.path === path ? change(old) : old));
     };
+    const before = cached<T>(path);
+    if (before !== null && takeFresh(path)) {
+      // It may have arrived after the first render.
+      put((old) => (old.data === before.data ? old : { ...old, data: before.data, error: null, at: before.at }));
+      return "again";
+    }
     try {
-      const before = cached<T>(path);
       const answer = await (earlyOf<T>(path) ?? fetchData<T>(path, before?.etag ?? null, signal));
       const newest = answer ?? before;
       if (newest === null) return "failed";
