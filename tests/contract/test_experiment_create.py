@@ -12,13 +12,17 @@ import pytest
 from airflow_provider_dtrain.cli import experiments_create
 from airflow_provider_dtrain.cli._inputs import Source, read
 from airflow_provider_dtrain.core.config import ExperimentConfig
+from airflow_provider_dtrain.engine.submission.search import plan_search
+from airflow_provider_dtrain.engine.submission.submit import render, submit
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host, new_sqlite
 
 ARGS = argparse.Namespace(dag="d", config="c.yaml", model_dir=None, template=None, follow=False, output="json")
 
+KEY = TrialKey(dag_id="d", run_id="r", task_id="plan")
 SEARCHER = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
 
 
@@ -58,6 +62,26 @@ def test_a_script_that_the_code_lacks_is_a_problem_and_starts_nothing(hook, trig
     (tmp_path / "train.py").write_text("")
     assert experiments_create.start(ARGS, hook, source(tmp_path, "python ./train.py")) == 0
     assert len(triggered) == 1
+
+
+@pytest.mark.each_change
+def test_a_task_refuses_a_script_that_its_code_lacks_before_anything_waits(hook, tmp_path):
+    (tmp_path / "port").mkdir()
+    (tmp_path / "port" / "train.py").write_text("")
+    document = {"name": "n", "entrypoint": "python3 train.py", "resources": {"resource_pool": "train"}}
+    searcher = {"name": "random", "metric": "loss", "max_trials": 2, "max_length": {"batches": 8}}
+    here = rf"the code in {tmp_path} has no file 'train\.py'.*\(there is one in port: model_dir: port\)"
+    drawn = {"lr": {"type": "double", "minval": 0.1, "maxval": 0.2}}
+    for given in (document, {**document, "searcher": searcher, "hyperparameters": drawn}):
+        with pytest.raises(ConfigError, match=here):
+            plan_search(hook, KEY, given, None, tmp_path)
+        with pytest.raises(ConfigError, match=here):
+            submit(hook, render(hook, document, None, tmp_path), key=KEY, folder=tmp_path)
+        with pytest.raises(ConfigError, match=f"model_dir: folder {tmp_path}/prot does not exist"):
+            plan_search(hook, KEY, {**given, "model_dir": "prot"}, None, tmp_path)
+    assert hook.store.experiments.list() == []
+    for model_dir in ("port", str(tmp_path / "port")):
+        plan_search(hook, KEY, {**document, "name": model_dir[-4:], "model_dir": model_dir}, None, tmp_path)
 
 
 def test_the_script_is_expected_in_the_folder_of_the_command_line(hook, triggered, tmp_path):

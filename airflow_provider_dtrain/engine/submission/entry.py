@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.core.config.entry_files import entry_file
-from airflow_provider_dtrain.errors import Problem
+from airflow_provider_dtrain.errors import ConfigError, Problem
+
+#: Folders that a message names in which a missing script was found.
+_NAMED_MOST: Final = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +37,31 @@ def entry_problems(config: ExperimentConfig, folder: str | os.PathLike[str]) -> 
     message = f"the code in {os.fspath(folder)} has no file '{entry.paths[0]}'"
     if entry.is_required:
         message += ". Put it there, or correct model_dir or entrypoint"
+        if config.model_dir is None and (found := _folders_with(entry.paths[0], folder)):
+            message += f" (there is one in {' and '.join(found)}: model_dir: {found[0]})"
         return EntryProblems(errors=(Problem(path="entrypoint", message=message),))
     message += ", so the hosts must have installed this module"
     return EntryProblems(warnings=(Problem(path="entrypoint", message=message),))
+
+
+def code_folder(config: ExperimentConfig, folder: Path) -> Path:
+    """Return the folder of the code that a task sends to the hosts.
+
+    :param folder: where a relative ``model_dir`` starts
+    :raises ConfigError: it does not exist, or the script of the entrypoint is not in it
+    """
+    found = folder / config.model_dir if config.model_dir else folder
+    if config.model_dir and not found.is_dir():
+        raise ConfigError([Problem(path="model_dir", message=f"folder {found} does not exist")])
+    problems = entry_problems(config, found)
+    if problems.errors:
+        raise ConfigError(problems.errors)
+    return found
+
+
+def _folders_with(path: str, folder: str | os.PathLike[str]) -> list[str]:
+    """Return the names of some folders directly below a folder that have a file."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):
+        names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+    return [name for name in names if os.path.isfile(os.path.join(folder, name, path))][:_NAMED_MOST]

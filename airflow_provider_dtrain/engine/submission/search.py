@@ -40,14 +40,18 @@ def plan_search(
     :param name: name of the experiment; None = the configuration's, else the DAG's
     :param payload: digest of code in the store that every trial runs; None = each trial packs its own
     :param max_map_length: most mapped tasks that Airflow creates from one list; None = no limit
-    :raises ConfigError: the configuration is not valid, or the search is incomplete or contradictory
+    :raises ConfigError: the configuration is not valid, the search is incomplete or contradictory, or the code that
+        each trial will pack lacks the script of the entrypoint
     :raises ConflictError: another task of this DAG run plans an experiment of this name
     """
     from airflow_provider_dtrain.core.search.names import trial_name
     from airflow_provider_dtrain.core.search_plan import plan
+    from airflow_provider_dtrain.engine.submission.entry import code_folder
 
     stored, wanted = _rendered(hook, key, config, template, folder, name)
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
+    if payload is None:
+        code_folder(wanted, folder)
     search = hook.store.searches.create(_submission(key, stored, wanted, name or wanted.name or key.dag_id))
     # An earlier try of this task may have stored another configuration.
     wanted = _checked(hook.store.configs.get(search.config_id))

@@ -182,7 +182,8 @@ def submit(
     :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
     :raises UnplaceableError: no set of the pool's hosts can ever serve it
     :raises PayloadError: the user code cannot be packed
-    :raises ConfigError: ``searcher.source_checkpoint`` or ``inference.weights`` does not exist
+    :raises ConfigError: ``searcher.source_checkpoint``, ``inference.weights`` or the script of the entrypoint does not
+        exist
     """
     from airflow_provider_dtrain.core.config import refuse_unsupported
     from airflow_provider_dtrain.engine.attempt.job import source_of
@@ -291,8 +292,10 @@ def revive(store: Store, ticket: Ticket) -> None:
 
 def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | None) -> str:
     """Return the digest of the stored code, or without stored code that of ``model_dir`` now."""
+    from airflow_provider_dtrain.engine.submission.entry import code_folder
+
     if given is None:
-        return put_code(store, folder / config.model_dir if config.model_dir else folder)
+        return put_code(store, code_folder(config, folder))
     if not store.payloads.use(given):
         raise NotFoundError(
             f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiments create"
