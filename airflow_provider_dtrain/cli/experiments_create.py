@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.inference_progress import inference_words, result_words
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 from airflow_provider_dtrain.listings.trials import progress_of
+from airflow_provider_dtrain.terminal.following import best_words, state_words
 from airflow_provider_dtrain.terminal.output import (
     FAILURE,
     NotNowError,
@@ -88,12 +90,15 @@ def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
 
     :param args: with ``dag``, ``config``, ``model_dir``, ``template``, ``follow`` and ``output``
     """
+    from airflow_provider_dtrain.notifications.notice import address
+
     require_ready(args.dag)
     stored, code = _stored(hook, args, source)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
+    run = _trigger(args.dag, conf)
     row = {
-        "name": stored.document["name"], "dag": args.dag, "dag_run": _trigger(args.dag, conf),
-        "config_id": stored.config_id,
+        "name": stored.document["name"], "dag": args.dag, "dag_run": run, "config_id": stored.config_id,
+        "page": address(f"dags/{args.dag}/runs/{quote(run)}"),
     }  # fmt: skip
     if not args.follow:
         show_one(args, row)
@@ -136,7 +141,7 @@ def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, 
     config = found.effective.config
     hook.ensure_local()
     check = checked(hook.store, found, max_map_length=conf.getint("core", "max_map_length"))
-    for warning in check.slips:
+    for warning in (*found.effective.warnings, *check.slips):
         note(f"Warning: {warning}")
     folder = Path(args.model_dir) if args.model_dir else source.folder / (config.model_dir or ".")
     if not folder.is_dir():
@@ -201,7 +206,7 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
     if view is None:
         note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
     elif state == "success":
-        note(f"Experiment {view.experiment_id} succeeded{_computed(store, view)}.")
+        note(f"Experiment {view.experiment_id} succeeded{_computed(store, view) or _result(view)}.")
         hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
     else:
         note(f"Experiment {view.experiment_id} failed. {_cause(store, view)}")
@@ -271,8 +276,9 @@ def _progress(store: Store, view: ExperimentView, *, is_rough: bool = False) -> 
 
 
 def _line(view: ExperimentView) -> str:
-    states = ", ".join(f"{number} {state}" for state, number in sorted(view.trials.items()))
-    planned = view.max_trials - sum(view.trials.values())
-    parts = [part for part in (states, f"{planned} to come" if planned > 0 else "") if part]
-    best = "" if view.best is None else f"; best {view.metric} {view.best:.6g} (trial {view.best_trial})"
-    return f"experiment {view.experiment_id} '{view.name}': {', '.join(parts) or 'planned'}{best}"
+    to_come = view.max_trials - sum(view.trials.values())
+    return state_words(view.experiment_id, view.name, view.trials, _result(view), to_come=to_come)
+
+
+def _result(view: ExperimentView) -> str:
+    return best_words(view.metric, view.best, view.best_trial)

@@ -6,6 +6,7 @@ import sys
 import time
 from argparse import Namespace
 from pathlib import Path
+from urllib.parse import quote
 
 from airflow_provider_dtrain.client import submission
 from airflow_provider_dtrain.client.login import session_of
@@ -14,6 +15,7 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
 from airflow_provider_dtrain.errors import ConfigError, Problem
+from airflow_provider_dtrain.terminal.following import best_words, state_words
 from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, is_table, note, show_one
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
@@ -64,7 +66,12 @@ def _text(path: str) -> str:
 
 
 def _show(args: Namespace, session: Session, started: Start) -> int:
-    row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run}
+    row = {
+        "name": started.name or None, "dag": started.dag, "dag_run": started.dag_run,
+        "page": f"{session.server.url}/dags/{started.dag}/runs/{quote(started.dag_run)}",
+    }  # fmt: skip
+    for warning in started.warnings:
+        note(f"Warning: {warning}")
     if not args.follow:
         show_one(args, row, with_empty=False)
         hint("airflow dtrain experiments list")
@@ -99,7 +106,7 @@ def _end(session: Session, started: Start, state: str, view: ExperimentLine | No
         note(f"DAG run {started.dag_run} ended {state} before its plan. For the cause, see the log of {where}.")
         return FAILURE
     if state == "success":
-        note(f"Experiment {view.experiment} succeeded.")
+        note(f"Experiment {view.experiment} succeeded{_result(view)}.")
         hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
         return 0
     found = Patience(session, note).of(lambda: cause(ServerSource(session), view.experiment, started.dag_run))
@@ -109,7 +116,8 @@ def _end(session: Session, started: Start, state: str, view: ExperimentLine | No
 
 
 def _line(view: ExperimentLine) -> str:
-    states = ", ".join(f"{number} {state}" for state, number in view.trials.items()) or "planned"
-    best = f"{view.best:.6g}" if isinstance(view.best, float | int) else view.best
-    words = "" if best is None else f"; best {view.metric} {best} (trial {view.best_trial})"
-    return f"experiment {view.experiment} '{view.name}': {states}{words}"
+    return state_words(view.experiment, view.name, view.trials, _result(view))
+
+
+def _result(view: ExperimentLine) -> str:
+    return best_words(view.metric, view.best, view.best_trial)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -28,10 +28,12 @@ class Start:
     dag: str
     dag_run: str
     message: str
+    #: About the configuration.
+    warnings: tuple[str, ...] = ()
 
 
-def checked(session: Session, text: str, template: str | None, source: str) -> dict[str, str]:
-    """Return values of the effective configuration by their paths.
+def checked(session: Session, text: str, template: str | None, source: str) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return values of the effective configuration by their paths, and warnings.
 
     :param source: name of the configuration in messages
     :raises ConfigError: all problems at once
@@ -43,7 +45,9 @@ def checked(session: Session, text: str, template: str | None, source: str) -> d
             [Problem(path=one["path"], message=f"{one['message']} (line {one['line']})") for one in errors],
             source=source,
         )
-    return {line["path"]: _value(line["text"]) for line in found["effective"] if line["path"]}
+    warnings = [one for one in found["problems"] if one["severity"] == "warning"]
+    words = tuple(f"{one['path']}: {one['message']}" if one["path"] else one["message"] for one in warnings)
+    return {line["path"]: _value(line["text"]) for line in found["effective"] if line["path"]}, words
 
 
 def _value(line: str) -> str:
@@ -105,15 +109,13 @@ def create(
     """
     if len(text.encode()) > CONFIG_MOST:
         raise ConfigError([Problem(path="", message="larger than 1 MiB, the most that is accepted")], source=source)
-    values = checked(session, text, template, source)
+    values, warnings = checked(session, text, template, source)
     folder = code_folder(values, base, model_dir)
     digest = upload(session, folder)
     body = {"config": text, "template": template, "payload": digest, "default_name": name}
     found = start(session, body)
     shown = values.get("name", "null")
-    return Start(
-        name=name if shown in ("null", "") else shown, dag=found.dag, dag_run=found.dag_run, message=found.message
-    )
+    return replace(found, name=name if shown in ("null", "") else shown, warnings=warnings)
 
 
 def fork(session: Session, experiment_id: int, text: str | None) -> Start:

@@ -242,7 +242,8 @@ def test_a_followed_experiment_prints_its_result_as_json(followed):
         {"completed": 1},
     )
     assert row["experiment_id"] > 1
-    assert messages[-1] == f"Experiment {row['experiment_id']} succeeded."
+    assert messages[-1] == f"Experiment {row['experiment_id']} succeeded; best loss 0.5 (trial 2)."
+    assert row["page"].endswith("/dags/dtrain_experiment/runs/manual__1")
 
 
 def test_a_followed_experiment_that_fails_names_the_cause(followed):

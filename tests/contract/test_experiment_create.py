@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,15 @@ def test_the_script_is_expected_in_the_folder_of_the_command_line(hook, triggere
     with pytest.raises(ConfigError, match=r"empty has no file 'train\.py'"):
         experiments_create.start(args, hook, source(tmp_path, "python train.py"))
     assert triggered == []
+
+
+def test_the_run_is_named_with_its_page_and_the_configuration_with_its_warnings(hook, triggered, tmp_path, capsys):
+    (tmp_path / "train.py").write_text("")
+    given = source(tmp_path, "python train.py", "checkpoint_policy: all\nrecords_per_epoch: 5\ndebug: true\n")
+    assert experiments_create.start(ARGS, hook, given) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out[shown.out.index("{") :])["page"].endswith("/dags/d/runs/run")
+    assert "Warning: debug" in shown.err
 
 
 def test_a_module_that_the_code_lacks_is_a_warning(hook, triggered, tmp_path, capsys):
