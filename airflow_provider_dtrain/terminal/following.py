@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 
 def state_words(experiment: int, name: str, trials: Mapping[str, int], best: str, *, to_come: int = 0) -> str:
-    """Return an experiment in a line such as ``experiment 3 'mnist': 2 completed, 1 running; best loss 0.1 (trial 7)``.
+    """Return the states of an experiment's trials in a line.
+
+    ::
+
+        experiment 3 'mnist': 2 completed, 1 running, 4 to come; best loss 0.1 (trial 7)
 
     :param trials: state -> number of trials
     :param best: of :func:`best_words`
@@ -18,6 +22,6 @@ def state_words(experiment: int, name: str, trials: Mapping[str, int], best: str
 
 
 def best_words(metric: str | None, best: object, trial: int | None) -> str:
-    """Return the best trial as ``; best loss 0.1 (trial 7)``, empty without one."""
+    """Return the best trial as the end of a line, empty without one."""
     value = f"{best:.6g}" if isinstance(best, float | int) else best
     return "" if best is None else f"; best {metric} {value} (trial {trial})"
