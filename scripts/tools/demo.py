@@ -167,7 +167,7 @@ def demo(options: argparse.Namespace) -> None:
         shutil.rmtree(FOLDER / "airflow", ignore_errors=True)
     wanted = environment.Wanted(folder=FOLDER / "venv", extras=("examples",), torch_from=options.torch_from)
     airflow = Standalone(folder=FOLDER, python=environment.ensure(wanted), port=port)
-    print("Starting Airflow and the run take 2 to 3 minutes on an idle machine.", flush=True)
+    print("Starting Airflow and the run take 1 to 2 minutes on an idle machine.", flush=True)
     keep = options.keep
     try:
         result = train(airflow, keep=keep)
@@ -210,7 +210,7 @@ def show_kept(airflow: Standalone) -> None:
     print(f"Its DAGs folder: {environment.shown(airflow.dags)}, beside the examples in {environment.shown(EXAMPLES)}")
     print(f"To start an experiment: {airflow.address}/plugin/dtrain/experiments/new (model_dir: {CODE})")
     print(f"To use the airflow command: source {environment.shown(airflow.write_environment())}")
-    print("To load a new DAG file at once, then: airflow dags reserialize")
+    print("After that, to load a new DAG file at once: airflow dags reserialize")
     print("End it with: scripts/demo --stop", flush=True)
 
 

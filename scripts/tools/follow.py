@@ -15,6 +15,8 @@ from standalone import AirflowError, NoAnswerError, Standalone
 DAG = "dtrain_digits"
 LISTED_S = 600.0
 RUN_S = 1800.0
+#: Seconds after which an unchanged status is a line again, where lines are not rewritten.
+REPEATED_S = 20.0
 NUMBER = r"\D{0,3}?([0-9]+(?:\.[0-9]+)?)"
 SIGNS = {"success": "+", "running": ">", "deferred": ">", "up_for_retry": "~", "failed": "x", "upstream_failed": "x"}
 
@@ -24,12 +26,12 @@ class RunFailed(Exception):
 
 
 class Screen:
-    """Status line: rewritten in place on a terminal, elsewhere one line per change."""
+    """Status line: rewritten in place on a terminal, elsewhere one line per change, and one each 20 s."""
 
     def __init__(self) -> None:
         self.live = sys.stdout.isatty()
         self.last = ""
-        self.began = time.monotonic()
+        self.began = self.written = time.monotonic()
 
     def show(self, text: str) -> None:
         """Show a status that a later call replaces."""
@@ -37,8 +39,9 @@ class Screen:
             width = shutil.get_terminal_size().columns - 1
             line = f"  [{time.monotonic() - self.began:4.0f} s] {text}"
             sys.stdout.write("\r\033[K" + line[:width])
-        elif text != self.last:
+        elif text != self.last or time.monotonic() - self.written > REPEATED_S:
             sys.stdout.write(f"  [{time.monotonic() - self.began:4.0f} s] {text}\n")
+            self.written = time.monotonic()
         sys.stdout.flush()
         self.last = text
 
