@@ -82,6 +82,8 @@ _EXPERIMENTS = (_FORK, a.action("live_views", "watch", "Follow it and its trials
 _TRIALS = (_CHECKPOINT, a.action("live_views", "watch", "Follow metrics, speed and GPUs", a.TRIAL, function="trial"))
 #: Commands that only this program has, by their noun.
 _MORE = {"experiments": _EXPERIMENTS, "e": _EXPERIMENTS, "trials": _TRIALS, "t": _TRIALS}
+#: Groups of which this program has only some commands.
+_HELP = {"hosts": "List and probe hosts (on the machine of Airflow: airflow dtrain hosts add registers one)"}
 
 
 def commands() -> tuple[Group | Command, ...]:
@@ -96,7 +98,7 @@ def commands() -> tuple[Group | Command, ...]:
             kept = tuple(command for command in one.commands if command.target in FUNCTIONS and not command.former)
             kept += _MORE.get(one.name, ())
             if kept:
-                found.append(replace(one, commands=kept))
+                found.append(replace(one, commands=kept, help=_HELP.get(one.name, one.help)))
         elif one.target in FUNCTIONS and not one.former:
             found.append(one)
     return tuple(found)

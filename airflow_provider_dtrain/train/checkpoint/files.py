@@ -27,7 +27,8 @@ from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 #: Bytes of a file that are read at a time.
 _READ_BYTES = 1 << 20
 FILES_LIMIT = 10_000
-METADATA_LIMIT_BYTES = 1 << 20
+#: Bytes of the metadata that a script gives, which the metadata of the checkpoint contain.
+SCRIPT_METADATA_LIMIT_BYTES = 1 << 20
 #: Subfolder of the temporary folder that becomes the checkpoint.
 _TREE = "files"
 
@@ -455,8 +456,8 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
         text = json.dumps(dict(metadata), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"metadata of ctx.checkpoint must be a dict of JSON values: {error}") from error
-    if len(text) > METADATA_LIMIT_BYTES:
+    if len(text) > SCRIPT_METADATA_LIMIT_BYTES:
         raise CheckpointError(
-            f"metadata of ctx.checkpoint must have at most {METADATA_LIMIT_BYTES:,} bytes as JSON, got {len(text):,}. "
+            f"metadata of ctx.checkpoint must have at most {SCRIPT_METADATA_LIMIT_BYTES:,} bytes as JSON, got {len(text):,}. "
             "Write it to a file in the folder."
         )
