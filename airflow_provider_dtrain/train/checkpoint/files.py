@@ -458,6 +458,6 @@ def _check_metadata(metadata: Mapping[str, Any]) -> None:
         raise CheckpointError(f"metadata of ctx.checkpoint must be a dict of JSON values: {error}") from error
     if len(text) > SCRIPT_METADATA_LIMIT_BYTES:
         raise CheckpointError(
-            f"metadata of ctx.checkpoint must have at most {SCRIPT_METADATA_LIMIT_BYTES:,} bytes as JSON, got {len(text):,}. "
-            "Write it to a file in the folder."
+            f"metadata of ctx.checkpoint must have at most {SCRIPT_METADATA_LIMIT_BYTES:,} bytes as JSON, "
+            f"got {len(text):,}. Write it to a file in the folder."
         )
