@@ -17,6 +17,7 @@
     ├── LimitError               a value exceeds a limit of the control side (also a ValueError)
     ├── CheckpointError          a checkpoint cannot be written, or does not fit the prepared objects
     │   ├── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
+    │   ├── StateError           an object has a state that a checkpoint cannot hold
     │   ├── CheckpointStorageError   the storage rejects a checkpoint now; another save may succeed
     │   └── WeightsError         the weights of a batch inference do not fit its model, or there are none
     ├── OptimizerError           an optimizer does not exist, or rejects its options (also a ValueError)
@@ -120,6 +121,10 @@ class CheckpointError(TrainError):
 
 class DamagedCheckpointError(CheckpointError):
     """Raised when a checkpoint is incomplete or its checksum differs."""
+
+
+class StateError(CheckpointError):
+    """Raised when an object has a state that a checkpoint cannot hold. Names the value and what to save instead."""
 
 
 class CheckpointStorageError(CheckpointError):

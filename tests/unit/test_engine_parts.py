@@ -46,6 +46,8 @@ def test_a_failure_cannot_name_a_class_outside_the_tree() -> None:
     [
         ("airflow_provider_dtrain.train.errors.OptimizerError: no 'addam'", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.OtherRunError: other code", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.StateError: a lock", errors.TrainingRefusedError),
+        ("airflow_provider_dtrain.train.errors.CheckpointError: no space", errors.RankFailedError),
         ("airflow_provider_dtrain.train.errors.InputError: the input is empty", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.SchemaError: other types", errors.TrainingRefusedError),
         ("airflow_provider_dtrain.train.errors.FolderInUseError: by run t2.1.4", errors.TrainingRefusedError),

@@ -25,7 +25,7 @@ from airflow_provider_dtrain.train.checkpoint import description, disk, reading 
 from airflow_provider_dtrain.train.checkpoint.state_values import VALUE, decode, encode  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
-from airflow_provider_dtrain.train.errors import CheckpointError  # noqa: E402
+from airflow_provider_dtrain.train.errors import CheckpointError, StateError  # noqa: E402
 
 UTC = datetime.UTC
 ARRAYS = [
@@ -240,7 +240,7 @@ def test_a_value_that_only_a_pickle_could_load_is_refused_with_its_path_and_the_
 
 def test_the_path_of_an_object_without_a_name_and_of_a_key_is_named(ctx):
     ctx.prepare(Box({Colour.RED: 1}))
-    with pytest.raises(CheckpointError, match=r"state of others\[0\] \(Box\) holds .* at state_dict\(\)\['value'\] "):
+    with pytest.raises(StateError, match=r"state of others\[0\] \(Box\) holds .* at state_dict\(\)\['value'\] "):
         ctx.save_checkpoint(1)
 
 

@@ -34,7 +34,7 @@ SHOWN_CHARS = 1000
 #: Errors that the training library raises on purpose, and that another attempt would raise again; see train/errors.py.
 _FINAL = (
     "SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError"
-    "|InputError|SchemaError|WeightsError|UnusableFolderError|FolderInUseError|OtherRunError"
+    "|StateError|InputError|SchemaError|WeightsError|UnusableFolderError|FolderInUseError|OtherRunError"
 )
 #: Last line of the traceback of such an error, on the rank itself or on one that waited for it.
 _REFUSED = re.compile(

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import count, memory
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, StateError
 
 #: Only key of the dict that stands for a value.
 VALUE = "dtrain.value"
@@ -37,13 +37,13 @@ def encode(state: Any) -> Any:
 
     A state without such values is returned itself. Values of unknown types stay in it.
 
-    :raises CheckpointError: the state is nested too deeply, or contains itself
+    :raises StateError: the state is nested too deeply, or contains itself
     """
     try:
         encoded = _encoded(state)
         refuse_deep(encoded, "The state of a prepared object")
-    except RecursionError:
-        raise _too_deep("The state of a prepared object") from None
+    except (RecursionError, CheckpointError):
+        raise StateError(str(_too_deep("The state of a prepared object"))) from None
     return encoded
 
 

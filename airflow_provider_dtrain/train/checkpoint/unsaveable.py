@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.state_values import FACTORIES
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, StateError
 from airflow_provider_dtrain.train.prepared import Prepared
 
 _ANY = (
@@ -58,9 +58,9 @@ def located(state: Mapping[str, Any], prepared: Prepared) -> Iterator[None]:
     except UnsaveableError as error:
         path = _path(state, error.value)
         if path is None:
-            raise
+            raise StateError(str(error)) from None
         owner, inner = _owner(path, prepared)
-        raise CheckpointError(error.text(owner, "".join(inner))) from None
+        raise StateError(error.text(owner, "".join(inner))) from None
 
 
 def _owner(path: list[str], prepared: Prepared) -> tuple[str, list[str]]:
