@@ -5,7 +5,7 @@ import { type AxisKind } from "./axisText";
 import { colorOf, type Curve, paintCurve, paintDot, type Reading, readings } from "./curves";
 import { type Hover } from "./hover";
 import { type PlotHost } from "./plotHost";
-import { NoteBelow } from "./PointerNote";
+import { NoteBelow, PointerNote } from "./PointerNote";
 import { valueText, valueTexts } from "./readingText";
 import { Swatch } from "./Swatch";
 import { type ChartColors } from "./theme";
@@ -64,7 +64,7 @@ const paint = (canvas: HTMLCanvasElement, { host, colors, curves }: Props, state
   }
 };
 
-/** Marks the values at the pointer, and names them outside of the area, so that no curve is covered. */
+/** Marks the values at the pointer. Only the chart under the pointer names them, outside of the area. */
 export const HoverLayer = (props: Props) => {
   const { host, chart, axis, curves, xKind, yKind, zone, top, named } = props;
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -83,14 +83,25 @@ export const HoverLayer = (props: Props) => {
   const inside = hover !== null && left >= 0 && left <= host.over.clientWidth && found.length > 0;
   const shown = found.slice(0, NAMED);
   const texts = valueTexts(shown.map(({ y }) => y), yKind, zone);
+  const [one] = same;
+  const note = { left: host.over.offsetLeft + left, width: host.over.offsetLeft + host.over.clientWidth };
   return (
     <>
       <chakra.canvas aria-hidden="true" pointerEvents="none" position="absolute" ref={canvas} />
-      {inside && !named ? (
-        <NoteBelow left={host.over.offsetLeft + left} width={host.over.offsetLeft + host.over.clientWidth}>
+      {inside && !named && !own && one !== undefined ? (
+        // A chart that is not under the pointer reads one series, within its own area: a list would cover the next chart.
+        <PointerNote {...note} top={host.over.offsetTop}>
+          <Box alignItems="center" display="flex" gap={2}>
+            <Swatch look={one.curve.look} />
+            <Box fontVariantNumeric="tabular-nums">{valueTexts([one.y], yKind, zone)[0]}</Box>
+          </Box>
+        </PointerNote>
+      ) : null}
+      {inside && !named && own ? (
+        <NoteBelow {...note}>
           <Box color="fg.muted">{valueText(found[0]?.x ?? hover.x, xKind, zone)}</Box>
           {shown.map(({ curve }, index) => (
-            <Box alignItems="center" display="flex" fontWeight={own && curve.id === hover.series ? "bold" : "normal"} gap={2} key={curve.id}>
+            <Box alignItems="center" display="flex" fontWeight={curve.id === hover.series ? "bold" : "normal"} gap={2} key={curve.id}>
               <Swatch look={curve.look} />
               <Box flex="1" overflow="hidden" textOverflow="ellipsis" whiteSpace="nowrap">
                 {curve.name}

@@ -1,7 +1,7 @@
 // @vitest-environment node
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 
-import { type Curve, joinedRange, notPositive, rangeOfX, readings, scaleOfY } from "./curves";
+import { type Curve, joinedRange, notPositive, paintCurve, rangeOfX, readings, scaleOfY } from "./curves";
 import { stepped } from "./keyboard";
 import { type Area } from "./plotHost";
 
@@ -61,4 +61,18 @@ test("a part on top of others is read with its own value, and is the nearest one
   expect(readings(parts, 5, 55, area).map(({ curve: { id }, y }) => [id, y])).toEqual([["upper", 50], ["lower", 40]]);
   expect(readings(parts, 5, 65, area).map(({ curve: { id }, y }) => [id, y])).toEqual([["lower", 40], ["upper", 50]]);
   expect(stepped("Home", parts, null, [0, 10])).toMatchObject({ x: 0, y: 50 });
+});
+
+test("lone points are dots, and a dotted line joins two attempts", () => {
+  vi.stubGlobal("Path2D", class { moveTo() {} lineTo() {} });
+  const steps: string[] = [];
+  let dash: number[] = [];
+  const pen = {
+    save: () => undefined, restore: () => undefined, beginPath: () => undefined, fill: () => undefined, stroke: () => undefined, setLineDash: (next: number[]) => { dash = next; },
+    arc: (x: number, y: number) => steps.push(`dot ${x},${y}`), moveTo: (x: number, y: number) => steps.push(`from ${x},${y} dash ${dash.join()}`), lineTo: (x: number, y: number) => steps.push(`to ${x},${y}`),
+  };
+  const gap = { ...curve("a", [1, 2, 9, 9, 10, 20, 20, 21], [5, 6, null, 7, 8, null, null, 3]), joins: [2, 5] };
+  paintCurve(pen as unknown as CanvasRenderingContext2D, gap, area, "light", 1, 2);
+  expect(steps).toEqual(["dot 21,97", "from 2,94 dash 1,4", "to 9,93"]);
+  vi.unstubAllGlobals();
 });

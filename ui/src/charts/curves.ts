@@ -1,5 +1,5 @@
 /** Curves of a chart: their ranges, their paint, and the one that is nearest to the pointer. */
-import { lowerBound, nearest, type Points, trace } from "./lines";
+import { lonePoints, lowerBound, nearest, type Points, trace } from "./lines";
 import { COLORS, DASHES, type Look, type Mode } from "./palette";
 import { type Area } from "./plotHost";
 import { quantile } from "./ranks";
@@ -19,6 +19,8 @@ export interface Curve {
   readonly strong?: boolean;
   /** Fill the area below, down to the axis. */
   readonly filled?: boolean;
+  /** Indices of gaps between two attempts. A dotted line joins the points beside each. */
+  readonly joins?: readonly number[];
   /** Smallest and largest value around each point, drawn as a band. */
   readonly band?: { readonly low: readonly (number | null)[]; readonly high: readonly (number | null)[] } | null;
 }
@@ -115,6 +117,24 @@ const fillBelow = (ctx: CanvasRenderingContext2D, { xs, ys }: Points, area: Area
   }
 };
 
+/** Radius of a point without a line to it, in pixels. */
+const LONE_PX = 3;
+
+/** Dots of the line between two attempts, in pixels. */
+const JOIN_DASH = [1, 4];
+
+const strokeJoins = (ctx: CanvasRenderingContext2D, { points: { xs, ys }, joins = [] }: Curve, area: Area): void => {
+  ctx.setLineDash(JOIN_DASH.map((length) => length * area.ratio));
+  for (const index of joins) {
+    const [before, after] = [ys[index - 1] ?? null, ys[index + 1] ?? null];
+    if (before === null || after === null) continue;
+    ctx.beginPath();
+    ctx.moveTo(area.toX(xs[index - 1] ?? 0), area.toY(before));
+    ctx.lineTo(area.toX(xs[index + 1] ?? 0), area.toY(after));
+    ctx.stroke();
+  }
+};
+
 /** Paint one curve. */
 export const paintCurve = (ctx: CanvasRenderingContext2D, curve: Curve, area: Area, mode: Mode, alpha: number, width: number): void => {
   const color = colorOf(curve.look, mode);
@@ -136,7 +156,8 @@ export const paintCurve = (ctx: CanvasRenderingContext2D, curve: Curve, area: Ar
   [ctx.globalAlpha, ctx.lineWidth] = [alpha, width * area.ratio];
   ctx.setLineDash((DASHES[curve.look.dash] ?? []).map((length) => length * area.ratio));
   strokeLine(ctx, curve.points, area);
-  if (curve.points.xs.length === 1) paintDot(ctx, curve, 0, area, 3);
+  for (const index of lonePoints(curve.points, ...indices(curve.points, area))) paintDot(ctx, curve, index, area, LONE_PX);
+  strokeJoins(ctx, curve, area);
   ctx.restore();
 };
 

@@ -1,7 +1,7 @@
 // @vitest-environment node
 import { expect, test } from "vitest";
 
-import { nearest, ordered, trace } from "./lines";
+import { lonePoints, nearest, ordered, trace } from "./lines";
 
 const drawn = (xs: number[], ys: (number | null)[]): string => {
   const steps: string[] = [];
@@ -54,4 +54,10 @@ test("values without a place on a log axis are gaps", () => {
   const pen = { moveTo: () => steps.push("M"), lineTo: () => steps.push("L") };
   trace(pen, { xs: [0, 10, 20, 30], ys: [1, -1, 2, 3] }, 0, 3, (x) => x, (y) => (y > 0 ? y : Number.NaN));
   expect(steps.join("")).toBe("MLLMLL");
+});
+
+test("points between gaps or at an end beside a gap are alone", () => {
+  expect(lonePoints({ ys: [1, null, 2, 3, null, 4] }, 0, 5)).toEqual([0, 5]);
+  expect(lonePoints({ ys: [1] }, 0, 0)).toEqual([0]);
+  expect(lonePoints({ ys: [1, 2, null] }, 0, 2)).toEqual([]);
 });

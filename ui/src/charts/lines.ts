@@ -40,6 +40,14 @@ export const lastPoint = ({ xs, ys }: Points): { x: number; y: number } | null =
 /** Return whether the last value is a gap: a metric that became NaN or infinite. */
 export const endsInGap = ({ ys }: Pick<Points, "ys">): boolean => ys.at(-1) === null;
 
+/** Return the points between two indices that have a gap or an end at both sides: no line leads to them. */
+export const lonePoints = ({ ys }: Pick<Points, "ys">, from: number, to: number): number[] => {
+  const isGap = (index: number) => (ys[index] ?? null) === null;
+  const found: number[] = [];
+  for (let index = from; index <= to; index += 1) if (!isGap(index) && isGap(index - 1) && isGap(index + 1)) found.push(index);
+  return found;
+};
+
 /** Return the index of the first x that is not below a value. */
 export const lowerBound = (xs: readonly number[], value: number): number => {
   let [low, high] = [0, xs.length];

@@ -1,4 +1,5 @@
 import { type ApiError } from "../api/client";
+import { nextStepText } from "../lib/nextStep";
 import { Notice } from "./Notice";
 
 const logIn = () => {
@@ -32,12 +33,12 @@ export const ErrorNotice = ({ error, what, onRetry, wasKnown = false }: Props) =
       />
     );
   }
-  const waits = error.passes ? " The page asks again by itself." : "";
+  const waits = error.passes ? "The page asks again by itself. " : "";
   const gone = wasKnown && error.status === 404 ? `${GONE} ` : "";
   return (
     <Notice
       action={onRetry === undefined ? undefined : { label: "Ask again", onClick: onRetry }}
-      hint={`${gone}${error.hint ?? ""}${waits}`.trim()}
+      hint={`${gone}${waits}${nextStepText(error.hint ?? "")}`.trim()}
       status={error.status === 403 || error.passes ? "warning" : "error"}
       title={`${what}: ${error.message}`}
     />

@@ -1,5 +1,8 @@
-import { Alert, Button, Code } from "@chakra-ui/react";
+import { Alert, Button, Code, HStack } from "@chakra-ui/react";
 import { Fragment } from "react";
+
+import { nextStep } from "../lib/nextStep";
+import { CopyButton } from "./CopyButton";
 
 /** Show a text in which `commands` stand between backticks. */
 export const Words = ({ text }: { text: string }) => (
@@ -10,6 +13,22 @@ export const Words = ({ text }: { text: string }) => (
     ))}
   </>
 );
+
+/** The next step: a text, and the command that it ends with, to copy. */
+const NextStep = ({ hint }: { hint: string }) => {
+  const { text, command } = nextStep(hint);
+  return (
+    <>
+      <Words text={text} />
+      {command === null ? null : (
+        <HStack as="span" display="inline-flex" gap={1} maxW="100%" ms={1} verticalAlign="middle">
+          <Code overflowWrap="anywhere">{command}</Code>
+          <CopyButton label="Copy the command" text={command} />
+        </HStack>
+      )}
+    </>
+  );
+};
 
 interface Props {
   title: string;
@@ -26,7 +45,7 @@ export const Notice = ({ title, hint, status = "info", action }: Props) => (
       <Alert.Title>{title}</Alert.Title>
       {hint === null || hint === undefined || hint === "" ? null : (
         <Alert.Description>
-          <Words text={hint} />
+          <NextStep hint={hint} />
         </Alert.Description>
       )}
     </Alert.Content>

@@ -1,5 +1,7 @@
 import { memo } from "react";
 
+import { lonePoints } from "../charts/lines";
+
 interface Props {
   /** Values from the oldest to the newest; null leaves a gap. */
   values: readonly (number | null)[];
@@ -30,11 +32,18 @@ export const outline = (values: readonly (number | null)[], maximum: number, wid
   return path;
 };
 
+/** Return the points that no line leads to, for a box of a width and a height. */
+export const lone = (values: readonly (number | null)[], maximum: number, width: number, height: number): string =>
+  lonePoints({ ys: values }, 0, values.length - 1)
+    .map((index) => outline(values.map((value, at) => (at === index ? value : null)), maximum, width, height))
+    .join("");
+
 /** A small line without axes. */
 export const Sparkline = memo(({ values, maximum, label, width = 120, height = 24 }: Props) => (
   <svg aria-label={label} height={height} role="img" style={{ color: "var(--chakra-colors-running-solid)", display: "block" }} viewBox={`0 0 ${width} ${height}`} width={width}>
     <path d={`M0 ${height - 0.5}H${width}`} opacity={0.25} stroke="currentColor" />
     <path d={outline(values, maximum, width, height)} fill="none" stroke="currentColor" strokeLinecap="round" strokeLinejoin="round" strokeWidth={1.5} />
+    <path d={lone(values, maximum, width, height)} fill="none" stroke="currentColor" strokeLinecap="round" strokeWidth={4} />
   </svg>
 ));
 Sparkline.displayName = "Sparkline";

@@ -42,7 +42,7 @@ const LOOKS: Record<string, Look> = {
   stopping: { palette: "up_for_reschedule", icon: "stop" },
   stuck: { palette: "failed", icon: "warning" },
   unreachable: { palette: "failed", icon: "warning" },
-  waiting: { palette: "queued", icon: "clock" },
+  waiting: { palette: "queued", icon: "clock", text: "queued" },
 };
 
 /** Colours on which white text is hard to read. They are a little darker here than in the Airflow UI. */

@@ -1,6 +1,7 @@
 import { createToaster, Portal, Toast, Toaster as ChakraToaster, Stack } from "@chakra-ui/react";
 
 import { type ApiError } from "../api/client";
+import { nextStep } from "../lib/nextStep";
 import { Words } from "./Notice";
 
 const toaster = createToaster({ placement: "bottom-end", pauseOnPageIdle: true, max: 4 });
@@ -12,7 +13,8 @@ export const toastSuccess = (title: string): void => {
 
 /** Tell in a corner of the page why an action failed. */
 export const toastError = (title: string, error: ApiError): void => {
-  const description = [error.message, error.hint].filter(Boolean).join(" ");
+  const { text, command } = nextStep(error.hint ?? "");
+  const description = [error.message, text, command === null ? "" : `\`${command}\``].filter(Boolean).join(" ");
   toaster.create({ title, description, type: "error", duration: 12_000 });
 };
 

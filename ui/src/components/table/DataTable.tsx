@@ -74,9 +74,17 @@ const RowView = <R,>({ index, row, columns, active, marked, selected, onSelect }
     )}
     {columns.map((column) => {
       const content = row === undefined ? <span className="dtrain-skeleton" /> : column.cell(row);
+      const isFull = column.full === true && content !== "" && content !== null;
       return (
-        <td data-align={column.align} data-column={column.id} data-pinned={column.pinned} key={column.id} title={typeof content === "string" ? content : undefined}>
-          {column.full === true ? <span data-full>{content}</span> : content}
+        <td
+          data-align={column.align}
+          data-column={column.id}
+          data-pinned={column.pinned}
+          data-whole={isFull || undefined}
+          key={column.id}
+          title={typeof content === "string" && !isFull ? content : undefined}
+        >
+          {isFull ? <span data-full>{content}</span> : content}
         </td>
       );
     })}

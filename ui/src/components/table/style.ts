@@ -44,8 +44,10 @@ export const TABLE_CSS: SystemStyleObject = {
   "& td[data-pinned]": { bg: "bg" },
   "& th[data-pinned]": { zIndex: 2 },
   "& [data-full]": { display: "block", overflow: "hidden", textOverflow: "ellipsis" },
-  "& tbody tr:focus-visible td:has(> [data-full]:not(:empty)), & tbody td:has(> [data-full]:not(:empty)):hover": { overflow: "visible", zIndex: 3 },
-  "& tbody tr:focus-visible [data-full]:not(:empty), & tbody td:hover > [data-full]:not(:empty)": {
+  // Attributes instead of :has(): the browser checks such a rule again for each row that a scroll adds.
+  "& tbody tr:focus-visible td[data-whole], & tbody td[data-whole]:hover": { overflow: "visible", zIndex: 3 },
+  "& tbody tr:focus-visible td[data-whole]:not([data-pinned]), & tbody td[data-whole]:not([data-pinned]):hover": { position: "relative" },
+  "& tbody tr:focus-visible [data-full], & tbody td:hover > [data-full]": {
     position: "absolute", top: 1, right: 1, width: "max-content", minW: "calc(100% - 8px)", maxW: "26rem", px: 2, py: 1, overflow: "visible", whiteSpace: "normal",
     overflowWrap: "anywhere", bg: "bg.panel", borderWidth: 1, borderColor: "border.emphasized", borderRadius: "sm", boxShadow: "md",
   },

@@ -69,6 +69,9 @@ export const ExperimentView = ({ id }: { id: string }) => {
   useTitle(data === undefined ? null : `${data.display_name ?? data.name} (experiment ${id})`);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Experiment ${id}`} />;
+  // Actions on an experiment that the store lacks could only fail.
+  const isGone = error?.status === 404;
+  const actions = isGone ? [] : experimentActions(data, mayChangePriority);
   const tabs = [
     { id: "curves", label: "Curves", content: () => <CurvesTab experiment={data} /> },
     { id: "trials", label: "Trials", content: () => <TrialsTab experiment={data} /> },
@@ -82,15 +85,15 @@ export const ExperimentView = ({ id }: { id: string }) => {
       <Stale stale={stale}>
         <PageTitle
           labels={data}
-          mayEdit={data.may_edit}
+          mayEdit={data.may_edit && !isGone}
           onEdited={refresh}
           onTag={(tag) => void navigate(`${paths.experiments}?tag=${encodeURIComponent(tag)}`)}
           path={path}
           state={shownState(data)}
           words={`experiment ${id}`}
         >
-          <ActionButtons actions={experimentActions(data, mayChangePriority)} label={`Actions of experiment ${data.name}`} onDone={refresh} />
-          <ForkButton experiment={data} />
+          <ActionButtons actions={actions} label={`Actions of experiment ${data.name}`} onDone={refresh} />
+          {isGone ? null : <ForkButton experiment={data} />}
         </PageTitle>
         <ExperimentFacts experiment={data} />
       </Stale>

@@ -54,7 +54,7 @@ export const QueuePage = () => {
               <Box as="span" color="fg" fontWeight="bold">
                 {name}
               </Box>
-              : {count(waiting)} waiting, {count(running)} running, {count(free)} of {plural(slots, "slot")} free
+              : {count(waiting)} queued, {count(running)} running, {count(free)} of {plural(slots, "slot")} free
             </Text>
           ))}
         </HStack>

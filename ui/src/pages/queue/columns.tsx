@@ -49,11 +49,26 @@ export const rowActions = (row: QueueRow, mayChangePriority: boolean): Action[] 
 /** Return a reason as a sentence: some are written as the second half of one. */
 export const sentence = (reason: string): string => reason.charAt(0).toUpperCase() + reason.slice(1);
 
-/** A text of up to two lines, with the whole text as tooltip. */
+/** Words of reasons and expected starts that have a meaning of their own in the queue. */
+const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
+  [/\bclosest\b/i, "closest: the host or hosts on which the fewest slots are missing."],
+  [/\breserved\b/i, "reserved: kept free for one request, so that narrow gangs do not starve it."],
+  [/\bprotected\b/i, "protected: has waited the pool's max_wait; no request behind it passes or preempts it."],
+];
+
+/** Return the meanings of the terms that a text has. */
+export const termsOf = (text: string): string[] => TERMS.filter(([pattern]) => pattern.test(text)).map(([, meaning]) => meaning);
+
+/** A text of up to two lines. In a column that shows it in full, the meanings of its terms are below it. */
 const TwoLines = ({ text }: { text: string }) => (
-  <span className="dtrain-two-lines" title={text}>
-    {text}
-  </span>
+  <>
+    <span className="dtrain-two-lines">{text}</span>
+    {termsOf(text).map((term) => (
+      <span className="dtrain-term" key={term}>
+        {term}
+      </span>
+    ))}
+  </>
 );
 
 /** Columns of the queue. */
@@ -101,13 +116,15 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     id: "reason",
     header: "Reason, or hosts (slots)",
     width: 260,
+    full: true,
     cell: ({ reason, placement }) => <TwoLines text={reason === null ? placementWords(placement) : sentence(reason)} />,
   },
   {
     id: "expected",
     header: "Expected start",
     width: 150,
-    cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? "" : <TwoLines text={expected} /> : <span title={expected ?? undefined}>by <Time at={expected_at} /></span>),
+    full: true,
+    cell: ({ expected, expected_at }) => (expected_at === null ? expected === null ? null : <TwoLines text={expected} /> : <span title={expected ?? undefined}>by <Time at={expected_at} /></span>),
   },
   { id: "since", header: "Since", sort: "since", width: 114, cell: ({ since }) => <Since at={since} /> },
   { id: "slots", header: "Slots", sort: "slots", width: 66, align: "end", cell: ({ slots }) => count(slots) },

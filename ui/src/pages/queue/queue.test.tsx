@@ -6,7 +6,7 @@ import { type QueueRow } from "../../api/types";
 import { App } from "../../app/App";
 import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
-import { placementWords, rowActions, sentence } from "./columns";
+import { placementWords, rowActions, sentence, termsOf } from "./columns";
 
 const row = (values: Partial<QueueRow> = {}): QueueRow => ({
   allocation_id: 1, kind: "trial", trial_id: 7, trial_name: "5 | lr=0.1", attempt: 1, experiment_id: 2, experiment: "resnet",
@@ -27,8 +27,9 @@ describe("the page of the queue", () => {
     show(<App />, "/plugin/dtrain/queue");
     expect(await screen.findByText("Needs 8 free slots on one host")).toBeTruthy();
     expect(screen.getByText("a (0-2, 5)")).toBeTruthy();
+    expect(screen.getAllByTestId("state-badge").map(({ textContent }) => textContent)).toEqual(["queued", "running"]);
     expect(screen.getByText("Held gang, no trial now")).toBeTruthy();
-    expect(screen.getByText(/1 waiting, 1 running, 2 of 16 slots free/)).toBeTruthy();
+    expect(screen.getByText(/1 queued, 1 running, 2 of 16 slots free/)).toBeTruthy();
   });
 
   it("changes the priority within its bounds only", async () => {
@@ -62,6 +63,14 @@ describe("a reason", () => {
   it("begins with a capital letter", () => {
     expect(sentence("it is paused by bob; resume with: airflow dtrain trials activate 84")).toBe("It is paused by bob; resume with: airflow dtrain trials activate 84");
     expect(sentence("")).toBe("");
+  });
+});
+
+describe("the terms of a reason", () => {
+  it("are explained if it has them", () => {
+    const found = termsOf("8 slots missing: closest is gpu-1; gpu-2 is free, but reserved for requests before it");
+    expect(found.map((term) => term.split(":")[0])).toEqual(["closest", "reserved"]);
+    expect(termsOf("It is paused by bob")).toEqual([]);
   });
 });
 

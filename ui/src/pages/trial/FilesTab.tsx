@@ -50,7 +50,7 @@ const metricsText = (metrics: Checkpoint["metrics"]): string => {
 
 const stateOf = ({ removed_at, refused, is_best }: Checkpoint): string => (refused !== null ? `refused: ${refused}` : removed_at !== null ? "removed" : is_best ? "best" : "");
 
-const CheckpointTable = ({ trialId, rows }: { trialId: number; rows: readonly Checkpoint[] }) => (
+const CheckpointTable = ({ trialId, rows, isGone }: { trialId: number; rows: readonly Checkpoint[]; isGone: boolean }) => (
   <Box overflowX="auto">
     <Table.Root size="sm">
       <Table.Header>
@@ -75,7 +75,7 @@ const CheckpointTable = ({ trialId, rows }: { trialId: number; rows: readonly Ch
               {row.removed_at === null ? <Location location={row.location} /> : NONE}
             </Table.Cell>
             <Table.Cell>
-              {row.removed_at !== null ? null : <Get download={row.download} name={`the checkpoint of step ${row.step}`} path={`trials/${trialId}/checkpoints/${row.checkpoint_id}/download`} />}
+              {row.removed_at !== null || isGone ? null : <Get download={row.download} name={`the checkpoint of step ${row.step}`} path={`trials/${trialId}/checkpoints/${row.checkpoint_id}/download`} />}
             </Table.Cell>
           </Table.Row>
         ))}
@@ -84,7 +84,7 @@ const CheckpointTable = ({ trialId, rows }: { trialId: number; rows: readonly Ch
   </Box>
 );
 
-const OutputTable = ({ trialId, rows }: { trialId: number; rows: readonly Output[] }) => (
+const OutputTable = ({ trialId, rows, isGone }: { trialId: number; rows: readonly Output[]; isGone: boolean }) => (
   <Table.Root size="sm">
     <Table.Header>
       <Table.Row>
@@ -102,7 +102,7 @@ const OutputTable = ({ trialId, rows }: { trialId: number; rows: readonly Output
             <Time at={at} />
           </Table.Cell>
           <Table.Cell>
-            <Get download={download} name={path} path={withQuery(`trials/${trialId}/outputs/download`, { path })} />
+            {isGone ? null : <Get download={download} name={path} path={withQuery(`trials/${trialId}/outputs/download`, { path })} />}
           </Table.Cell>
         </Table.Row>
       ))}
@@ -124,7 +124,7 @@ export const FilesTab = ({ trial }: { trial: Trial }) => {
         {checkpoints.loading ? <Loading /> : null}
         {checkpoints.error === null ? null : <ErrorNotice error={checkpoints.error} onRetry={checkpoints.refresh} what="Checkpoints" />}
         {checkpoints.data?.rows.length === 0 ? <EmptyState command="ctx.save_checkpoint(...)" text="The training saves one by the library:" title="The trial has no checkpoint." /> : null}
-        {checkpoints.data === undefined || checkpoints.data.rows.length === 0 ? null : <CheckpointTable rows={checkpoints.data.rows} trialId={trial.trial_id} />}
+        {checkpoints.data === undefined || checkpoints.data.rows.length === 0 ? null : <CheckpointTable isGone={checkpoints.error?.status === 404} rows={checkpoints.data.rows} trialId={trial.trial_id} />}
       </Stale>
       <Stale stale={outputs.stale}>
         <Heading mb={2} size="sm">
@@ -133,7 +133,7 @@ export const FilesTab = ({ trial }: { trial: Trial }) => {
         {outputs.loading ? <Loading /> : null}
         {outputs.error === null ? null : <ErrorNotice error={outputs.error} onRetry={outputs.refresh} what="Outputs" />}
         {outputs.data?.rows.length === 0 ? <EmptyState text="Files that a script writes into its output folder are copied when the attempt ends." title="The trial has no outputs." /> : null}
-        {outputs.data === undefined || outputs.data.rows.length === 0 ? null : <OutputTable rows={outputs.data.rows} trialId={trial.trial_id} />}
+        {outputs.data === undefined || outputs.data.rows.length === 0 ? null : <OutputTable isGone={outputs.error?.status === 404} rows={outputs.data.rows} trialId={trial.trial_id} />}
         {outputs.data?.truncated === true ? (
           <Text color="fg.muted" fontSize="sm">
             <Words text={`More files exist. \`airflow dtrain trials outputs ${trial.trial_id}\` lists all of them.`} />

@@ -74,7 +74,7 @@ describe("the page of a trial", () => {
 
   it("stays with its last data and an explanation when it is deleted meanwhile", async () => {
     let asked = 0;
-    const gone = refusal(404, "not_found", "There is no trial 7. See: airflow dtrain trials list");
+    const gone = refusal(404, "not_found", "There is no trial 7.", "airflow dtrain trials list");
     let drawn = 0;
     serve({
       ...routes(),
@@ -83,8 +83,13 @@ describe("the page of a trial", () => {
     });
     show(<App />, ADDRESS);
     expect(await screen.findByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
-    expect(await screen.findByText(/There is no trial 7\. See:/, {}, { timeout: 5_000 })).toBeTruthy();
+    expect(screen.getByRole("group", { name: "Actions of trial 7" })).toBeTruthy();
+    expect(await screen.findByText("Trial 7: There is no trial 7.", {}, { timeout: 5_000 })).toBeTruthy();
     expect(screen.getByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
+    expect(screen.getByText(/List the trials that the store has with:$/)).toBeTruthy();
+    expect(screen.getAllByRole("button", { name: "Copy the command" }).length).toBeGreaterThan(0);
+    expect(screen.queryByRole("group", { name: "Actions of trial 7" })).toBeNull();
+    expect(screen.queryByRole("button", { name: /^Edit name/ })).toBeNull();
     for (const words of [/restored from an older backup or replaced/, /Curves: There is no trial 7/]) {
       expect((await screen.findByText(words, {}, { timeout: 5_000 })).closest("[data-stale]")).toBeNull();
     }

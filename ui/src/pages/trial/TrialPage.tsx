@@ -45,9 +45,11 @@ export const TrialView = ({ id }: { id: string }) => {
   useTitle(title === "" ? null : title);
   if (loading) return <Loading lines={8} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what={`Trial ${id}`} />;
+  const isGone = error?.status === 404;
+  const mayEdit = data.may_edit && !isGone;
   const actions = trialActions({
-    trial_id: data.trial_id, name: `trial ${id}`, state: data.state, paused: data.state === "paused", priority: data.priority, may_edit: data.may_edit,
-    may_change_priority: me?.may_change_hosts ?? false,
+    trial_id: data.trial_id, name: `trial ${id}`, state: data.state, paused: data.state === "paused", priority: data.priority, may_edit: mayEdit,
+    may_change_priority: me?.may_change_hosts === true && !isGone,
   });
   const tabs = [
     ...(data.is_inference ? [{ id: "shards", label: "Shards", content: () => <ShardsTab trial={data} /> }] : []),
@@ -61,7 +63,7 @@ export const TrialView = ({ id }: { id: string }) => {
     <>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} wasKnown what={`Trial ${id}`} />}
       <Stale stale={stale}>
-        <PageTitle heading={title} labels={data} mayEdit={data.may_edit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
+        <PageTitle heading={title} labels={data} mayEdit={mayEdit} onEdited={refresh} path={path} state={data.state} words={`trial ${id}`}>
           <ActionButtons actions={actions} label={`Actions of trial ${id}`} onDone={refresh} />
         </PageTitle>
         <TrialNotices trial={data} />

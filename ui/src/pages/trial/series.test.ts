@@ -54,3 +54,9 @@ test("the time of all charts spans the data and the trial's life", () => {
   expect(clockRange([], null, null)).toBeNull();
   expect(clockRange([[5]], null, null)).toBeNull();
 });
+
+test("over time a join leads over the gap between two attempts, and over no other gap", () => {
+  const ofTwo = reported({ at_s: [100, 200, 300, 900], batches: [1, 2, 3, 4], epochs: [1, 2, 3, 4], y: [3, null, 2, 1], attempt: [1, 1, 1, 2] });
+  for (const smooth of [0, 0.5]) expect(metricCurves([ofTwo], "loss", "clock", smooth).map(({ joins }) => joins)).toEqual([[3]]);
+  expect(metricCurves([ofTwo], "loss", "batches", 0)[0]?.joins).toEqual([]);
+});

@@ -33,6 +33,12 @@ export const withGaps = (series: MetricSeries, x: XAxis): Ordered => {
   return ordered(xs, ys);
 };
 
+/** Return the indices of the gaps between attempts, which {@link withGaps} has put before the first point of each. */
+export const attemptGaps = (series: MetricSeries, { xs, ys }: Ordered): number[] => {
+  const starts = new Set(series.at_s.filter((_, index) => index > 0 && series.attempt[index - 1] !== series.attempt[index]));
+  return xs.flatMap((x, index) => (ys[index] === null && xs[index + 1] === x && starts.has(x) ? [index] : []));
+};
+
 /** Return the curves of one metric: validation and training. */
 export const metricCurves = (series: readonly MetricSeries[], name: string, x: XAxis, smooth: number): Curve[] =>
   series
@@ -46,6 +52,7 @@ export const metricCurves = (series: readonly MetricSeries[], name: string, x: X
         look: own(GROUP_LOOKS, item.group) ?? lookAt(2),
         points: isSmooth ? { xs: points.xs, ys: smoothed(points.xs, points.ys, smooth) } : points,
         raw: isSmooth ? points : null,
+        joins: x === "clock" ? attemptGaps(item, points) : [],
       };
     });
 
