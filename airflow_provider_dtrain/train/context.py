@@ -305,7 +305,7 @@ class Context(CoreContext):
                 self._meet()
         if not self._began:
             self._began = self._reporter.meets = HERE.started = True
-            self._writer.write("first_step", {})
+            self._say_first_step()
         return norm
 
     @contextlib.contextmanager

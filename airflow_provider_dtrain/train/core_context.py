@@ -48,7 +48,7 @@ class CoreContext:
     #: The program has seen the stop request, so its end is not the end of training.
     _left_early = False
     _stop = _decided = _closed = _together = False
-    _has_reached = _is_restored = _began = False
+    _has_reached = _is_restored = _began = _has_said_first_step = False
     #: Rank 0 alone has reported a validation at the length of the trial, and the other ranks have not heard of it.
     _has_reached_alone = False
     _batches = _last_step = 0
@@ -189,6 +189,8 @@ class CoreContext:
         :raises LimitError: there are more than 1,000 metrics, or a name has more than 256 characters
         """
         self._last_step = step
+        if step and not self._has_said_first_step:
+            self._say_first_step()
         self._reporter.report(step, metrics, self._epochs() if epoch is None else self.tell_epoch(epoch))
 
     def tell_epoch(self, epoch: float) -> float:
@@ -476,6 +478,12 @@ class CoreContext:
             "global_batch_size": self.hparams.get("global_batch_size"),
         }
 
+    def _say_first_step(self) -> None:
+        """Write once that this rank has trained, as soon as it is known."""
+        if not self._has_said_first_step:
+            self._has_said_first_step = True
+            self._writer.write("first_step", {})
+
     def chief_should_stop(self, step: int) -> bool:
         """Return whether the trial must stop, as far as rank 0 knows. Called by rank 0, which tells the other ranks."""
         self._last_step = step
@@ -491,8 +499,7 @@ class CoreContext:
             self.profiler.step()
         if self._pace is None:
             self._pace = Pace(self._unit)
-            if not self._began:
-                self._writer.write("first_step", {})
+            self._say_first_step()
         if at_once:
             self._meet()
             return bool(self.should_stop)

@@ -119,6 +119,9 @@ def test_reports_name_the_epoch_of_their_metrics_or_of_the_progress(tmp_path, un
     (ended,) = (start(tmp_path / "run", EPOCHS, 1, hparams={}, config={"searcher": searcher}),)
     outputs(ended)
     assert [line.get("epoch") for line in events(tmp_path / "run", "report")] == told
+    kinds = [line["kind"] for line in lines_of(tmp_path / "run" / "events0")]
+    assert kinds.count("first_step") == 1
+    assert kinds.index("first_step") < kinds.index("report"), "the first report tells that the script trains"
     assert [line["epoch"] for line in events(tmp_path / "run", "validation")] == [4]
 
 

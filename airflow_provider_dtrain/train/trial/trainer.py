@@ -349,7 +349,7 @@ class Trainer:
 
     def _first_step(self) -> None:
         self._ctx._began = HERE.started = True
-        self._ctx._writer.write("first_step", {})
+        self._ctx._say_first_step()
 
     def _went(self, batches: int) -> None:
         position = self._position
