@@ -23,7 +23,6 @@ from airflow_provider_dtrain.errors import (
     ConfigError,
     HostAuthError,
     HostUnreachableError,
-    PayloadError,
     StoreUnavailableError,
     UnplaceableError,
     UnsupportedFieldError,
@@ -175,7 +174,7 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
         (config("facts") | {"entrypont": "x"}, ConfigError, "entrypont"),
         (config("facts") | {"launch": "per_host"}, UnsupportedFieldError, "launch"),
         (config("facts") | {"model_dir": "../.."}, ConfigError, "model_dir"),
-        (config("facts") | {"model_dir": "nowhere"}, PayloadError, "nowhere"),
+        (config("facts") | {"model_dir": "nowhere"}, ConfigError, "nowhere"),
         (config("facts") | {"environment": {"variables": {"A": "a\nb"}}}, ConfigError, "variables"),
     ],
 )
