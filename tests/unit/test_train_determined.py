@@ -92,7 +92,7 @@ def test_a_loop_over_operations_has_one_for_each_rung_until_the_searcher_ends_th
         (1, 8, 16.0),
     ]
     assert [line["metrics"] for line in events(run, "validation")] == [{"x": 8.0}, {"x": 16.0}]
-    # What the script has told before each report, in the unit of the search.
+    # The script has told these numbers before each report, in the unit of the search.
     told = {kind: [line.get("epoch") for line in events(run, kind)] for kind in ("report", "validation")}
     reported = {"report": [0, 2, 4, 6], "validation": [4, 8]} if unit == "epochs" else {"report": [None] * 4}
     assert told == {"validation": [None] * 2, **reported}
