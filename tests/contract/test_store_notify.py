@@ -17,6 +17,7 @@ from airflow_provider_dtrain.store.store import Store, migrate
 from airflow_provider_dtrain.store.wakeup import pg_notify
 from airflow_provider_dtrain.store.wakeup import watcher as changes_module
 from airflow_provider_dtrain.store.wakeup.pg_notify import Listener
+from airflow_provider_dtrain.store.wakeup.sqlite_wal import Written
 from airflow_provider_dtrain.store.wakeup.watcher import Changes, Waiter
 from testbed.stores import host
 
@@ -370,3 +371,13 @@ def test_the_thread_ends_when_nobody_waits_and_begins_anew(real, monkeypatch):
     mine.wakeup.changes().remove(sleeper.waiter)
     until(lambda: mine.wakeup.changes()._thread is None)
     assert Sleeper(mine.wakeup.changes(), every_s=0.02).wakes()
+
+
+def test_a_change_is_reported_again_while_a_slow_disk_may_keep_it_from_readers(tmp_path):
+    log = tmp_path / "store.db-wal"
+    log.write_text("")
+    written = Written(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"))
+    assert not written.has_changed()
+    log.write_text("x")
+    assert [call for call in range(40) if written.has_changed()] == [0, 1, 2, 4, 8, 16]
+    assert not Written(sa.make_url("postgresql://h/d")).has_changed()
