@@ -126,16 +126,27 @@ def test_a_trial_without_a_known_share_is_as_far_as_the_others_of_its_experiment
     assert api.get(path(search))["progress"] == pytest.approx(2 * 0.5 / planned)
 
 
-def test_only_trials_with_a_result_count_in_an_experiment_that_has_ended(api, search):
-    for name, states in (("failed", ["errored"]), ("half", ["errored", "stopped"]), ("whole", ["completed"])):
+def test_only_trials_with_a_result_count_in_an_experiment_that_has_failed_or_was_killed(api, search):
+    found = {}
+    for name, states in (
+        ("failed", ["errored"]),
+        ("killed", ["completed", "running"]),
+        ("whole", ["errored", "stopped"]),
+    ):
         one = Search(search.store, name=name, run=name)
-        one.plan(max_trials=len(states))
+        found[name] = one.plan(max_trials=len(states)).experiment_id
         for number, state in enumerate(states):
-            one.end(one.start(number, slots=1), state)
-    rows = api.get("/experiments", sort="progress", order="desc")["rows"]
-    found = {row["name"]: row["progress"] for row in rows}
-    assert (found["whole"], found["half"], found["failed"]) == (1, 0.5, None)
-    assert [row["name"] for row in rows].index("failed") > [row["name"] for row in rows].index("half")
+            ticket = one.start(number, slots=1)
+            if state != "running":
+                one.end(ticket, state)
+        if name == "killed":
+            search.store.experiments.kill(found[name], "ann")
+            one.end(ticket, "killed")
+    rows = {row["name"]: row for row in api.get("/experiments", sort="progress", order="desc")["rows"]}
+    assert {name: (rows[name]["state"], rows[name]["progress"]) for name in found} == {
+        "failed": ("errored", None), "killed": ("killed", 0.5), "whole": ("completed", 1),
+    }  # fmt: skip
+    assert list(rows)[-1] == "failed"
 
 
 def test_the_latest_running_trials_of_each_experiment_stand_for_its_progress(api, search, monkeypatch):

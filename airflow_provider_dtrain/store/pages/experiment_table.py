@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.expected_end import expected_end
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
 from airflow_provider_dtrain.store.database.filters import contains, tagged
@@ -72,10 +72,7 @@ class ExperimentTable:
         counted = _COUNTED.where(where).group_by(experiments.c.id, experiments.c.state, searches.c.max_trials)
         rows = conn.execute(counted.order_by(experiments.c.id.desc())).all()
         running = self._progress.of(conn, [row.id for row in rows if row.running], self.db.now())
-        shares = {
-            row.id: _share(row.planned, row._asdict(), running.get(row.id, ()), is_live=row.state in EXPERIMENT_LIVE)
-            for row in rows
-        }
+        shares = {row.id: _share(row.state, row.planned, row._asdict(), running.get(row.id, ())) for row in rows}
         known = [(share, one) for one, share in shares.items() if share is not None]
         ordered = [one for _, one in sorted(known, key=itemgetter(0), reverse=query.descending)]
         # As in the other orders, rows without a value are the last ones.
@@ -133,12 +130,7 @@ class ExperimentTable:
             ExperimentEntry(
                 view=view,
                 labels=own.get(view.experiment_id, Labels()),
-                progress=_share(
-                    view.max_trials,
-                    view.trials,
-                    running.get(view.experiment_id, ()),
-                    is_live=view.state in EXPERIMENT_LIVE,
-                ),
+                progress=_share(view.state, view.max_trials, view.trials, running.get(view.experiment_id, ())),
                 expected_end=self._expected_end(conn, view) or _latest_end(view, running.get(view.experiment_id, ())),
             )
             for view in views
@@ -159,19 +151,21 @@ class ExperimentTable:
         return expected_end(now, ended_s, running_s, remaining=view.max_trials - started)
 
 
-def _share(planned: int, trials: Mapping[str, int], running: Sequence[TrialProgress], *, is_live: bool) -> float | None:
+def _share(state: str, planned: int, trials: Mapping[str, int], running: Sequence[TrialProgress]) -> float | None:
     """Return the share of the planned training that is done, None if only trials of unknown length have begun.
 
-    Running trials whose share is unknown are as far as the rest. Once the experiment has ended, only trials with a
-    result count, and one without any has no share.
+    Running trials whose share is unknown are as far as the rest. In an experiment that has failed or was killed, only
+    trials with a result count, and one without any has no share.
 
+    :param state: of the experiment
     :param planned: number of trials
     :param trials: state -> trials in it
     """
+    is_over = state in ("errored", "killed")
+    ended = sum(trials.get(one, 0) for one in (TRIAL_SUCCEEDED if is_over else TRIAL_ENDED))
     mean = mean_share(running)
     started = trials.get("running", 0)
-    ended = sum(trials.get(state, 0) for state in (TRIAL_ENDED if is_live else TRIAL_SUCCEEDED))
-    is_unknown = mean is None and started if is_live else True
+    is_unknown = is_over or (mean is None and started > 0)
     if not planned or (is_unknown and not ended):
         return None
     return min(1.0, (ended + (mean or 0.0) * started) / planned)
