@@ -148,7 +148,9 @@ def epochs_trained(progress: Progress) -> float:
     """
     if not progress.has_loader:
         return progress.epoch + (1 if progress.is_whole else 0)
-    if not progress.passes or all(item.finished for item in progress.passes):
-        return epochs_done(progress)
+    if not progress.passes:
+        return progress.epoch
     first = progress.passes[0]
+    if first.finished:
+        return progress.epoch + 1
     return progress.epoch + (min(1.0, first.samples / first.length) if first.length else 0.0)
