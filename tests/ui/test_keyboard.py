@@ -83,3 +83,17 @@ def test_the_menu_of_a_row_is_opened_used_and_left_with_the_keyboard(
     page.keyboard.press("Escape")
     dialog.wait_for(state="hidden", timeout=WAIT_MS)
     page.wait_for_function(f"name => ({focused})() === name", arg=name, timeout=WAIT_MS)
+
+
+def test_a_row_with_the_focus_shows_its_long_texts_side_by_side(visit: Callable[..., Visit]) -> None:
+    page = visit("viewer").open("/plugin/dtrain/queue")
+    row = page.get_by_role("row").filter(has_text="bert-distill")
+    row.wait_for(timeout=WAIT_MS)
+    page.get_by_role("row").nth(1).focus()
+    for _ in range(int(row.get_attribute("data-index") or 0)):
+        page.keyboard.press("ArrowDown")
+    reason, start = (row.locator(f"[data-column={name}] [data-full]").bounding_box() for name in ("reason", "expected"))
+    assert reason is not None
+    assert start is not None
+    assert reason["height"] > start["height"] / 2 > 10
+    assert reason["x"] + reason["width"] <= start["x"], "one text covers the other"

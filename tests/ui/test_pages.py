@@ -66,6 +66,21 @@ def test_an_address_with_filters_shows_the_same_after_a_reload(visit: Visits) ->
     expect(page.get_by_text("resnet-asha")).to_have_count(0)
 
 
+def test_the_back_button_returns_to_the_former_filter(visit: Visits) -> None:
+    one = visit("viewer")
+    page = one.open("/plugin/dtrain/experiments")
+    for chosen in ("errored", "killed"):
+        page.get_by_role("combobox", name="Filter by state").click()
+        page.get_by_role("option", name=chosen).click()
+        page.wait_for_url(f"**/experiments?state={chosen}")
+    page.go_back()
+    page.wait_for_url("**/experiments?state=errored")
+    expect(page.get_by_role("combobox", name="Filter by state")).to_contain_text("errored", timeout=WAIT_MS)
+    page.go_back()
+    page.wait_for_url("**/experiments")
+    expect(page.get_by_text("14 experiments")).to_be_visible(timeout=WAIT_MS)
+
+
 def test_a_chart_is_saved_as_a_picture_with_its_legend(visit: Visits, site: PagesSite) -> None:
     page = visit("viewer").open(site.address("/plugin/dtrain/experiments/{experiment cifar10-asha}"))
     chart = page.get_by_role("group", name="Chart of validation/accuracy")

@@ -193,6 +193,9 @@ const UrlProbe = () => {
       >
         change
       </button>
+      <button onClick={() => setView({ state: [...view.state, "more"] }, "add")} type="button">
+        filter
+      </button>
     </>
   );
 };
@@ -200,9 +203,21 @@ const UrlProbe = () => {
 describe("the state in the URL", () => {
   it("keeps several changes of one event, and leaves out usual values", async () => {
     const { router } = show(<UrlProbe />, "/plugin/dtrain/x?other=1&q=old");
-    await userEvent.click(screen.getByRole("button"));
+    await userEvent.click(screen.getByRole("button", { name: "change" }));
     expect(router.state.location.search).toBe("?other=1&q=x+y&state=one&state=two&columns=&log=1");
     expect(screen.getByText('{"q":"x y","limit":10,"state":["one","two"],"columns":[],"log":true}')).toBeTruthy();
+  });
+
+  it("returns to the former filter with the back button, and passes over changes that replaced it", async () => {
+    const { router } = show(<UrlProbe />, "/plugin/dtrain/x");
+    const filter = screen.getByRole("button", { name: "filter" });
+    await userEvent.click(filter);
+    await userEvent.click(filter);
+    await userEvent.click(screen.getByRole("button", { name: "change" }));
+    await act(() => router.navigate(-1));
+    expect(router.state.location.search).toBe("?state=more");
+    await userEvent.click(filter);
+    expect(router.state.location.search).toBe("?state=more&state=more");
   });
 
   it("ignores numbers that are none", () => {

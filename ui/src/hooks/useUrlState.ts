@@ -28,12 +28,12 @@ const write = (search: URLSearchParams, name: string, value: Value, usual: Value
 /**
  * Keep filters, sort, columns and selection in the address of the page, so that a link shows the same.
  *
- * Values equal to the usual ones are left out. Changes replace the entry of the browser's history, and several changes
- * within one event are all kept.
+ * Values equal to the usual ones are left out, and several changes within one event are all kept. A change replaces the
+ * entry of the browser's history, or adds one if the back button is to undo it.
  *
  * @param usual names and default values; a constant of the module
  */
-export const useUrlState = <T extends Record<string, Value>>(usual: T): [Wide<T>, (change: Partial<Wide<T>>) => void] => {
+export const useUrlState = <T extends Record<string, Value>>(usual: T): [Wide<T>, (change: Partial<Wide<T>>, history?: "add" | "replace") => void] => {
   const [search, setSearch] = useSearchParams();
   const text = search.toString();
   const pending = useRef(text);
@@ -47,11 +47,11 @@ export const useUrlState = <T extends Record<string, Value>>(usual: T): [Wide<T>
     return Object.fromEntries(Object.entries(usual).map(([name, value]) => [name, read(params, name, value)])) as Wide<T>;
   }, [text, usual]);
   const change = useCallback(
-    (values: Partial<Wide<T>>) => {
+    (values: Partial<Wide<T>>, history: "add" | "replace" = "replace") => {
       const params = new URLSearchParams(pending.current);
       for (const [name, value] of Object.entries(values)) write(params, name, value as Value, usual[name] as Value);
       pending.current = params.toString();
-      set.current(params, { replace: true });
+      set.current(params, { replace: history === "replace" });
     },
     [usual],
   );

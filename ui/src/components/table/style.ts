@@ -51,5 +51,7 @@ export const TABLE_CSS: SystemStyleObject = {
     position: "absolute", top: 1, right: 1, width: "max-content", minW: "calc(100% - 8px)", maxW: "26rem", px: 2, py: 1, overflow: "visible", whiteSpace: "normal",
     overflowWrap: "anywhere", bg: "bg.panel", borderWidth: 1, borderColor: "border.emphasized", borderRadius: "sm", boxShadow: "md",
   },
+  // The text of a second column grows to the other side: a row with the focus shows both, and neither covers the other.
+  "& td[data-whole] ~ td[data-whole]:not([data-pinned]) > [data-full]": { right: "auto", left: 1 },
   "& [data-align=end]": { textAlign: "end" },
 };

@@ -47,11 +47,11 @@ export const ClusterPage = () => {
     <>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Cluster" />}
       <Stale stale={stale}>
-        <PoolCards chosen={view.pool} onChoose={(pool) => setView({ pool })} pools={data.pools} />
+        <PoolCards chosen={view.pool} onChoose={(pool) => setView({ pool }, "add")} pools={data.pools} />
         <Flex align="center" gap={2} mb={2} wrap="wrap">
           <Heading size="md">{hosts.length === data.hosts.length ? plural(hosts.length, "host") : `${hosts.length} of ${plural(data.hosts.length, "host")}`}</Heading>
           <SearchBar onChange={(q) => setView({ q })} placeholder="Search hosts and reasons" value={view.q} />
-          <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
+          <FilterSelect all="All states" label="Filter by state" onChange={(state) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state} />
           <Spacer />
           <HStack gap={0} role="group">
             {(["rows", "tiles"] as const).map((one) => (
@@ -66,7 +66,7 @@ export const ClusterPage = () => {
         </Box>
         {hosts.length === 0 ? (
           <EmptyState title="No host matches the filters.">
-            <Button onClick={() => setView({ q: "", pool: [], state: [] })} size="sm" variant="outline">
+            <Button onClick={() => setView({ q: "", pool: [], state: [] }, "add")} size="sm" variant="outline">
               Clear the filters
             </Button>
           </EmptyState>

@@ -42,12 +42,12 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const rows = useRows<TrialRow>(`experiments/${experiment_id}/trials`, query, { everyMs: isOpen(experiment) ? LIVE_MS : null });
   const picked = useMemo(() => new Set<number | string>(view.pick.map(Number)), [view.pick]);
   const isFiltered = view.q !== "" || view.state !== "";
-  const clear = () => setView({ q: "", state: "" });
+  const clear = () => setView({ q: "", state: "" }, "add");
   return (
     <>
       <HStack gap={2} mb={2} wrap="wrap">
         <SearchBar onChange={(q) => setView({ q })} placeholder="Search names, tags and values" value={view.q} />
-        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([next = ""]) => setView({ state: next })} options={STATES} render={(item) => <StateBadge state={item} />} value={view.state === "" ? [] : [view.state]} />
+        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([next = ""]) => setView({ state: next }, "add")} options={STATES} render={(item) => <StateBadge state={item} />} value={view.state === "" ? [] : [view.state]} />
         <ColumnsMenu chosen={chosen} columns={columns} onChange={(next) => setView({ columns: next })} />
         <Text color="fg.muted" fontSize="sm">
           {rows.loading ? "" : plural(rows.total, "trial")}

@@ -48,7 +48,7 @@ export const ExperimentsPage = () => {
   const columns = useMemo(
     () =>
       experimentColumns({
-        onTag: (tag) => setView({ tag: [tag] }),
+        onTag: (tag) => setView({ tag: [tag] }, "add"),
         onEdit: setEdited,
         onFork: mayStart ? ({ experiment_id }) => void navigate(paths.start(experiment_id)) : null,
         onDone: refresh,
@@ -58,7 +58,7 @@ export const ExperimentsPage = () => {
   );
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
   const isFiltered = view.q !== "" || view.state !== "" || view.tag.length > 0 || view.dag_id !== "";
-  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "" });
+  const clear = () => setView({ q: "", state: "", tag: [], dag_id: "" }, "add");
   const empty = isFiltered ? (
     <EmptyState title="No experiment matches the filters.">
       <Button onClick={clear} size="sm" variant="outline">
@@ -86,8 +86,8 @@ export const ExperimentsPage = () => {
       </Flex>
       <HStack gap={2} mb={2} wrap="wrap">
         <SearchBar onChange={(q) => setView({ q })} placeholder="Search names" value={view.q} />
-        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
-        <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag })} options={rows.answer?.tags ?? []} value={view.tag} />
+        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
+        <FilterSelect all="All tags" label="Filter by tag" onChange={(tag) => setView({ tag }, "add")} options={rows.answer?.tags ?? []} value={view.tag} />
         <SearchBar onChange={(dag_id) => setView({ dag_id })} placeholder="DAG id" value={view.dag_id} width="180px" />
         <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />
         {isFiltered ? (

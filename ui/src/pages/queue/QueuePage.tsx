@@ -33,7 +33,7 @@ export const QueuePage = () => {
   const columns = useMemo(() => queueColumns(mayChangePriority, rows.refresh), [mayChangePriority, rows.refresh]);
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
   const isFiltered = view.q !== "" || view.pool !== "" || view.state !== "";
-  const clear = () => setView({ q: "", pool: "", state: "" });
+  const clear = () => setView({ q: "", pool: "", state: "" }, "add");
   const pools = rows.answer?.pools ?? [];
   const empty = isFiltered ? (
     <EmptyState title="No gang matches the filters.">
@@ -61,8 +61,8 @@ export const QueuePage = () => {
       </Flex>
       <HStack gap={2} mb={2} wrap="wrap">
         <SearchBar onChange={(q) => setView({ q })} placeholder="Search experiments and tasks" value={view.q} />
-        <FilterSelect all="All pools" label="Filter by pool" multiple={false} onChange={([pool = ""]) => setView({ pool })} options={pools.map(({ name }) => name)} value={view.pool === "" ? [] : [view.pool]} />
-        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state })} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
+        <FilterSelect all="All pools" label="Filter by pool" multiple={false} onChange={([pool = ""]) => setView({ pool }, "add")} options={pools.map(({ name }) => name)} value={view.pool === "" ? [] : [view.pool]} />
+        <FilterSelect all="All states" label="Filter by state" multiple={false} onChange={([state = ""]) => setView({ state }, "add")} options={STATES} render={(state) => <StateBadge state={state} />} value={view.state === "" ? [] : [view.state]} />
         <ColumnsMenu chosen={view.columns} columns={columns} onChange={(next) => setView({ columns: next })} />
         {isFiltered ? (
           <Button onClick={clear} size="sm" variant="ghost">
