@@ -6,6 +6,7 @@ import csv
 import io
 import threading
 from itertools import pairwise
+from urllib.parse import urlencode
 
 import pytest
 
@@ -261,6 +262,22 @@ def test_the_tables_are_exported_as_csv_without_formulas(api, search, ended):
         ("0", "0.5", "8"), ("1", "0.25", "16"), ("2", "0.75", "24"),
     ]  # fmt: skip
     assert answer.headers["content-disposition"].startswith("attachment")
+
+
+def test_the_csv_of_trials_has_the_order_the_filters_and_the_lengths_of_the_table(api, search, ended):
+    search.store.labels.set("trial", ended[1].trial_id, tags=["good"], by="ann")
+    without_rung = search.start(3, slots=1, hparams=hparams(3))
+    search.validate(without_rung, loss=0.9)
+    for ticket in (ended[2], without_rung):
+        search.store.labels.set("trial", ticket.trial_id, tags=["good"], by="ann")
+    asked = {"sort": "best_metric", "order": "desc", "tag": "good"}
+    table = api.get(path(search, "/trials"), **asked)["rows"]
+    answer = api.answer("GET", f"{path(search, '/trials.csv')}?{urlencode(asked)}")
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    assert [one["number"] for one in rows] == [str(one["number"]) for one in table] == ["3", "2", "1"]
+    assert [one["units"] for one in rows] == [str(one["units"]) for one in table]
+    assert all(one["units"] for one in rows)
+    assert api.answer("GET", f"{path(search, '/trials.csv')}?sort=no").status_code == 422
 
 
 def test_curves_show_the_branch_that_counts_after_a_restart(api, search):

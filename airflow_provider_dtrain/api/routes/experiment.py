@@ -148,15 +148,25 @@ def trials_csv(
     experiment_id: int,
     q: SearchText = "",
     state: Annotated[list[TrialState] | None, Query()] = None,
+    tag: Annotated[list[str] | None, Query(description="trials that have all of these")] = None,
     replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
+    sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
+    order: Order = "asc",
 ) -> Response:
     """Return all matching trials of an experiment as CSV, with a column per hyperparameter."""
     plan = experiment_plan(call, experiment_id)
+    config = plan_config(call, plan)
     query = TrialQuery(
-        experiment_id=experiment_id, text=q, states=tuple(state or ()), with_replaced=replaced, limit=ROWS_MOST
+        experiment_id=experiment_id,
+        text=q,
+        states=tuple(state or ()),
+        tags=tuple(tag or ()),
+        with_replaced=replaced,
+        **ordered_by(sort, config),
+        descending=order == "desc",
+        limit=ROWS_MOST,
     )
     found = call.store.trial_table.figures(query)
-    config = plan_config(call, plan)
     space = [one for one in dimensions(_space(config)) if one.kind != "const"]
     names = ("trial_id", "number", "state", "metric", "best_step", "units", "restarts", "created_at", "ended_at")
     columns = [*names[:3], plan.metric or "metric", *names[4:], *(one.name for one in space)]

@@ -237,7 +237,7 @@ _FIGURES: sa.Select[Any] = sa.select(
     trials.c.hparams,
     trials.c.is_drawn,
     sa.func.coalesce(trials.c.best_metric, _RESULT_METRIC).label("metric"),
-    _RUNG_UNITS.label("units"),
+    _UNITS,
 )
 
 #: Number of a trial's sample, from 1; 0: it has none yet.

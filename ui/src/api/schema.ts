@@ -5298,8 +5298,13 @@ export interface operations {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
                 state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed")[] | null;
+                /** @description trials that have all of these */
+                tag?: string[] | null;
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
+                /** @description a column, or hparams.<name> */
+                sort?: string;
+                order?: "asc" | "desc";
             };
             header?: never;
             path: {
