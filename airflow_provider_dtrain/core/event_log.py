@@ -33,7 +33,7 @@ SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100,
 #: Years up to 5138 are dates in every database.
 _LATEST = 1e11
 #: Kinds that only a supervisor writes, and those that only the control side does.
-SUPERVISOR_KINDS = frozenset({"prepared", "started", "exit", "ended"})
+SUPERVISOR_KINDS = frozenset({"prepared", "started", "exit", "ended", "warning"})
 OWN_KINDS = frozenset({"gap"})
 
 
@@ -245,6 +245,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
         "sent_signal": _maybe(_flag),
     },
     "ended": {"reason": _text(64), "cause": _maybe(_text(64)), "first_failure": _maybe(_count)},
+    "warning": {"text": _text(1024)},
     "init": dict.fromkeys(("device", "backend", "torch"), _maybe(_text(256))),
     "first_step": {},
     "report": _REPORT,

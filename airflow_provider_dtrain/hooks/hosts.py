@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.errors import ConfigError, Problem
@@ -32,13 +32,30 @@ def slots_from_facts(facts: Mapping[str, Any], wanted: str) -> tuple[SlotType, t
         count = len(gpus) if count is None else count
         if count > len(gpus):
             raise _bad_slots(f"{count} slots requested, the host has {len(gpus)} GPUs. Use {len(gpus)} or cpu:{count}")
-        return "cuda", tuple(
-            SlotRecord(index=i, device=gpu["uuid"], device_name=gpu["name"], memory_bytes=gpu["memory_bytes"])
-            for i, gpu in enumerate(gpus[:count])
-        )
+        return "cuda", tuple(_gpu_slot(i, gpu) for i, gpu in enumerate(gpus[:count]))
     if count is None:
         count = max(2, int(facts.get("cpu_count") or 0) // 2)
     return "cpu", tuple(SlotRecord(index=i, device=None, device_name="CPU", memory_bytes=None) for i in range(count))
+
+
+def slots_of_gpus_found(slots: Sequence[SlotRecord], facts: Mapping[str, Any]) -> tuple[SlotRecord, ...] | None:
+    """Return the slots of a registered host with the GPUs that it has now, None if these are fewer than the slots.
+
+    A slot keeps its GPU while the host has it, whatever its number there: a gang may hold the slot. A slot whose GPU is
+    gone gets one that has no slot.
+    """
+    found = {gpu["uuid"]: gpu for gpu in facts.get("gpus") or ()}
+    taken = {slot.device for slot in slots}
+    spare = [gpu for uuid, gpu in found.items() if uuid not in taken]
+    if len(found) < len(slots):
+        return None
+    return tuple(_gpu_slot(slot.index, found.get(slot.device) or spare.pop(0)) for slot in slots)
+
+
+def _gpu_slot(index: int, gpu: Mapping[str, Any]) -> SlotRecord:
+    from airflow_provider_dtrain.store.records.trials import SlotRecord
+
+    return SlotRecord(index=index, device=gpu["uuid"], device_name=gpu["name"], memory_bytes=gpu["memory_bytes"])
 
 
 def _count(wanted: str) -> int | None:

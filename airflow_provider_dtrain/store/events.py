@@ -28,7 +28,7 @@ from airflow_provider_dtrain.store.gaps import GAP, add_gaps, usage_of
 from airflow_provider_dtrain.store.metrics import METRIC_GROUPS, add_checkpoint, add_metrics
 from airflow_provider_dtrain.store.records.trials import EventView, LogTail, OpenLog, RankView
 from airflow_provider_dtrain.store.rungs import answer, note_best
-from airflow_provider_dtrain.store.timeline.notes import note_once
+from airflow_provider_dtrain.store.timeline.notes import note, note_once
 
 LOG_TAIL_BYTES = 64 * 1024
 #: Key in the body of a stored event: seconds by which the host's clock was ahead. Measured here, not by the host.
@@ -111,8 +111,12 @@ class Events:
         for event in batch:
             if (handler := HANDLERS.get(str(event.get("kind")))) is not None:
                 handler(conn, attempt, {**event, "host": host, "token": token, OFFSET_KEY: clock_offset_s}, rank)
+        # Last, because they lock the trial and its search, which must be locked after the pool.
+        for warning in (event for event in batch if event.get("kind") == "warning"):
+            at = within(store_moment(warning.get("at"), clock_offset_s), attempt.started_at, self.db.now())
+            words = str(warning.get("text"))
+            note(conn, attempt.trial_id, TimelineKind.WARNED, at, attempt_id=attempt.id, host=host, words=words)
         if source and source[1] == "0":
-            # Last, because they lock the trial and its search, which must be locked after the pool.
             if (step := next((event for event in batch if event.get("kind") == "first_step"), None)) is not None:
                 at = within(store_moment(step.get("at"), clock_offset_s), attempt.started_at, self.db.now())
                 note_once(conn, attempt.trial_id, TimelineKind.FIRST_STEP, at, attempt_id=attempt.id, host=host)

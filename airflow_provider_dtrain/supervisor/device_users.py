@@ -17,14 +17,14 @@ from .processes import all_procs, ancestors, boot_id, command_of, describe, is_d
 
 def list_processes(devices: Iterable[str]) -> dict[str, list[Json]]:
     """Return the processes on each of some devices that the driver lists, with user, memory and command."""
-    wanted = set(devices)
     found = dict[str, list[Json]]()
+    wanted = list(devices)
     if not wanted:
         return {}
     with Nvml.opened() as nvml:
-        for _, handle in nvml.handles() if nvml else ():
-            uuid = nvml.words("nvmlDeviceGetUUID", handle) if nvml else ""
-            if nvml is None or uuid not in wanted or (listed := nvml.processes(handle)) is None:
+        for uuid in wanted if nvml else ():
+            handle = nvml.handle_of(uuid) if nvml else None
+            if nvml is None or handle is None or (listed := nvml.processes(handle)) is None:
                 continue
             found[uuid] = [
                 {"device": uuid, "pid": pid, "user": user_of(pid), "memory_bytes": used, "name": command_of(pid)}

@@ -63,12 +63,32 @@ class Nvml:
             if handle is not None:
                 yield index, handle
 
+    def devices(self) -> Iterator[Json]:
+        """Yield the probe report of every device that a process can use: a whole GPU, or an instance of one (MIG)."""
+        for index, handle in self.handles():
+            for device in self._instances(handle) if self._is_divided(handle) else [handle]:
+                yield self.device(index, device)
+
+    def _is_divided(self, handle: Any) -> bool:
+        """Return whether a GPU is in MIG mode, in which processes use instances of it and not the whole."""
+        found = self.call("nvmlDeviceGetMigMode", handle)
+        return found is not None and found[0] == 1
+
+    def _instances(self, handle: Any) -> Iterator[Any]:
+        for index in range(self.call("nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+            instance = self.call("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+            if instance is not None:
+                yield instance
+
     def words(self, function: str, handle: Any) -> str:
         """Return a text property of a device, empty if the call fails."""
         return self.call(function, handle) or ""
 
     def device(self, index: int, handle: Any) -> Json:
-        """Return the probe report of a device."""
+        """Return the probe report of a device.
+
+        :param index: number of its GPU
+        """
         memory = self.call("nvmlDeviceGetMemoryInfo", handle)
         return {
             "index": index,
@@ -100,6 +120,6 @@ class Nvml:
 
 
 def gpus() -> list[Json]:
-    """Return the host's GPUs, [] without a driver."""
+    """Return the host's GPUs, and the MIG instances of those that are divided. [] without a driver."""
     with Nvml.opened() as nvml:
-        return [nvml.device(index, handle) for index, handle in nvml.handles()] if nvml else []
+        return list(nvml.devices()) if nvml else []

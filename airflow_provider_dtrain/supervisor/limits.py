@@ -36,6 +36,9 @@ ATTACH_WAIT_S = 20.0
 GO_WAIT_S = 30.0
 #: Period of the checks of log sizes: the longest one, and the one at the start and after a log was cut.
 LOG_CHECK_S, FLOOD_CHECK_S = 2.0, 0.25
+#: Seconds after the start at which the users of devices are compared with the ranks. A program may prepare for long
+#: before it uses its device.
+DEVICE_CHECKS_S = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 #: For file systems without hole punching: bytes at the end that a cut keeps, and bytes that may be written meanwhile.
 CUT_TAIL, CUT_SLACK = 4 << 20, 1 << 20
 #: Time that a program has to join the training library before a requested stop is sent to it as SIGTERM.

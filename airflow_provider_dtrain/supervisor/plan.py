@@ -63,8 +63,11 @@ def check_ranks(plan: Fields, world_size: int) -> list[Json]:
             "local_rank": rank.integer("local_rank", 0, 1023, default=index),
             "slot": rank.integer("slot", -1, 65535),
             "device": rank.text("device", DEVICE, default=None),
+            "visible_devices": rank.texts("visible_devices", DEVICE, limit=1024, default=None),
             "env": rank.environment("env"),
         }
+        if found["device"] is not None and found["device"] not in found["visible_devices"]:
+            raise rank.bad("visible_devices", f"must contain the rank's own device {found['device']}")
         for name in ("rank", "local_rank", "slot"):
             if found[name] != -1 and any(other[name] == found[name] for other in ranks):
                 raise rank.bad(name, f"must be unique, but {found[name]} is used twice")

@@ -20,6 +20,10 @@ from .network import candidates
 from .processes import boot_id, boottime, pid_namespace, read_proc
 
 
+#: Made by the driver of AMD's GPUs.
+AMD_DEVICE = "/dev/kfd"
+
+
 def probe(layout: Layout) -> Json:
     """Return the facts of this host."""
     disk = os.statvfs(layout.state_dir)
@@ -28,6 +32,7 @@ def probe(layout: Layout) -> Json:
         "executable": sys.executable,
         "torch": distribution_version("torch"),
         "gpus": gpus(),
+        "has_amd_gpus": os.path.exists(AMD_DEVICE),
         "cpu_count": len(os.sched_getaffinity(0)),
         "memory_bytes": memory_bytes(),
         "interfaces": [

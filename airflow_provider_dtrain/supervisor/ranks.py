@@ -82,7 +82,7 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
         {
             "MASTER_ADDR": go["master_addr"],
             "MASTER_PORT": str(go["master_port"]),
-            "CUDA_VISIBLE_DEVICES": rank["device"] or "",
+            "CUDA_VISIBLE_DEVICES": ",".join(rank["visible_devices"]),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "PYTHONUNBUFFERED": "1",
             "PYTHONPATH": ":".join(part for part in path if part),

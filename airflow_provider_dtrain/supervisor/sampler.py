@@ -18,6 +18,7 @@ from .limits import SAMPLES_LIMIT
 from .names import CONTAINER_INTERFACES, Json
 from .processes import LIBC, PR_SET_PDEATHSIG
 from .segments import SegmentWriter
+from .stray_ranks import DeviceCheck
 
 
 class Sampler:
@@ -32,9 +33,17 @@ class Sampler:
     cannot be measured is omitted.
     """
 
-    def __init__(self, path: str, interval_s: float, devices: list[str], limit: int = SAMPLES_LIMIT) -> None:
+    def __init__(
+        self,
+        path: str,
+        interval_s: float,
+        devices: list[str],
+        limit: int = SAMPLES_LIMIT,
+        check: DeviceCheck | None = None,
+    ) -> None:
         self.interval_s = interval_s
         self.devices = devices
+        self.check = check
         self.file = SegmentWriter(path, limit // 2)
         self.gpus: list[Json] = []
         self.gpus_at = 0.0
@@ -138,11 +147,19 @@ class Sampler:
                 found = [{"uuid": uuid, **nvml.load(handle)} for uuid, handle in handles if handle is not None]
                 self.gpus = found
                 self.gpus_at = time.monotonic()
+                if self.check is not None:
+                    self.check.check(nvml)
                 time.sleep(self.interval_s)
 
 
-def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> int:
-    """Fork the process that writes a run's samples and return its pid. It dies with its parent."""
+def start_sampler(folder: RunFolder, interval_s: float, ranks: list[Json]) -> int:
+    """Fork the process that writes a run's samples and compares its devices with its ranks, and return its pid.
+
+    It dies with its parent.
+
+    :param interval_s: 0: no samples
+    :param ranks: ``rank``, ``pid`` and ``device`` of each rank of this host
+    """
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -158,7 +175,12 @@ def start_sampler(folder: RunFolder, interval_s: float, devices: list[str]) -> i
                 with contextlib.suppress(OSError):
                     os.close(int(name))
         if os.getppid() == parent:
-            Sampler(folder.file("samples"), interval_s, devices).run()
+            check = DeviceCheck(folder, ranks)
+            devices = list(dict.fromkeys(rank["device"] for rank in ranks if rank["device"]))
+            if interval_s:
+                Sampler(folder.file("samples"), max(0.1, interval_s), devices, check=check).run()
+            else:
+                check.run()
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -61,6 +61,7 @@ from .refusal import Refused, buried
 from .sampler import start_sampler
 from .slot_locks import SlotLocks
 from .sockets import bind_everywhere, ports_of
+from .stray_ranks import WARNING
 
 
 class Supervisor:
@@ -79,6 +80,8 @@ class Supervisor:
         self.reason: str | None = None
         self.first_failure: int | None = None
         self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
+        #: Different devices of the ranks; cleared once a warning about their use was written.
+        self.devices = {rank["device"] for rank in plan["ranks"] if rank["device"]}
         self.slots = SlotLocks(layout, self.folder, plan)
         self.run_lock = -1
         self.identity = Json()
@@ -330,6 +333,10 @@ class Supervisor:
             self.strangers = [rank for rank in self.ranks if rank.running]
         if self.strangers:
             self._tell_strangers()
+        if len(self.devices) > 1 and (warning := read_json(self.folder.file(WARNING))) is not None:
+            # Once: the file stays, and with fewer devices it is not read again.
+            self.devices.clear()
+            self.event("warning", text=str(warning["text"]))
 
     def _look_for_go(self) -> None:
         if self.state == "prepared" and (go := read_json(self.folder.file("go.json"))) is not None:
@@ -370,11 +377,11 @@ class Supervisor:
         self._leave_cgroup()
         if failed is not None:
             self._not_started(*failed)
-        elif self.plan["sampling_interval_s"]:
-            devices = [rank.plan["device"] for rank in self.ranks if rank.plan["device"]]
+        elif self.plan["sampling_interval_s"] or len(self.devices) > 1:
+            ranks = [{"rank": rank.number, "pid": rank.pid, "device": rank.plan["device"]} for rank in self.ranks]
             # The run continues without a sampler. A system that refuses this process refuses those of the ranks too.
             with contextlib.suppress(OSError):
-                self.sampler = start_sampler(self.folder, max(0.1, self.plan["sampling_interval_s"]), devices)
+                self.sampler = start_sampler(self.folder, self.plan["sampling_interval_s"], ranks)
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
         locks = self.slots.held.get(rank.plan["slot"], [])

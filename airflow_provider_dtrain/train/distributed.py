@@ -353,8 +353,9 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
         device = torch.device("cpu")
     else:
         count = torch.cuda.device_count()
-        # A supervisor makes only its own GPU visible to each rank; torchrun makes all of them visible to every rank.
-        index = 0 if env.on_cluster and count == 1 else env.local_rank
+        # With resources.visible_devices: own, and for MIG instances, a rank of a gang sees its own device only.
+        own_alone = env.on_cluster and "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+        index = 0 if own_alone else env.local_rank
         if index >= count:
             raise SetupError(
                 f"Local rank {env.local_rank} has no GPU of its own: {count} visible, {env.local_world_size} ranks on "

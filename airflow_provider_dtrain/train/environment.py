@@ -55,6 +55,8 @@ class Environment:
     rungs: tuple[int, ...] = ()
     #: Number of them, from the lowest, at which it has decided in earlier attempts.
     rungs_decided: int = 0
+    #: Ranks of the gang share a GPU, so NCCL cannot be used.
+    shares_devices: bool = False
     #: Start from step 0 when every checkpoint is damaged (``DTRAIN_START_OVER``).
     start_over: bool = False
     #: Shard of a batch inference -> failures that earlier attempts had because of it.
@@ -101,6 +103,7 @@ class Environment:
             attempt=context.get("attempt"),
             rungs=_rungs(context.get("rungs")),
             rungs_decided=_count(context.get("rungs_decided") or 0, "rungs_decided"),
+            shares_devices=context.get("shares_devices") is True,
             start_over=env.get("DTRAIN_START_OVER", "") not in {"", "0"},
             shard_failures=_shard_failures(context.get("shard_failures")),
         )

@@ -60,9 +60,9 @@ def init(
     :param hparams: default hyperparameters; those of the trial override them
     :param seed: off-cluster only, because a trial has its own. Default: ``reproducibility.experiment_seed`` of
         ``config``, else 0
-    :param device: e.g. ``cpu``; default: the rank's GPU when one is visible
-    :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU. ``sockets``: PyTorch is not imported, and
-        ``ctx.device`` is None; the default where PyTorch is not installed
+    :param device: e.g. ``cpu``; default: the rank's GPU when one is visible, which becomes the current device
+    :param backend: default: ``nccl`` on a GPU, ``gloo`` on the CPU and where ranks share a GPU. ``sockets``: PyTorch is
+        not imported, and ``ctx.device`` is None; the default where PyTorch is not installed
     :param timeout_s: time limit of an exchange between the ranks, seconds
     :param checkpoint_dir: off-cluster only: folder or URL such as ``s3://bucket/prefix`` that checkpoints are written
         to and ``restore`` reads. Default: a new folder below ``checkpoints/``, so that a second start begins anew
@@ -130,7 +130,7 @@ def _device_and_backend(env: Environment, device: str | None, backend: str | Non
             )
         return None, SOCKETS
     chosen = choose_device(env, device)
-    return chosen, backend or ("nccl" if chosen.type == "cuda" else "gloo")
+    return chosen, backend or ("nccl" if chosen.type == "cuda" and not env.shares_devices else "gloo")
 
 
 def _build(

@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import DONE, LEADER_TIMEOUT_S, PIECE_BYTES, Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, LostRankError, SetupError
-from airflow_provider_dtrain.train.process import message_server
+from airflow_provider_dtrain.train.process import message_server, rendezvous
 from airflow_provider_dtrain.train.process.heartbeat import FOLLOWERS, HERE, MESSAGE, OTHERS, Place
 
 
@@ -199,6 +199,7 @@ def join(env: Environment, *, timeout_s: float) -> Distributed:
         host, port = message_server.rendezvous_address()
         server = None
         if env.rank == 0:
+            rendezvous.uninstall()
             server = message_server.MessageServer(host, port, size=env.world_size, run=run, timeout_s=timeout_s)
         connection = message_server.connect(
             host, port, rank=env.rank, size=env.world_size, run=run, timeout_s=min(timeout_s, 300.0)

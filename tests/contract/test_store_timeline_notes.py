@@ -172,6 +172,20 @@ def test_the_first_step_is_stored_once_for_each_attempt_with_the_clock_of_the_ho
     assert (step.host, step.attempt, step.detail["after_s"]) == ("a", 1, 20.0)
 
 
+def test_the_warning_of_a_host_is_in_the_timeline(
+    store: Store, clock: Clock, submit: Callable[..., Ticket], start: Callable[[Ticket], int]
+) -> None:
+    store.hosts.add(host("a", 1))
+    ticket = submit()
+    watch = start(ticket)
+    clock.advance(30)
+    warning = {"seq": 3, "at": clock.now.timestamp() + 60, "kind": "warning", "text": "rank 1 is on a wrong device"}
+    store.events.commit(ticket.attempt_id, watch, "a", "supervisor.events", 0, 9, [warning], clock_offset_s=60.0)
+    entry = only(store.timeline.of_trial(ticket.trial_id), TimelineKind.WARNED)
+    assert (entry.at, entry.host, entry.attempt) == (clock.now, "a", 1)
+    assert entry.text == "Warning of host a: rank 1 is on a wrong device."
+
+
 def test_a_rank_that_fails_is_named_with_its_host(
     store: Store, clock: Clock, submit: Callable[..., Ticket], start: Callable[[Ticket], int]
 ) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,7 @@ class Device:
         return channel.call("fence", run=RUN, token=7, wait_s=0.1)
 
     def plan(self, run: str, *argv: str) -> dict[str, Any]:
-        plan = make_plan(run, *argv, cpu_slots=False)
-        plan["ranks"][0]["device"] = "GPU-fake"
-        return plan
+        return make_plan(run, *argv, cpu_slots=False, devices=["GPU-fake"])
 
 
 @pytest.fixture
@@ -158,3 +157,92 @@ def test_a_process_behind_a_thousand_others_on_the_device_withholds_clear(device
         device.use(*range(2**31, 2**31 + 1024), pid)
         found = device.fence(channel)
         assert (found["clear"], [one["pid"] for one in found["survivors"]]) == (False, [pid])
+
+
+# Ranks on each other's devices, and divided GPUs.
+
+
+TWO = ("GPU-a", "GPU-b")
+
+
+@pytest.fixture
+def pair(device: Device) -> Device:
+    """A host with two GPUs."""
+    device.host.env |= {"FAKE_NVML_DEVICES": ",".join(TWO)}
+    return device
+
+
+def use(device: Device, *, a: str = "", b: str = "") -> None:
+    """Write the processes on each GPU: numbers, each with its MiB behind a colon."""
+    device.users.with_name(f"{device.users.name}.GPU-b").write_text(b)
+    device.users.write_text(a)
+
+
+def pids_of_ranks(device: Device) -> list[int]:
+    document = json.loads((device.host.run_dir(RUN) / "state.json").read_text())
+    return [rank["pid"] for rank in document["ranks"]]
+
+
+def two_ranks(*argv: str, devices: Sequence[str] = TWO, interval_s: float = 0.1) -> dict[str, Any]:
+    return make_plan(RUN, *argv, ranks=2, devices=devices, cpu_slots=False, sampling_interval_s=interval_s)
+
+
+def warnings_of(channel: Channel) -> list[str]:
+    """End the run, and return the warnings of its supervisor."""
+    channel.call("stop", run=RUN, grace_s=5)
+    channel.wait_event(RUN, "ended")
+    return [event["text"] for event in channel.events(RUN) if event["kind"] == "warning"]
+
+
+@pytest.mark.parametrize("interval_s", [0.1, 0.0], ids=["with samples", "without"])
+def test_a_rank_on_the_device_of_another_rank_is_named_once(pair: Device, interval_s: float) -> None:
+    channel = pair.host.channel()
+    start(channel, two_ranks(*SLEEP, interval_s=interval_s))
+    first, second = pids_of_ranks(pair)
+    use(pair, a=f"{first}:900 {second}:480", b=f"{second}:7000")
+    channel.wait(lambda: channel.event(RUN, "warning"))
+    assert warnings_of(channel) == [
+        "rank 1 also holds 480 MiB on the device of rank 0: call "
+        'torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) before anything is moved to a GPU'
+    ]
+
+
+def test_the_process_that_a_rank_starts_counts_as_the_rank(pair: Device) -> None:
+    channel = pair.host.channel()
+    start(channel, two_ranks("sh", "-c", "sleep 1000 & wait"))
+    children = Path(f"/proc/{pids_of_ranks(pair)[0]}/task/{pids_of_ranks(pair)[0]}/children")
+    child = until(lambda: children.read_text().strip(), "the child of rank 0")
+    use(pair, b=f"{child}:512")
+    channel.wait(lambda: channel.event(RUN, "warning"))
+    assert warnings_of(channel)[0].startswith("rank 0 holds 512 MiB on the device of rank 1: ")
+
+
+def test_ranks_on_their_own_devices_and_foreign_processes_are_not_named(pair: Device) -> None:
+    channel = pair.host.channel()
+    with program() as foreign:
+        start(channel, two_ranks(*SLEEP))
+        first, second = pids_of_ranks(pair)
+        use(pair, a=f"{first} {foreign}", b=f"{second} {foreign}")
+        samples = pair.host.run_dir(RUN) / "samples"
+        # Beyond the first check.
+        until(lambda: samples.exists() and len(samples.read_bytes().splitlines()) > 15, "samples of 1.5 s")
+        assert warnings_of(channel) == []
+
+
+def test_the_instances_of_a_divided_gpu_are_probed_in_its_place(device: Device) -> None:
+    device.host.env |= {"FAKE_NVML_DEVICES": "GPU-a,MIG-1,MIG-2,GPU-b"}
+    found = device.host.channel().call("probe")["gpus"]
+    assert [(one["index"], one["uuid"], one["name"]) for one in found] == [
+        (0, "MIG-1", "Fake MIG 1g.10gb"), (0, "MIG-2", "Fake MIG 1g.10gb"), (1, "GPU-b", "Fake"),
+    ]  # fmt: skip
+    assert [one["memory_bytes"] >> 30 for one in found] == [10, 10, 80]
+
+
+def test_an_instance_is_a_device_like_another(device: Device) -> None:
+    device.host.env |= {"FAKE_NVML_DEVICES": "GPU-a,MIG-1"}
+    channel = device.host.channel()
+    assert channel.call("preflight", slots=[{"slot": 0, "device": "MIG-1"}])["problems"] == []
+    with program() as pid:
+        device.users.with_name(f"{device.users.name}.MIG-1").write_text(str(pid))
+        found = channel.call("preflight", slots=[{"slot": 0, "device": "MIG-1"}])["foreign"]
+    assert [(one["device"], one["pid"]) for one in found] == [("MIG-1", pid)]

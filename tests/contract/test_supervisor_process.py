@@ -64,8 +64,7 @@ def test_a_rank_gets_its_environment_and_nothing_else(host: Host) -> None:
     script = "import json, os, signal; print(json.dumps([dict(os.environ), os.getcwd(), os.getsid(0) == os.getpid(), \
 sorted(int(f) for f in os.listdir('/proc/self/fd'))[:-1], signal.getsignal(signal.SIGPIPE) is not None, \
 open('/proc/self/status').read()]))"
-    plan = make_plan("t1.1.7", "python", "-S", "-c", script, env={"COLOUR": "red"})
-    plan["ranks"][0]["device"] = "GPU-1"
+    plan = make_plan("t1.1.7", "python", "-S", "-c", script, env={"COLOUR": "red"}, devices=["GPU-1", "GPU-0"])
     answer = start(channel, plan, secrets={"PASSWORD": "hidden"})
     channel.wait_event("t1.1.7", "ended")
     env, cwd, leads, fds, _, status = json.loads(channel.stream("t1.1.7", "rank0.log"))
@@ -73,7 +72,7 @@ open('/proc/self/status').read()]))"
     assert "UNRELATED_TOKEN" not in env
     assert (env["COLOUR"], env["PASSWORD"], env["RANK"]) == ("red", "hidden", "0")
     assert (env["MASTER_ADDR"], env["MASTER_PORT"]) == ("127.0.0.1", str(answer["port"]))
-    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("GPU-1", "PCI_BUS_ID")
+    assert (env["CUDA_VISIBLE_DEVICES"], env["CUDA_DEVICE_ORDER"]) == ("GPU-1,GPU-0", "PCI_BUS_ID")
     assert (env["DTRAIN_RUN"], env["DTRAIN_RUN_DIR"]) == ("t1.1.7", run_dir)
     assert cwd == run_dir + "/work"
     assert leads

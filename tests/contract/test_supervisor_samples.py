@@ -26,11 +26,7 @@ BUSY = (
 
 
 def plan(*argv: str, **changes: Any) -> dict[str, Any]:
-    found = make_plan(RUN, *argv, **{"sampling_interval_s": 0.1, **changes})
-    if device := changes.get("device"):
-        found["ranks"][0]["device"] = device
-        del found["device"]
-    return found
+    return make_plan(RUN, *argv, **{"sampling_interval_s": 0.1, **changes})
 
 
 def samples(host: Host, kind: str = "system") -> list[dict[str, Any]]:
@@ -86,7 +82,7 @@ def test_nothing_is_measured_when_the_plan_does_not_ask_for_it(host: Host) -> No
 def test_the_gpus_of_the_run_are_measured(host: Host, library: Path) -> None:
     host.env["LD_LIBRARY_PATH"] = str(library)
     channel = host.channel()
-    start(channel, plan(*SLEEP, device="GPU-fake"))
+    start(channel, plan(*SLEEP, devices=["GPU-fake"]))
     until(lambda: any("gpus" in line for line in samples(host)), "a sample with a GPU")
     (gpu,) = next(line["gpus"] for line in samples(host) if "gpus" in line)
     assert gpu == {"uuid": "GPU-fake", "gpu_util": 87, "gpu_free_memory": 30 << 30}
@@ -97,7 +93,7 @@ def test_the_gpus_of_the_run_are_measured(host: Host, library: Path) -> None:
 def test_a_driver_that_hangs_or_crashes_neither_stops_the_run_nor_its_end(host: Host, library: Path, mood: str) -> None:
     host.env.update(LD_LIBRARY_PATH=str(library), FAKE_NVML=mood)
     channel = host.channel()
-    start(channel, plan(*SLEEP, device="GPU-fake"))
+    start(channel, plan(*SLEEP, devices=["GPU-fake"]))
     if mood == "hang":
         until(lambda: len(samples(host)) >= 3, "samples of the rest")
         assert not any("gpus" in line for line in samples(host))

@@ -30,8 +30,7 @@ def test_a_slot_that_one_account_uses_is_refused_to_another_which_learns_who_has
 ) -> None:
     first, second = pair
     one, other = first.channel(), second.channel()
-    plan = make_plan("t1.1.7", *SLEEP, cpu_slots=device is None)
-    plan["ranks"][0]["device"] = device
+    plan = make_plan("t1.1.7", *SLEEP, cpu_slots=device is None, devices=[device] if device else [])
     start(one, plan)
     holder = first.supervisor_pid("t1.1.7")
     with pytest.raises(Refusal) as refused:

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.event_log import read_samples
+from tests.support.nvidia_smi import START_S, smi, users, uuid
 from tests.support.supervisor_host import Channel, Host, is_alive, make_plan, start, until
 
 pytestmark = pytest.mark.gpu
 
 RUN = "t1.1.7"
-#: Keeps the GPU busy. PyTorch needs half a minute for its first start on some machines.
+#: Keeps the GPU busy.
 MULTIPLY = (
     "import torch\n"
     "x = torch.randn(4096, 4096, device='cuda')\n"
@@ -27,29 +28,12 @@ MULTIPLY = (
     "        y = x @ x\n"
     "    torch.cuda.synchronize()\n"
 )
-START_S = 120.0
-
-
-def smi(what: str, fields: str) -> list[list[str]]:
-    """Return the rows of a query of nvidia-smi, with memory in MiB."""
-    command = ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
-    return [[field.strip() for field in line.split(",")] for line in output.splitlines() if line.strip()]
-
-
-def uuid() -> str:
-    return smi("gpu", "uuid")[0][0]
-
-
-def users() -> set[int]:
-    """Return the processes that nvidia-smi lists on the first GPU."""
-    return {int(pid) for pid, device in smi("compute-apps", "pid,gpu_uuid") if device == uuid()}
 
 
 def plan(run: str = RUN, **changes: Any) -> dict[str, Any]:
-    found = make_plan(run, "python", "-c", MULTIPLY, cpu_slots=False, sampling_interval_s=0.2, **changes)
-    found["ranks"][0]["device"] = uuid()
-    return found
+    return make_plan(
+        run, "python", "-c", MULTIPLY, cpu_slots=False, sampling_interval_s=0.2, devices=[uuid()], **changes
+    )
 
 
 @contextmanager

@@ -1,50 +1,102 @@
-/* Stands in for NVIDIA's management library: one device, GPU-fake, or one that never answers.
- * The file that FAKE_NVML_PROCESSES names holds the numbers of the processes on the device, or "lost". */
+/* Stands in for NVIDIA's management library.
+ * FAKE_NVML_DEVICES: UUIDs of the devices, with commas; default: GPU-fake. A UUID MIG-... is an instance of the GPU
+ * before it. FAKE_NVML: hang or crash.
+ * FAKE_NVML_PROCESSES: a file with the numbers of the processes on the first device, or "lost". Those of another
+ * device are in a file with the device's UUID behind a dot. A number may be followed by a colon and MiB in use. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define MOST 16
 struct utilization { unsigned gpu, memory; };
 struct memory { unsigned long long total, free, used; };
-static int device;
+struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
+static char names[MOST][64];
+static int count;
 
-int nvmlInitWithFlags(unsigned flags) { return flags; }
+static void read_devices(void) {
+    const char *list = getenv("FAKE_NVML_DEVICES");
+    char copy[1024] = "GPU-fake";
+    if (list) strncpy(copy, list, sizeof copy - 1);
+    count = 0;
+    for (char *name = strtok(copy, ","); name && count < MOST; name = strtok(NULL, ",")) strncpy(names[count++], name, 63);
+}
+static int is_instance(int place) { return !strncmp(names[place], "MIG-", 4); }
+static int place_of(void *handle) { return (int)((char(*)[64])handle - names); }
+/* Return the place of a GPU, of all entries that are no instances. */
+static int gpu_at(unsigned index) {
+    for (int place = 0; place < count; place++)
+        if (!is_instance(place) && !index--) return place;
+    return -1;
+}
+
+int nvmlInitWithFlags(unsigned flags) { read_devices(); return flags; }
 int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *found) { for (*found = 0; gpu_at(*found) >= 0; ++*found); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    int place = gpu_at(index);
+    if (place < 0) return 6;
+    *handle = names[place];
+    return 0;
+}
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
-    *handle = &device;
-    return strcmp(uuid, "GPU-fake") ? 6 : 0;
+    for (int place = 0; place < count; place++)
+        if (!strcmp(names[place], uuid)) { *handle = names[place]; return 0; }
+    return 6;
+}
+int nvmlDeviceGetUUID(void *handle, char *text, unsigned length) { strncpy(text, handle, length); return 0; }
+int nvmlDeviceGetName(void *handle, char *text, unsigned length) {
+    strncpy(text, is_instance(place_of(handle)) ? "Fake MIG 1g.10gb" : "Fake", length);
+    return 0;
+}
+int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
+    int next = place_of(handle) + 1;
+    *current = *pending = next < count && is_instance(next);
+    return 0;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *found) { (void)handle; *found = 7; return 0; }
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned index, void **instance) {
+    int place = place_of(handle) + 1 + (int)index;
+    for (int between = place_of(handle) + 1; between <= place; between++)
+        if (between >= count || !is_instance(between)) return 6;
+    *instance = names[place];
+    return 0;
 }
 int nvmlDeviceGetUtilizationRates(void *handle, struct utilization *found) {
     const char *mood = getenv("FAKE_NVML");
     if (mood && !strcmp(mood, "hang")) for (;;) pause();
     if (mood && !strcmp(mood, "crash")) abort();
-    found->gpu = handle == &device ? 87 : 0;
+    if (is_instance(place_of(handle))) return 3;
+    found->gpu = 87;
     found->memory = 5;
     return 0;
 }
 int nvmlDeviceGetMemoryInfo(void *handle, struct memory *found) {
-    found->total = 80ULL << 30;
-    found->free = 30ULL << 30;
-    found->used = 50ULL << 30;
+    unsigned long long total = is_instance(place_of(handle)) ? 10ULL << 30 : 80ULL << 30;
+    found->total = total;
+    found->free = total * 3 / 8;
+    found->used = total - found->free;
     return 0;
 }
-int nvmlDeviceGetCount_v2(unsigned *count) { *count = 1; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = &device; return index ? 6 : 0; }
-int nvmlDeviceGetUUID(void *handle, char *text, unsigned length) { strncpy(text, "GPU-fake", length); return 0; }
-int nvmlDeviceGetName(void *handle, char *text, unsigned length) { strncpy(text, "Fake", length); return 0; }
-
-struct process { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; };
-int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, struct process *found) {
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *most, struct process *found) {
     const char *name = getenv("FAKE_NVML_PROCESSES");
-    FILE *file = name ? fopen(name, "r") : NULL;
-    unsigned number = 0, pid, is_lost = 0;
-    for (; file && fscanf(file, "%u", &pid) == 1; number++)
-        if (number < *count) { found[number].pid = pid; found[number].memory = 1 << 20; }
+    char path[4096];
+    int place = place_of(handle), is_lost = 0, is_full;
+    unsigned number = 0, pid, mebibytes;
+    FILE *file = NULL;
+    if (name) {
+        snprintf(path, sizeof path, place ? "%s.%s" : "%s", name, names[place]);
+        file = fopen(path, "r");
+    }
+    for (; file && fscanf(file, "%u", &pid) == 1; number++) {
+        if (fscanf(file, ":%u", &mebibytes) != 1) mebibytes = 1;
+        if (number < *most) { found[number].pid = pid; found[number].memory = (unsigned long long)mebibytes << 20; }
+    }
     if (file) is_lost = fgetc(file) == 'l';
     if (file) fclose(file);
     if (is_lost) return 15;
-    pid = number > *count;
-    *count = number;
-    return pid ? 7 : 0;
+    is_full = number > *most;
+    *most = number;
+    return is_full ? 7 : 0;
 }

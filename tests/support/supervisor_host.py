@@ -13,7 +13,7 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -318,13 +318,17 @@ def archive(files: Mapping[str, str], *members: tuple[tarfile.TarInfo, bytes]) -
     return target.getvalue()
 
 
-def make_plan(run: str, *argv: str, ranks: int = 1, **changes: Any) -> dict[str, Any]:
-    """Return a plan of one host, in which rank k has slot k."""
+def make_plan(run: str, *argv: str, ranks: int = 1, devices: Sequence[str] = (), **changes: Any) -> dict[str, Any]:
+    """Return a plan of one host, in which rank k has slot k, and the device k if there are devices."""
     plan: dict[str, Any] = {
         "protocol": 1, "run": run, "store": "store-1", "token": int(run.rpartition(".")[2]), "host": "here",
         "group_rank": 0, "group_world_size": 1, "world_size": ranks, "argv": list(argv),
         "ranks": [
-            {"rank": k, "local_rank": k, "slot": k, "device": None, "env": {"RANK": str(k)}} for k in range(ranks)
+            {
+                "rank": k, "local_rank": k, "slot": k, "env": {"RANK": str(k)},
+                "device": devices[k] if devices else None, "visible_devices": list(devices),
+            }
+            for k in range(ranks)
         ],
         "python": None, "env": {}, "payload": None, "library": None, "context": {"a": 1}, "port_range": None,
         "master_local": True, "grace_s": 5, "orphan_timeout_s": 900, "prepare_timeout_s": 60, "timeout_s": None,

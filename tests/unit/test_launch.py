@@ -6,6 +6,7 @@ from itertools import permutations
 import pytest
 
 from airflow_provider_dtrain.core.launch.plan import (
+    DEFAULT_VARIABLES,
     RESERVED_VARIABLES,
     HostFacts,
     LaunchFacts,
@@ -122,7 +123,7 @@ def test_variables_that_belong_to_the_contract_are_refused_by_name_and_all_at_on
 
 def test_every_variable_that_a_plan_sets_besides_the_interfaces_is_reserved():
     plan = build_plans(Placement({"a": (0,)}), facts(latest_checkpoint="x", checkpoint_dir="y"))["a"]
-    assert {*plan["env"], *plan["ranks"][0]["env"]} <= RESERVED_VARIABLES
+    assert {*plan["env"], *plan["ranks"][0]["env"]} <= {*RESERVED_VARIABLES, *DEFAULT_VARIABLES}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,12 @@ async def test_thousands_of_validations_are_a_few_records_that_count_the_rest(
     assert max(text.count("\n") for _, text in logger.records) == MOST_EVENT_LINES
 
 
+def test_a_warning_of_a_supervisor_is_one_of_the_task_log(logger: Records) -> None:
+    runner = AttemptRunner(SimpleNamespace(log=TaskLog(logger, None)))  # type: ignore[arg-type]
+    runner._on_event(None, None, "h", {"kind": "warning", "text": "rank 1 is on a wrong device"})  # type: ignore[arg-type]
+    assert logger.records == [("warning", "Host 'h': rank 1 is on a wrong device")]
+
+
 async def test_lines_about_events_come_before_the_lines_that_follow(logger: Records) -> None:
     log = TaskLog(logger, None)
     for number in range(3):

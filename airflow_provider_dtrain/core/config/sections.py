@@ -99,6 +99,8 @@ class Resources(Section):
     #: Maximum slots that all trials of the experiment hold at one time.
     max_slots: Positive | None = None
     is_single_host: bool = False
+    #: ``all``: each rank sees the devices of all ranks of its host, as under torchrun. ``own``: only its own.
+    visible_devices: Literal["all", "own"] = "all"
     shm_size: Size | None = None
     devices: list[Annotated[Device, BeforeValidator(_device)]] = []
 

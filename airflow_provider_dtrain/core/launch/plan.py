@@ -6,9 +6,10 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_provider_dtrain.core.launch.devices import HostDevices, VisibleDevices, host_devices, shares_devices
 from airflow_provider_dtrain.core.launch.network import NetworkChoice, choose_network, connect_targets, pairs_to_check
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.errors import ConfigError, Problem
@@ -21,6 +22,7 @@ __all__ = [
     "build_plans",
     "choose_network",
     "connect_targets",
+    "device_views",
     "entrypoint_argv",
     "pairs_to_check",
     "rank_order",
@@ -44,6 +46,9 @@ RESERVED_VARIABLES: frozenset[str] = frozenset(
         *("DTRAIN_SLOT", "DTRAIN_SECRETS", "DTRAIN_HPARAMS", "DTRAIN_TRIAL_SEED", "DTRAIN_LATEST_CHECKPOINT"),
     }
 )
+
+#: Set as torchrun sets them, unless the user sets them.
+DEFAULT_VARIABLES: dict[str, str] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 
 _SHELL_WORDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", "2>", "2>&1"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
@@ -72,6 +77,8 @@ class LaunchFacts:
     #: Drawn at random once per launch: distinguishes it from one of the same name that a restored store has lost.
     launch: str | None = None
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
+    #: ``all``: a rank sees the devices of all ranks of its host, as under torchrun. ``own``: only its own.
+    visible_devices: VisibleDevices = "all"
     #: None only until the hosts have answered. No interface is set then.
     network: NetworkChoice | None = None
     hparams: Mapping[str, Any] = field(default_factory=dict)
@@ -120,15 +127,34 @@ def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str,
     """
     common = _common_variables(facts)
     order = rank_order(placement)
-    slots = {host: placement.slots[host] or (NO_SLOT,) for host in order}
+    slots = _slots(placement)
+    devices = device_views(placement, {host: facts.hosts[host].devices for host in facts.hosts}, facts.visible_devices)
+    facts = replace(facts, context={**facts.context, "shares_devices": shares_devices(devices)})
     world_size = sum(map(len, slots.values()))
     plans = {}
     first_rank = 0
     for group_rank, host in enumerate(order):
-        place = _Place(host, slots[host], first_rank, group_rank, len(order), world_size)
+        place = _Place(host, slots[host], devices[host], first_rank, group_rank, len(order), world_size)
         plans[host] = _plan(place, facts, common)
         first_rank += len(slots[host])
     return plans
+
+
+def device_views(
+    placement: Placement, devices: Mapping[str, Mapping[int, str | None]], mode: VisibleDevices
+) -> dict[str, HostDevices]:
+    """Return the devices of the ranks on each host of a gang.
+
+    :param devices: host -> slot index -> UUID of its device, None or absent for a CPU slot
+    """
+    return {
+        host: host_devices([devices.get(host, {}).get(slot) for slot in slots], mode)
+        for host, slots in _slots(placement).items()
+    }
+
+
+def _slots(placement: Placement) -> dict[str, tuple[int, ...]]:
+    return {host: slots or (NO_SLOT,) for host, slots in placement.slots.items()}
 
 
 def entrypoint_argv(entrypoint: str | Sequence[str]) -> list[str]:
@@ -165,6 +191,7 @@ class _Place:
 
     host: str
     slots: tuple[int, ...]
+    devices: HostDevices
     first_rank: int
     group_rank: int
     group_world_size: int
@@ -183,7 +210,7 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
         "group_rank": place.group_rank,
         "group_world_size": place.group_world_size,
         "world_size": place.world_size,
-        "ranks": [_rank(place, local, host) for local in range(len(place.slots))],
+        "ranks": [_rank(place, local) for local in range(len(place.slots))],
         "argv": list(facts.argv),
         "python": host.python,
         "env": _interface_variables(facts.network, place.host) | common,
@@ -202,7 +229,7 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
     }
 
 
-def _rank(place: _Place, local_rank: int, host: HostFacts) -> dict[str, Any]:
+def _rank(place: _Place, local_rank: int) -> dict[str, Any]:
     rank = place.first_rank + local_rank
     slot = place.slots[local_rank]
     env = {
@@ -222,7 +249,8 @@ def _rank(place: _Place, local_rank: int, host: HostFacts) -> dict[str, Any]:
         "rank": rank,
         "local_rank": local_rank,
         "slot": slot,
-        "device": host.devices.get(slot),
+        "device": place.devices.own[local_rank],
+        "visible_devices": list(place.devices.visible[local_rank]),
         "env": {name: str(value) for name, value in env.items()},
     }
 
@@ -252,7 +280,7 @@ def _common_variables(facts: LaunchFacts) -> dict[str, str]:
     }
     optional = {"DTRAIN_LATEST_CHECKPOINT": facts.latest_checkpoint, "DTRAIN_CHECKPOINT_DIR": facts.checkpoint_dir}
     given = {name: value for name, value in optional.items() if value is not None}
-    return dict(facts.variables) | contract | given
+    return DEFAULT_VARIABLES | dict(facts.variables) | contract | given
 
 
 def _hparams_json(hparams: Mapping[str, Any]) -> tuple[str, str | None]:

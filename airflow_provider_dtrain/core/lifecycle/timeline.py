@@ -32,6 +32,7 @@ class TimelineKind(Explained):
     RETURNED = "returned", "it gave a grant back before its ranks were started"
     LAUNCHED = "launched", "every rank was started"
     FIRST_STEP = "first_step", "rank 0 finished the first batch"
+    WARNED = "warned", "a host saw something that is probably a mistake of the program"
     CHECKPOINT = "checkpoint", "its ranks saved a checkpoint"
     RUNG = "rung", "it reported its metric at a rung, and the searcher answered"
     GIVE_WAY = "give_way", "the queue asked it to release its slots for a more urgent request"

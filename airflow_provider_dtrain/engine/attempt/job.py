@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import storage_root
 from airflow_provider_dtrain.core.config.inference import is_url
-from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, rank_order
+from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, device_views, rank_order
 from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.attempt.device_numbers import frameworks_with_local_rank, uses_of_local_rank
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime
 from airflow_provider_dtrain.engine.attempt.required_modules import needed_modules
 from airflow_provider_dtrain.engine.copies.checkpoints import is_in_run_folder, trusted
@@ -23,6 +24,7 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.core.launch.devices import HostDevices
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import SourceCheckpoint
     from airflow_provider_dtrain.engine.copies.outputs import Carried
@@ -101,6 +103,17 @@ class Job:
             {"host_path": mount.host_path, "container_path": mount.container_path} for mount in self.config.bind_mounts
         ]
 
+    def visible_devices(self, view: AttemptView) -> dict[str, HostDevices]:
+        """Return the devices that the ranks on each host see."""
+        return device_views(Placement(view.placement), self.devices, self.config.resources.visible_devices)
+
+    def local_rank_uses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the places and the packages of the code that take LOCAL_RANK for the number of a device. Blocks."""
+        if "payloads" not in self.archives:
+            return (), ()
+        payload = self.archives["payloads"].content()
+        return uses_of_local_rank(payload), frameworks_with_local_rank(payload)
+
     def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
         """Return the stored record of a launch: the hosts' plans, the rendezvous, the boot ids.
 
@@ -122,6 +135,7 @@ class Job:
             launch=uuid.uuid4().hex,
             argv=self.config.command,
             hosts={host: HostFacts(devices=devices, python=self.python) for host, devices in self.devices.items()},
+            visible_devices=self.config.resources.visible_devices,
             network=network,
             hparams=view.hparams,
             trial_seed=view.seed,

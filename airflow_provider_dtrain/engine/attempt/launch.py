@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_provider_dtrain.core.launch.devices import notices
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
@@ -17,7 +18,7 @@ from airflow_provider_dtrain.engine.copies.output_generations import send_output
 from airflow_provider_dtrain.engine.copies.outputs import carried_to
 from airflow_provider_dtrain.engine.session.runtime import Killed, answer
 from airflow_provider_dtrain.engine.session.threads import in_launch_thread
-from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError
+from airflow_provider_dtrain.errors import ConfigError, EnvironmentMissingError, HostError, HostProtocolError, Problem
 from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     links = await on_all(dict.fromkeys(order), lambda host, _: rt.link(host, to_launch=True))
     record = view.plan
     if record is None:
+        await _check_devices(rt, view, job)
         network = await _preflight(view, job, links)
         record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
         await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)
@@ -74,6 +76,31 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     await rt.db(rt.store.attempts.set_running, rt.attempt_id, rt.watch)
     where = f"{master['address']}:{port}"
     rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
+
+
+async def _check_devices(rt: Runtime, view: AttemptView, job: Job) -> None:
+    """Log what differs from torchrun in the devices that ranks see, and refuse code that cannot work with it.
+
+    :raises ConfigError: the code takes LOCAL_RANK for the number of a device, which is impossible on a host of the gang
+    """
+    devices = job.visible_devices(view)
+    for notice in notices(devices):
+        rt.log.warning("%s", notice)
+    not_indexed = [host for host, one in devices.items() if not one.is_indexed]
+    if not not_indexed:
+        return
+    places, frameworks = await rt.db(job.local_rank_uses)
+    where = f"on host '{not_indexed[0]}', where each rank sees only its own device, number 0"
+    if places:
+        message = f"{', '.join(places[:5])} takes LOCAL_RANK for the number of a device, which does not exist {where}"
+        if any(devices[host].has_mig for host in not_indexed):
+            fix = "use device 0 of each rank, e.g. ctx.device, or hosts whose slots are whole GPUs"
+            raise ConfigError([Problem(path="entrypoint", message=f"{message}; {fix}")])
+        rt.log.warning("%s. Use device 0, or set resources.visible_devices to all.", message)
+    elif frameworks:
+        rt.log.warning(
+            "%s may take LOCAL_RANK for the number of a device, which does not exist %s.", ", ".join(frameworks), where
+        )
 
 
 async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:

@@ -31,7 +31,7 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     :param command: words of the entrypoint; only Python scripts, trial classes and ``-m`` are analyzed
     :param payload: tar.gz of the user's code
     """
-    sources = _sources(payload)
+    sources = python_sources(payload)
     waiting = [name for name in _entry_files(command) if name in sources]
     seen = set(waiting)
     needed = set(filter(None, map(_needed, _run_modules(command))))
@@ -82,13 +82,17 @@ def _files_of(module: str) -> Iterator[str]:
         yield f"{path}/__init__.py"
 
 
-def _imports(source: bytes) -> Iterator[str]:
+def parsed(source: bytes) -> ast.Module:
+    """Return the syntax tree of a file, an empty one if it is not Python."""
     try:
         with _PARSING:
-            tree = ast.parse(source)
+            return ast.parse(source)
     except (SyntaxError, ValueError):
-        return
-    for node in ast.walk(tree):
+        return ast.Module(body=[], type_ignores=[])
+
+
+def _imports(source: bytes) -> Iterator[str]:
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -96,7 +100,8 @@ def _imports(source: bytes) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _sources(payload: bytes) -> Mapping[str, bytes]:
+def python_sources(payload: bytes) -> Mapping[str, bytes]:
+    """Return the Python files of a packed code folder, by path."""
     sources = {}
     with tarfile.open(fileobj=io.BytesIO(payload), mode="r:gz") as archive:
         for member in archive:

@@ -451,6 +451,8 @@ class AttemptRunner:
                 self._first_step()
             case "checkpoint":
                 copier.reported(event)
+            case "warning":
+                log.warning("Host '%s': %s", host, event["text"])
             case "trace":
                 log.info("A rank on host '%s' wrote a trace of the profiler: %s", host, event["path"])
             case "validation":

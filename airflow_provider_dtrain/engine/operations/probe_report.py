@@ -128,6 +128,8 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
             f"run: {facts.get('executable')} -m pip install torch. Or name an interpreter that has it (--python, or "
             "environment.python in the configuration)."
         )
+    if facts.get("has_amd_gpus") is True:
+        found.append(f"Host '{host}': its AMD GPUs are not used, because ROCm is not supported. Its slots are CPU slots.")
     if problem := lock_problem(facts):
         found.append(f"Host '{host}': {problem}")
     offset_s = facts.get("clock_offset_s") or 0.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, warnings
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
-from airflow_provider_dtrain.errors import ConfigError, DtrainError
-from airflow_provider_dtrain.hooks.hosts import slots_from_facts
+from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.hooks.hosts import slots_of_gpus_found
 from airflow_provider_dtrain.listings.cluster import other_stores
 
 if TYPE_CHECKING:
@@ -86,12 +86,7 @@ def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecor
     """
     if record.slot_type != "cuda":
         return None, None
-    try:
-        slot_type, slots = slots_from_facts(facts, str(len(record.slots)))
-    except ConfigError:
-        slot_type = "cuda"
-        slots = ()
-    if slot_type != "cuda" or len(slots) < len(record.slots):
+    if (slots := slots_of_gpus_found(record.slots, facts)) is None:
         found = len(facts.get("gpus") or [])
         return None, (
             f"{len(record.slots)} GPUs were registered, {found} are found now. Run nvidia-smi on the host. Disable "

@@ -38,7 +38,7 @@ def attempt_entries(history: History) -> Iterator[TimelineEntry]:
 
 
 def _noted(history: History) -> Iterator[TimelineEntry]:
-    """Yield first steps and excluded hosts."""
+    """Yield first steps, warnings of hosts and excluded hosts."""
     for note in history.notes_of(TimelineKind.FIRST_STEP):
         number = history.number_of(note.attempt_id)
         launched = next((row.started_at for row in history.attempts if row.id == note.attempt_id), None)
@@ -51,6 +51,14 @@ def _noted(history: History) -> Iterator[TimelineEntry]:
             host=note.host,
             text=f"Rank 0 finished its first batch on {note.host}{took}.",
             detail={"after_s": after_s},
+        )
+    for note in history.notes_of(TimelineKind.WARNED):
+        yield TimelineEntry(
+            at=note.at,
+            kind=TimelineKind.WARNED,
+            attempt=history.number_of(note.attempt_id),
+            host=note.host,
+            text=f"Warning of host {note.host}: {note.words}.",
         )
     for note in history.notes_of(TimelineKind.HOST_EXCLUDED):
         times = f" ({note.merged + 1:,} times)" if note.merged else ""

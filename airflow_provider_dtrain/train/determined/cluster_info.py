@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,6 @@ _INSTEAD = {
     **dict.fromkeys(("master_url", "session_token", "master_cert_name", "master_cert_file", "cluster_id"), _LOGIN),
     "agent_id": "The pages show the host of each rank; socket.gethostname() is its name for itself.",
     **dict.fromkeys(("container_addrs", "container_slot_counts"), _ADDRESS),
-    "gpu_uuids": "CUDA_VISIBLE_DEVICES names the GPU of the rank.",
 }
 
 
@@ -44,6 +44,8 @@ class ClusterInfo:
     latest_checkpoint: str | None
     #: Local ranks of this host.
     slot_ids: tuple[int, ...]
+    #: UUIDs of the GPUs that this rank sees: those of all ranks of this host, unless each sees its own only.
+    gpu_uuids: tuple[str, ...]
     #: Number of this host in the gang.
     container_rank: int
     #: Name of the trial, and of this attempt.
@@ -77,6 +79,7 @@ def get_cluster_info() -> ClusterInfo | None:
         trial=trial,
         latest_checkpoint=str(start) if start is not None else None,
         slot_ids=tuple(range(env.local_world_size)),
+        gpu_uuids=tuple(filter(None, os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))),
         container_rank=env.group_rank,
         task_id=f"trial-{trial.trial_id}",
         allocation_id=str(env.run),

@@ -5,7 +5,6 @@ The sockets are those of the ranks, and all in rank 0's network namespace.
 
 import json
 import os
-import socket
 import sys
 
 import psutil
@@ -30,21 +29,6 @@ def tell():
     dist.barrier()
 
 
-def end_group():
-    """End the process group. Other ranks return after rank 0, whose old store would answer them in the next group."""
-    gate = socket.create_server((os.environ["MASTER_ADDR"], 0)) if dist.get_rank() == 0 else None
-    address, others = [gate and gate.getsockname()], dist.get_world_size() - 1
-    dist.broadcast_object_list(address)
-    dist.destroy_process_group()
-    if gate is None:
-        with socket.create_connection(address[0]) as opened:
-            opened.recv(1)
-        return
-    with gate:
-        for _ in range(others):
-            gate.accept()[0].close()
-
-
 if sys.argv[1] == "library":
     import airflow_provider_dtrain.train as dtrain
 
@@ -54,5 +38,5 @@ else:
     for _ in range(2):
         dist.init_process_group("gloo")
         tell()
-        end_group()
+        dist.destroy_process_group()
     assert "airflow_provider_dtrain" not in sys.modules

@@ -20,6 +20,7 @@ const LOOKS = new Map<string, Look>([
   ["returned", { color: "waiting", shape: "triangle" }],
   ["launched", { color: "running", shape: "circle" }],
   ["first_step", { color: "running", shape: "diamond" }],
+  ["warned", { color: "bad", shape: "circle" }],
   ["checkpoint", { color: "saved", shape: "diamond" }],
   ["rung", { color: "saved", shape: "square" }],
   ["give_way", { color: "bad", shape: "diamond" }],

@@ -1,0 +1,133 @@
+"""One program as the ranks of the real torchrun, and as the ranks of a gang: what each rank reports is compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
+from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.hosts.payload import library
+from tests.support.ranks import free_port
+from tests.support.supervisor_host import Host
+
+RUN = "t1.1.7"
+#: Folder of the reports, in a variable of each rank.
+REPORTS = "TEST_REPORTS"
+CUDA_STAND_IN = Path(__file__).with_name("cuda_stand_in.py")
+#: ``report(value)`` for a program, which writes the value of its rank.
+REPORT = """
+import json, os, sys
+def report(**values):
+    name = os.path.join(os.environ["TEST_REPORTS"], os.environ["RANK"])
+    with open(name + ".part", "w") as file:
+        json.dump(values, file)
+    os.rename(name + ".part", name)
+"""
+TIMEOUT_S = 120.0
+
+
+def files_of(program: str) -> dict[str, str]:
+    """Return the code folder of a program."""
+    return {"program.py": REPORT + program, "cuda_stand_in.py": CUDA_STAND_IN.read_text()}
+
+
+def under_torchrun(
+    folder: Path,
+    program: str,
+    hosts: int = 1,
+    per_host: int = 2,
+    *,
+    arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    fails: bool = False,
+) -> dict[int, dict[str, Any]]:
+    """Run a program under the real torchrun, one agent for each host, and return the report of each rank."""
+    code = folder / "work"
+    code.mkdir(parents=True)
+    for name, text in files_of(program).items():
+        (code / name).write_text(text)
+    reports = folder / "reports"
+    reports.mkdir()
+    place = ["--standalone"]
+    if hosts > 1:
+        place = ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    clean = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR", "USER") if name in os.environ}
+    clean |= {REPORTS: str(reports), "GLOO_SOCKET_IFNAME": "lo", **(env or {})}
+    agents = []
+    for number in range(hosts):
+        command = [sys.executable, "-m", "torch.distributed.run", *place]
+        command += ["--node-rank", str(number)] if hosts > 1 else []
+        command += ["--nproc-per-node", str(per_host), "program.py", *arguments]
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        agents.append(subprocess.Popen(command, cwd=code, env=clean, text=True, **pipes))
+    outputs = [agent.communicate(timeout=TIMEOUT_S)[0] for agent in agents]
+    assert any(agent.returncode for agent in agents) is fails, outputs
+    return _read(reports)
+
+
+def as_gang(
+    folder: Path,
+    program: str,
+    hosts: int = 1,
+    per_host: int = 2,
+    *,
+    arguments: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    devices: Sequence[str] = (),
+    fails: bool = False,
+    **facts: Any,
+) -> dict[int, dict[str, Any]]:
+    """Run a program as a gang, each host with its own supervisor, and return the report of each rank.
+
+    :param devices: of the slots of each host
+    :param facts: replace fields of the launch
+    """
+    reports = folder / "reports"
+    reports.mkdir(parents=True)
+    packed = library()
+    machines = {f"h{number}": Host(folder / f"h{number}") for number in range(hosts)}
+    try:
+        for host in machines.values():
+            assert host.command("receive", "libraries", packed.digest, stdin=packed.content)[0] == 0
+            payload = host.send_archive("payloads", files_of(program))
+        values: dict[str, Any] = {
+            "run": RUN, "store": "store-1", "token": 7, "argv": ["python", "program.py", *arguments],
+            "payload": payload, "library": packed.digest, "has_cpu_slots": not devices, "grace_s": 20,
+            "hosts": {name: HostFacts(devices=dict(enumerate(devices))) for name in machines},
+            "variables": {REPORTS: str(reports), "GLOO_SOCKET_IFNAME": "lo", **(env or {})}, **facts,
+        }  # fmt: skip
+        placement = Placement({name: tuple(range(per_host)) for name in machines})
+        plans = build_plans(placement, LaunchFacts(**values))
+        channels = {name: machines[name].channel() for name in plans}
+        prepared = {name: channels[name].call("prepare", plan=plan, secrets={}) for name, plan in plans.items()}
+        port = next(answer["port"] for answer in prepared.values() if answer["port"])
+        for channel in channels.values():
+            channel.call("subscribe", run=RUN, offsets={}, logs="all")
+        for channel in channels.values():
+            channel.call("go", run=RUN, master_addr="127.0.0.1", master_port=port)
+        ends = [_end(channel) for channel in channels.values()]
+        logs = {str(file): file.read_text() for file in folder.glob("h*/state/runs/*/rank*/log")}
+        assert any(reason != "completed" for reason in ends) is fails, (ends, logs)
+    finally:
+        for host in machines.values():
+            host.clean()
+    return _read(reports)
+
+
+def _end(channel: Any) -> str:
+    for _ in range(int(TIMEOUT_S / 20)):
+        try:
+            return str(channel.wait_event(RUN, "ended")["reason"])
+        except TimeoutError:
+            continue
+    return "did not end"
+
+
+def _read(reports: Path) -> dict[int, dict[str, Any]]:
+    return {int(file.name): json.loads(file.read_text()) for file in sorted(reports.iterdir())}
