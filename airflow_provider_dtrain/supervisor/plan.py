@@ -63,7 +63,7 @@ def check_ranks(plan: Fields, world_size: int) -> list[Json]:
             "local_rank": rank.integer("local_rank", 0, 1023, default=index),
             "slot": rank.integer("slot", -1, 65535),
             "device": rank.text("device", DEVICE, default=None),
-            "visible_devices": rank.texts("visible_devices", DEVICE, limit=1024, default=None),
+            "visible_devices": rank.texts("visible_devices", DEVICE, limit=1024, default=[]),
             "env": rank.environment("env"),
         }
         if found["device"] is not None and found["device"] not in found["visible_devices"]:

@@ -19,7 +19,6 @@ from .names import DEVICE, MODULE, WORD, Json
 from .network import candidates
 from .processes import boot_id, boottime, pid_namespace, read_proc
 
-
 #: Made by the driver of AMD's GPUs.
 AMD_DEVICE = "/dev/kfd"
 

@@ -131,5 +131,11 @@ def test_hosts_whose_locks_protect_one_account_only_are_named_with_the_command_f
     assert lock_problem({}) is None, "an older supervisor says nothing of it"
 
 
+def test_gpus_of_amd_are_named_as_not_supported() -> None:
+    (found,) = warnings("gpu-01", {"torch": "2", "lock_dir": "/run/lock", "has_amd_gpus": True})
+    assert found == "Host 'gpu-01': its AMD GPUs are not used, because ROCm is not supported. It has CPU slots."
+    assert warnings("gpu-01", {"torch": "2", "lock_dir": "/run/lock", "has_amd_gpus": False}) == []
+
+
 def test_the_folder_for_locks_is_kept_with_the_host(store: Store) -> None:
     assert store.hosts.get("gpu-01").lock_dir == "/run/locks"

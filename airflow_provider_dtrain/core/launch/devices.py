@@ -70,7 +70,5 @@ def notices(hosts: Mapping[str, HostDevices]) -> list[str]:
         if one.is_forced
     ]
     if shares_devices(hosts):
-        found.append(
-            "MIG instances may be parts of one GPU, which NCCL refuses: dtrain.init() uses gloo."
-        )
+        found.append("MIG instances may be parts of one GPU, which NCCL refuses: dtrain.init() uses gloo.")
     return found

@@ -129,7 +129,9 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
             "environment.python in the configuration)."
         )
     if facts.get("has_amd_gpus") is True:
-        found.append(f"Host '{host}': its AMD GPUs are not used, because ROCm is not supported. Its slots are CPU slots.")
+        found.append(
+            f"Host '{host}': its AMD GPUs are not used, because ROCm is not supported. Its slots are CPU slots."
+        )
     if problem := lock_problem(facts):
         found.append(f"Host '{host}': {problem}")
     offset_s = facts.get("clock_offset_s") or 0.0

@@ -23,7 +23,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "max_trials", "max_concurrent_trials", "divisor", "num_rungs", "mode", "max_rungs", "bracket_rungs", "sampler",
     )),
     "resources": frozenset((
-        "slots_per_trial", "pool", "priority", "weight", "max_slots", "is_single_host", "shm_size", "devices",
+        "slots_per_trial", "pool", "priority", "weight", "max_slots", "is_single_host", "visible_devices", "shm_size",
+        "devices",
     )),
     "optimizations": frozenset((
         "aggregation_frequency", "average_aggregated_gradients", "average_training_metrics", "gradient_compression",
