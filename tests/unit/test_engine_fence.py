@@ -133,7 +133,7 @@ def test_hosts_whose_locks_protect_one_account_only_are_named_with_the_command_f
 
 def test_gpus_of_amd_are_named_as_not_supported() -> None:
     (found,) = warnings("gpu-01", {"torch": "2", "lock_dir": "/run/lock", "has_amd_gpus": True})
-    assert found == "Host 'gpu-01': its AMD GPUs are not used, because ROCm is not supported. It has CPU slots."
+    assert found == "Host 'gpu-01': its AMD GPUs are not used, because ROCm is not supported. Its slots are CPU slots."
     assert warnings("gpu-01", {"torch": "2", "lock_dir": "/run/lock", "has_amd_gpus": False}) == []
 
 
