@@ -12,6 +12,7 @@ from airflow_provider_dtrain.api.models.checkpoints import Download
 from airflow_provider_dtrain.api.storage_access import storage_refusal
 from airflow_provider_dtrain.api.streams import TAR_END, member_pieces, require_few, tar_pieces
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind
+from airflow_provider_dtrain.core.paths_below import plain_parts
 from airflow_provider_dtrain.engine.copies.checkpoints import copy_path
 from airflow_provider_dtrain.store.records.trials import CheckpointView, TrialView
 
@@ -92,7 +93,9 @@ def _below(path: str, root: str) -> str:
 
     :raises ApiError: the name of the object would lead out of the folder into which a user unpacks the archive
     """
-    parts = path.removeprefix(f"{root}/").split("/")
-    if not path.startswith(f"{root}/") or any(part in ("", ".", "..") or not part.isprintable() for part in parts):
-        raise ApiError(409, "conflict", f"The storage has an object that is no file of a checkpoint: {path[:200]!r}.")
-    return "/".join(parts)
+    inner = path.removeprefix(f"{root}/") if path.startswith(f"{root}/") else ""
+    try:
+        return "/".join(plain_parts(inner))
+    except ValueError:
+        words = f"The storage has an object that is no file of a checkpoint: {path[:200]!r}."
+        raise ApiError(409, "conflict", words) from None

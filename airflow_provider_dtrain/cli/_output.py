@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.terminal.output import prepare_streams
 from airflow_provider_dtrain.terminal.output import run as run_command
+from airflow_provider_dtrain.terminal.safe_streams import prepare_streams
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -158,7 +158,7 @@ def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, 
     # --template is relative to the current folder, a template in the document to the document's folder.
     template = find_template(hook, args.template, Path.cwd())
     name = config.name or default_name(args.config, config, args.dag)
-    return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder)
+    return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder, note)
 
 
 def require_ready(dag_id: str) -> None:

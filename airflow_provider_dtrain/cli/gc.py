@@ -10,7 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, show, size
+from airflow_provider_dtrain.terminal.safe_streams import unescaped
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -147,6 +149,7 @@ def _progress() -> Iterator[Step]:
         yield lambda words: None
         return
     from rich.console import Console
+    from rich.markup import escape
 
-    with Console(stderr=True).status("gc") as status:
-        yield lambda words: status.update(f"gc: {words}")
+    with Console(file=unescaped(sys.stderr)).status("gc") as status:
+        yield lambda words: status.update(escape(f"gc: {escaped(words)}"))

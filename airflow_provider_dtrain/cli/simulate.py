@@ -18,6 +18,7 @@ from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_o
 from airflow_provider_dtrain.core.simulation.trace import KNOWN, between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
 from airflow_provider_dtrain.terminal.output import UsageError, dump, is_table, note, show
+from airflow_provider_dtrain.terminal.safe_streams import unescaped
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -118,7 +119,7 @@ def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=Console(file=unescaped(sys.stderr)), transient=True) as bar:
         task = bar.add_task(name, total=total)
         yield lambda ended: bar.update(task, completed=ended)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
-from airflow_provider_dtrain.terminal.log_text import escaped
+from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
 
 if TYPE_CHECKING:
@@ -106,11 +105,10 @@ class _Tail:
         self.hook = hook
         self.run = run
         self.args = args
-        self.prefix = f"[rank {rank.rank}] ".encode() if args.all else b""
         self.offset = -1024 * args.tail if args.tail else args.start or 0
         #: Nothing is printed from this byte on.
         self.end: int | None = args.end
-        self.rest = b""
+        self.writer = LogWriter(f"[rank {rank.rank}] " if args.all else "")
         self.failed = False
         self.has_printed = False
 
@@ -132,7 +130,7 @@ class _Tail:
                 note(f"The store has its end, {size(len(rank.log_tail))}:")
                 self._print(rank.log_tail.encode())
         if is_over or not self.args.follow:
-            self._print(b"", is_end=True)
+            self.writer.end()
 
     def _read(self, rank: RankView) -> None:
         from airflow_provider_dtrain.engine.operations.rank_log import log_bytes
@@ -142,17 +140,6 @@ class _Tail:
             self._print(piece.data)
             self.offset = piece.start + len(piece.data)
 
-    def _print(self, data: bytes, *, is_end: bool = False) -> None:
+    def _print(self, data: bytes) -> None:
         self.has_printed = self.has_printed or bool(data)
-        if sys.stdout.isatty():
-            data = escaped(data)
-        if self.prefix:
-            lines = (self.rest + data).split(b"\n")
-            self.rest = lines.pop()
-            if is_end and self.rest:
-                lines.append(self.rest)
-                self.rest = b""
-            data = b"".join(self.prefix + line + b"\n" for line in lines)
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        self.writer.write(data)

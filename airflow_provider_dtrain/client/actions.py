@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from airflow_provider_dtrain.client.answers import Message
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
@@ -33,7 +34,7 @@ def _trial(verb: str, *, asks: bool, then: str) -> Function:
             question = f"{verb.capitalize()} trial {trial.trial} of '{trial.experiment}' ({trial.state})?{words}"
             if loses and not _agreed(args, question):
                 return 0
-        _tell(session.send("POST", f"/trials/{args.trial_id}/{verb}"))
+        note(session.send("POST", f"/trials/{args.trial_id}/{verb}").record(Message).message)
         hint(f"{then} {args.trial_id}")
         return 0
 
@@ -53,7 +54,7 @@ def _experiment(verb: str, route: str, question: str = "") -> Function:
             states = ", ".join(f"{number} {state}" for state, number in found.trials.items()) or "no trial yet"
             if not _agreed(args, question.format(f"{found.experiment} '{found.name}' ({states})")):
                 return 0
-        _tell(session.send("POST", f"/experiments/{args.experiment_id}/{route}"))
+        note(session.send("POST", f"/experiments/{args.experiment_id}/{route}").record(Message).message)
         hint(f"airflow dtrain experiments {'activate' if verb == 'pause' else 'describe'} {args.experiment_id}")
         return 0
 
@@ -65,10 +66,6 @@ def _agreed(args: Namespace, question: str) -> bool:
     if not agreed:
         note("Nothing was changed.")
     return agreed
-
-
-def _tell(answer: Any) -> None:
-    note(str(answer.get("message", "Done.")) if isinstance(answer, dict) else "Done.")
 
 
 def set_trial(args: Namespace) -> None:
@@ -109,11 +106,12 @@ def _set(session: Session, args: Namespace, path: str, tags: list[str]) -> None:
         more = ", --weight, --max-slots" if hasattr(args, "max_slots") else ""
         raise UsageError(f"Nothing to set. Give --priority{more}, --name, --description, --tag or --untag.")
     if body:
-        _tell(session.send("PATCH", path, body))
+        note(session.send("PATCH", path, body).record(Message).message)
     if share:
-        _tell(session.send("POST", f"{path}/share", share))
+        note(session.send("POST", f"{path}/share", share).record(Message).message)
     if args.priority is not None:
-        _tell(session.send("POST", f"{path}/priority", {"priority": args.priority}))
+        answer = session.send("POST", f"{path}/priority", {"priority": args.priority})
+        note(answer.record(Message).message)
 
 
 #: Target of a command -> its function.

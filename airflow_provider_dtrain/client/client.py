@@ -20,12 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.client.address import address
-from airflow_provider_dtrain.client.decoder import record
+from airflow_provider_dtrain.client.answers import Nothing
+from airflow_provider_dtrain.client.decoder import Record
+from airflow_provider_dtrain.client.downloads import save_checkpoint, usable_checkpoints
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.client.submission import cause, create, experiment_of, fork, run_state
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, TrialKilledError, UserError
 from airflow_provider_dtrain.terminal.output import NotNowError
 from airflow_provider_dtrain.terminal.ranks import CommandResult, Stacks
@@ -46,12 +49,18 @@ if TYPE_CHECKING:
 POLL_S = 2.0
 
 
+def _print(text: str) -> None:
+    """Print a message, which may have text of the server."""
+    print(escaped(text))
+
+
 class Client:
     """A server of Airflow with the provider.
 
     :param server: URL; None = ``DTRAIN_SERVER``, else that of the last ``dtrain login``
     :param token: None = ``DTRAIN_TOKEN``, else that of ``dtrain login``
     :param ca: file of certificates that are trusted instead of the system's
+    :param allow_http: reach another machine without encryption
     :param tell: prints messages while a method waits for a server that does not answer
     :raises UserError: no server is named
     """
@@ -62,13 +71,14 @@ class Client:
         token: str | None = None,
         *,
         ca: str | None = None,
-        tell: Callable[[str], None] = print,
+        allow_http: bool = False,
+        tell: Callable[[str], None] = _print,
     ) -> None:
         found = server_url(server)
         if found is None:
             raise UserError("No server is named. Give Client(SERVER), set DTRAIN_SERVER, or run: dtrain login")
         given = token or os.environ.get("DTRAIN_TOKEN") or None
-        self.session = Session(address(found), given, ca=ca)
+        self.session = Session(address(found), given, ca=ca, allow_http=allow_http)
         self.source = ServerSource(self.session)
         self.patience = Patience(self.session, tell)
         #: Experiments of the server.
@@ -142,6 +152,8 @@ class Experiments:
             template=template,
             name=name if file is None else file.stem,
             source="configuration" if file is None else str(file),
+            agree=lambda folder: False,
+            tell=self._client.patience.tell,
         )
         return Experiment(self._client, started.dag, started.dag_run)
 
@@ -353,11 +365,9 @@ class Trial:
     @property
     def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints that are there, oldest first."""
-        rows = self._client.session.get(f"/trials/{self.id}/checkpoints")["rows"]
         return [
-            Checkpoint(self._client, self.id, int(one["checkpoint_id"]), int(one["step"]), is_best=bool(one["is_best"]))
-            for one in rows
-            if one["removed_at"] is None and one["refused"] is None
+            Checkpoint(self._client, self.id, one.checkpoint_id, one.step, is_best=one.is_best)
+            for one in usable_checkpoints(self._client.session, self.id)
         ]
 
     @property
@@ -379,7 +389,7 @@ class Trial:
         :raises ConflictError: it has no log yet, or the server reaches no host
         """
         found: list[bytes] = []
-        self._ask("log", found.append, rank=rank, attempt=attempt, start=start, end=end)
+        self._ask(Nothing, "log", found.append, rank=rank, attempt=attempt, start=start, end=end)
         return b"".join(found)
 
     def stacks(self, rank: int | None = None) -> Stacks:
@@ -388,20 +398,21 @@ class Trial:
         :param rank: None = all
         :raises ConflictError: none runs, or the server reaches no host
         """
-        return record(Stacks, self._ask("stacks", rank=rank))
+        return self._ask(Stacks, "stacks", rank=rank)
 
     def exec(self, argv: Sequence[str], rank: int = 0, *, timeout_s: int = 60) -> CommandResult:
         """Run a command in the environment of a rank. The server allows it only with ``[dtrain] allow_exec``.
 
         :raises ConflictError: the rank does not run, or the server reaches no host
         """
-        found = self._ask("exec", rank=rank, argv=list(argv), timeout_s=timeout_s)
-        return record(CommandResult, found)
+        return self._ask(CommandResult, "exec", rank=rank, argv=list(argv), timeout_s=timeout_s)
 
-    def _ask(self, kind: str, put: Callable[[bytes], object] | None = None, /, **body: object) -> dict[str, Any]:
+    def _ask(
+        self, result: type[Record], kind: str, put: Callable[[bytes], object] | None = None, /, **body: object
+    ) -> Record:
         operations = Operations(self._client.session, self._client.patience, tell=self._client.patience.tell)
         try:
-            return operations.run(kind, {"trial_id": self.id, **body}, put)
+            return operations.run(result, kind, {"trial_id": self.id, **body}, put)
         except NotNowError as error:
             raise ConflictError(str(error)) from error
 
@@ -445,7 +456,5 @@ class Checkpoint:
         :param folder: None = ``trial-<id>-step-<step>`` below the current folder
         :raises ConflictError: the folder exists, or the server cannot send it; says where it is
         """
-        from airflow_provider_dtrain.client.downloads import save_checkpoint
-
         target = Path(folder) if folder is not None else Path(f"trial-{self.trial_id}-step-{self.step}")
         return save_checkpoint(self._client.session, self.trial_id, self.id, target)

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.terminal.following import best_words, state_words
-from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, is_table, note, show_one
+from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, confirm, hint, is_table, note, show_one
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
 DAG = "dtrain_experiment"
@@ -37,8 +37,15 @@ def create(args: Namespace) -> int:
         template=args.template,
         name=DAG if is_stdin else Path(args.config).stem or DAG,
         source="standard input" if is_stdin else args.config,
+        agree=_agreed,
+        tell=note,
     )
     return _show(args, session, started)
+
+
+def _agreed(folder: Path) -> bool:
+    """Return whether the user agrees to send a folder. Without a terminal, the user cannot be asked."""
+    return sys.stdin.isatty() and confirm(f"The template names {folder} as the code. Send this folder?", yes=False)
 
 
 def fork(args: Namespace) -> int:

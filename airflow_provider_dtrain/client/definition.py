@@ -27,6 +27,11 @@ CA = Arg(
     help="File of certificates to trust instead of the system's (default: DTRAIN_CA, then that of the login)",
     metavar="FILE",
 )
+ALLOW_HTTP = Arg(
+    ("--allow-http",),
+    help="Reach another machine by plain HTTP, which shows the token to the network (DTRAIN_ALLOW_HTTP=1)",
+    action="store_true",
+)
 _USERNAME = Arg(("--username",), help="Name of the user (default: asked)", metavar="NAME")
 _STDIN = Arg(("--password-stdin",), help="Read the password from standard input", action="store_true")
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_provider_dtrain.client.answers import Curves, Profile, Series
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
@@ -43,8 +44,9 @@ def watch_trial(args: Namespace) -> None:
 
 def _trial(session: Session, trial_id: int) -> View:
     trial = ServerSource(session, keep=True).trial(trial_id)
-    series = session.get(f"/trials/{trial_id}/curves", keep=True, max_points=POINTS)["series"][:METRICS_MOST]
-    curves = [(f"{one['group']} {one['name']}", one["y"]) for one in series]
+    answer = session.get(f"/trials/{trial_id}/curves", keep=True, max_points=POINTS)
+    series = answer.record(Curves).series[:METRICS_MOST]
+    curves = [(f"{one.group} {one.name}", one.y) for one in series]
     devices = _devices(session, trial_id) if trial.ranks else []
     lines = trial_lines(trial, curves, devices)
     if (speed := _speed(series)) is not None:
@@ -59,28 +61,28 @@ def speed_words(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
     """
     size = hparams.get("global_batch_size")
     samples = ""
-    if isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < float("inf"):
+    # An integer of a configuration may be larger than any float.
+    if isinstance(size, int | float) and not isinstance(size, bool) and 0 < size < 2**63:
         samples = f"{batches_per_s * size:.4g} samples/s, "
     return f"speed: {samples}{batches_per_s:.3g} batches/s over the last reports"
 
 
-def _speed(series: list[dict[str, Any]]) -> float | None:
+def _speed(series: Sequence[Series]) -> float | None:
     """Return batches per second over the last reports of the metric that is reported most often."""
-    longest = max(series, key=lambda one: len(one["at_s"]), default=None)
-    if longest is None or len(longest["at_s"]) < 2:
+    longest = max(series, key=lambda one: len(one.at_s), default=None)
+    if longest is None or min(len(longest.at_s), len(longest.batches)) < 2:
         return None
-    at_s, batches = longest["at_s"][-_RECENT:], longest["batches"][-_RECENT:]
+    at_s, batches = longest.at_s[-_RECENT:], longest.batches[-_RECENT:]
     passed_s = at_s[-1] - at_s[0]
     return (batches[-1] - batches[0]) / passed_s if passed_s > 0 and batches[-1] > batches[0] else None
 
 
 def _devices(session: Session, trial_id: int) -> list[str]:
     """Return the use of the GPUs of each host in words, over the attempt."""
-    found = session.get(f"/trials/{trial_id}/profile", keep=True)["system"]
     by_host: dict[str, list[float]] = {}
-    for one in found:
-        if one["metric"] == "gpu_util":
-            by_host.setdefault(one["host"], []).append(one["mean"])
+    for one in session.get(f"/trials/{trial_id}/profile", keep=True).record(Profile).system:
+        if one.metric == "gpu_util":
+            by_host.setdefault(one.host, []).append(one.mean)
     return [f"{host}: GPUs {', '.join(f'{mean:.0f} %' for mean in means)}" for host, means in sorted(by_host.items())]
 
 

@@ -10,6 +10,8 @@ from argparse import Namespace
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address, address
+from airflow_provider_dtrain.client.answers import Token
+from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.session import Session, refusal, server_url
 from airflow_provider_dtrain.errors import LoginError, ServerError
@@ -28,23 +30,22 @@ def server_of(args: Namespace) -> Address:
     found = server_url(args.server)
     if found is None:
         raise UsageError("No server is named. Give --server URL, set DTRAIN_SERVER, or run: dtrain login --server URL")
-    server = address(found)
-    if not server.is_https and not server.is_loopback:
-        note(f"Warning: {server.url} is not encrypted. Other users of the network can read your token. Use https.")
-    return server
+    return address(found)
 
 
 def session_of(args: Namespace) -> Session:
     """Return the session of a command, with the token in ``DTRAIN_TOKEN`` or that of the login."""
-    return Session(server_of(args), os.environ.get("DTRAIN_TOKEN") or None, ca=args.ca)
+    return Session(server_of(args), os.environ.get("DTRAIN_TOKEN") or None, ca=args.ca, allow_http=args.allow_http)
 
 
 def login(args: Namespace) -> int:
     """Ask for name and password, and keep the token that Airflow gives for them."""
     server = server_of(args)
+    # Before the password is typed: it raises an error for a server that must not get it.
+    session = Session(server, "", ca=args.ca, allow_http=args.allow_http)
     user = args.username or _asked("Username: ")
     password = _line() if args.password_stdin else _asked_secretly(f"Password of {user} at {server.url}: ")
-    token = token_for(server, user, password, args.ca)
+    token = token_for(session, user, password)
     ca = os.path.abspath(args.ca) if args.ca else logins.trusted(server.url)  # noqa: PTH100 - links stay
     path = logins.save(Login(server=server.url, user=user, token=token, ca=ca))
     note(f"Logged in to {server.url} as {user}. The token is in {path}.")
@@ -62,13 +63,14 @@ def logout(args: Namespace) -> int:
     return 0
 
 
-def token_for(server: Address, user: str, password: str, ca: str | None) -> str:
+def token_for(session: Session, user: str, password: str) -> str:
     """Return a token of Airflow's login.
 
+    :param session: without a token
     :raises LoginError: Airflow refuses name or password, or has no such login
     """
     body = json.dumps({"username": user, "password": password}).encode()
-    session = Session(server, "", ca=ca)
+    server = session.server
     answer = session.request("POST", f"{server.base}{TOKEN}", {"Content-Type": "application/json"}, body)
     session.close()
     if answer.status in (400, 401, 403, 422):
@@ -81,10 +83,10 @@ def token_for(server: Address, user: str, password: str, ca: str | None) -> str:
     if answer.status >= 300:
         raise refusal(answer, server)
     try:
-        token = json.loads(answer.body)["access_token"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        token = None
-    if not isinstance(token, str) or not token.isascii() or not token.isprintable() or not 0 < len(token) < _MOST_CHARS:
+        token = Answer(answer.body).record(Token).access_token
+    except ServerError:
+        token = ""
+    if not token.isascii() or not token.isprintable() or not 0 < len(token) < _MOST_CHARS:
         raise ServerError(f"{server.url} sent no token. Is it an Airflow 3 API server?")
     return token
 

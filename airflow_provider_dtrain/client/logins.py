@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import stat
@@ -10,7 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from airflow_provider_dtrain.errors import LoginError
+from airflow_provider_dtrain.client.decoder import Answer
+from airflow_provider_dtrain.errors import LoginError, ServerError
 
 #: Most bytes of a file. A token has less than 4 KiB.
 _MOST_BYTES = 1 << 16
@@ -42,7 +44,7 @@ def folder() -> Path:
 def load(server: str) -> Login | None:
     """Return the login of a server, None without one.
 
-    :raises LoginError: other users can read the file, or it is damaged
+    :raises LoginError: other users can read the file, or it is damaged or that of another server
     """
     path = _path(server)
     try:
@@ -58,16 +60,12 @@ def load(server: str) -> Login | None:
             f"{path} can be read by other users (mode {mode:03o}), so its token is not used. Log in again: dtrain login"
         )
     try:
-        found = json.loads(data)
-        ca = found.get("ca")
-        return Login(
-            server=str(found["server"]),
-            user=str(found["user"]),
-            token=str(found["token"]),
-            ca=None if ca is None else str(ca),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        found = Answer(data).record(Login)
+    except ServerError:
         raise LoginError(f"{path} is damaged. Log in again: dtrain login") from None
+    if found.server != server:
+        raise LoginError(f"{path} has the token of another server, which is not sent. Log in again: dtrain login")
+    return found
 
 
 def save(login: Login) -> Path:
@@ -103,7 +101,9 @@ def last_server() -> str | None:
 
 
 def _path(server: str) -> Path:
-    return folder() / "logins" / f"{quote(server, safe='')[:200]}.json"
+    """Return the file of a server. Long URLs that begin alike have different files."""
+    digest = hashlib.sha256(server.encode()).hexdigest()[:16]
+    return folder() / "logins" / f"{quote(server, safe='')[:150]}.{digest}.json"
 
 
 def _write(path: Path, text: str) -> None:

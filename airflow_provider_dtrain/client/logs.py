@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import base64
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
 
+from airflow_provider_dtrain.client.answers import Nothing
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
-from airflow_provider_dtrain.terminal.log_text import escaped
+from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import NOT_NOW, NotNowError, note, size
 from airflow_provider_dtrain.terminal.records import LogPiece
 
@@ -58,9 +58,9 @@ class LogReader:
 
     def _begin(self, attempt: int | None) -> None:
         self.attempt = attempt
-        #: Rank -> offset of the next byte, and the part of a line that was not printed yet.
+        #: Rank -> offset of the next byte, and what prints its log.
         self.offsets: dict[int, int] = {}
-        self._rest: dict[int, bytes] = {}
+        self._writers: dict[int, LogWriter] = {}
         #: Ranks whose log has no known place in the store, and was printed.
         self._whole: set[int] = set()
         self.has_printed = False
@@ -154,7 +154,7 @@ class LogReader:
         """
         body = {"trial_id": self.args.trial_id, "rank": rank, "attempt": attempt, "start": start, "end": end}
         try:
-            self.operations.run("log", body, lambda data: self._print(rank, data))
+            self.operations.run(Nothing, "log", body, lambda data: self._print(rank, data))
         except (DtrainError, NotNowError) as error:
             until = "" if end is None else f" --to {end}"
             command = f"{self._all} --rank {rank} --from {start}{until}"
@@ -164,19 +164,12 @@ class LogReader:
 
     def _print(self, rank: int, data: bytes) -> None:
         self.has_printed = self.has_printed or bool(data)
-        if sys.stdout.isatty():
-            data = escaped(data)
-        if self.args.all:
-            lines = (self._rest.pop(rank, b"") + data).split(b"\n")
-            self._rest[rank] = lines.pop()
-            data = b"".join(f"[rank {rank}] ".encode() + line + b"\n" for line in lines)
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        if rank not in self._writers:
+            self._writers[rank] = LogWriter(f"[rank {rank}] " if self.args.all else "")
+        self._writers[rank].write(data)
 
     def _flush(self) -> None:
         """Print lines without an end."""
-        for rank in sorted(self._rest):
-            if self._rest[rank]:
-                self._print(rank, b"\n")
-        self._rest.clear()
+        for rank in sorted(self._writers):
+            self._writers[rank].end()
+        self._writers.clear()

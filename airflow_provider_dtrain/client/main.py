@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_dtrain import __version__
-from airflow_provider_dtrain.client.definition import CA, FUNCTIONS, SERVER, commands, own_words
+from airflow_provider_dtrain.client.definition import ALLOW_HTTP, CA, FUNCTIONS, SERVER, commands, own_words
 from airflow_provider_dtrain.terminal.arguments import Command, Group
-from airflow_provider_dtrain.terminal.output import prepare_streams, run, using_words
+from airflow_provider_dtrain.terminal.output import run, using_words
+from airflow_provider_dtrain.terminal.safe_streams import prepare_streams
 
 _DESCRIPTION = "Distributed PyTorch training on an Airflow server. To begin: dtrain login --server URL"
 
@@ -46,7 +47,7 @@ def _add(to: argparse.ArgumentParser, command: Command) -> None:
     to.formatter_class = argparse.RawTextHelpFormatter
     # Nothing is logged here, so there is nothing that --verbose could show.
     given: Any = [arg for arg in command.args if "--verbose" not in arg.flags]
-    for arg in (*given, SERVER, CA):
+    for arg in (*given, SERVER, CA, ALLOW_HTTP):
         arg.add_to_parser(to)
     to.set_defaults(target=command.target)
 

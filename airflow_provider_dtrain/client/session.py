@@ -8,15 +8,15 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address
+from airflow_provider_dtrain.client.answers import Detail, Refusal
 from airflow_provider_dtrain.client.connections import connection
-from airflow_provider_dtrain.client.decoder import answer_of
+from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.failures import AWAY, AwayError, away, failure, other, refused_by_proxy
 from airflow_provider_dtrain.client.proxy import proxy_of
 from airflow_provider_dtrain.errors import (
@@ -29,12 +29,17 @@ from airflow_provider_dtrain.errors import (
     ServerError,
     UserError,
 )
+from airflow_provider_dtrain.terminal.output import UsageError
 
 API = "/dtrain/api/v1"
 #: Pauses before a request is repeated.
 PAUSES_S = (0.5, 1.0, 2.0)
 #: Statuses of a server that is overloaded or restarts.
 _LATER = frozenset({429, 502, 503, 504})
+#: Most characters of a tag of an answer.
+_TAG_MOST = 200
+#: Most characters of a message of a server.
+_MESSAGE_MOST = 10_000
 #: Most bytes of an answer in JSON, unpacked.
 ANSWER_MOST = 256 << 20
 
@@ -42,7 +47,7 @@ Parameters = Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
+class Response:
     """Status, headers and body of an answer."""
 
     status: int
@@ -55,6 +60,8 @@ class Session:
 
     :param token: None = the one of ``dtrain login``
     :param ca: file of certificates that are trusted instead of the system's
+    :param allow_http: reach another machine without encryption, as ``DTRAIN_ALLOW_HTTP=1`` does
+    :raises UsageError: the server is another machine, and the connection would not be encrypted
     """
 
     def __init__(
@@ -63,8 +70,14 @@ class Session:
         token: str | None = None,
         *,
         ca: str | None = None,
+        allow_http: bool = False,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        if not (server.is_https or server.is_loopback or allow_http or os.environ.get("DTRAIN_ALLOW_HTTP") == "1"):
+            raise UsageError(
+                f"{server.url} is another machine, and plain HTTP shows token and password to the network. Use https, "
+                "or allow it: --allow-http or DTRAIN_ALLOW_HTTP=1."
+            )
         self.server = server
         self.ca = ca
         self.sleep = sleep
@@ -74,8 +87,8 @@ class Session:
         #: Path -> tag and body of its last answer, of watched tables.
         self._known: dict[str, tuple[str, bytes]] = {}
 
-    def get(self, path: str, /, *, keep: bool = False, **parameters: object) -> Any:
-        """Return the JSON of a read. It is repeated if the server does not answer.
+    def get(self, path: str, /, *, keep: bool = False, **parameters: object) -> Answer:
+        """Return the answer to a read. It is repeated if the server does not answer.
 
         :param path: below the address of the API
         :param keep: keep the answer, so that the server sends it again only after a change
@@ -83,18 +96,19 @@ class Session:
         target = self.target(path, parameters)
         known = self._known.get(target) if keep else None
         headers = {"If-None-Match": known[0]} if known is not None else {}
-        answer = self._patient("GET", target, headers)
-        if answer.status == 304 and known is not None:
-            return answer_of(known[1])
-        if keep and (tag := answer.headers.get("etag")):
-            self._known[target] = tag, answer.body
-        return answer_of(answer.body)
+        response = self._patient("GET", target, headers)
+        if response.status == 304 and known is not None:
+            return Answer(known[1])
+        tag = response.headers.get("etag", "")
+        if keep and 0 < len(tag) <= _TAG_MOST and tag.isascii() and tag.isprintable():
+            self._known[target] = tag, response.body
+        return Answer(response.body)
 
-    def send(self, method: str, path: str, body: object = None, /, **parameters: object) -> Any:
-        """Return the JSON of a change. It is repeated only if the server cannot have received it."""
+    def send(self, method: str, path: str, body: object = None, /, **parameters: object) -> Answer:
+        """Return the answer to a change. It is repeated only if the server cannot have received it."""
         data = b"" if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if body is not None else {}
-        return answer_of(self._patient(method, self.target(path, parameters), headers, data).body)
+        return Answer(self._patient(method, self.target(path, parameters), headers, data).body)
 
     @contextlib.contextmanager
     def stream(self, path: str, /, **parameters: object) -> Iterator[http.client.HTTPResponse]:
@@ -106,7 +120,7 @@ class Session:
                     yield response
                     return
                 headers = {name.lower(): value for name, value in response.getheaders()}
-                answer = Answer(status=response.status, headers=headers, body=response.read(1 << 16))
+                answer = Response(status=response.status, headers=headers, body=response.read(1 << 16))
             if is_last or not _lacks_login(answer) or not self.renew():
                 raise refusal(answer, self.server)
 
@@ -114,19 +128,19 @@ class Session:
         """Return the body of a read that is no JSON. It is repeated if the server does not answer."""
         return self._patient("GET", self.target(path, parameters), {}).body
 
-    def send_bytes(self, path: str, content: bytes, kind: str) -> dict[str, Any]:
-        """Return the JSON of the answer to a body that is no JSON.
+    def send_bytes(self, path: str, content: bytes, kind: str) -> Answer:
+        """Return the answer to a body that is no JSON.
 
         :param kind: its media type
         """
-        return dict(answer_of(self._patient("POST", self.target(path, {}), {"Content-Type": kind}, content).body))
+        return Answer(self._patient("POST", self.target(path, {}), {"Content-Type": kind}, content).body)
 
-    def get_json(self, target: str) -> dict[str, Any]:
-        """Return the JSON of a page of Airflow itself.
+    def get_of_airflow(self, target: str) -> Answer:
+        """Return the answer of a route of Airflow itself.
 
         :param target: path on the server
         """
-        return dict(answer_of(self._patient("GET", target, {}).body))
+        return Answer(self._patient("GET", target, {}).body)
 
     @property
     def is_renewable(self) -> bool:
@@ -142,7 +156,7 @@ class Session:
         query = f"?{urlencode(given)}" if given else ""
         return f"{self.server.base}{API}{quote(path)}{query}"
 
-    def _patient(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    def _patient(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
         for pause_s in (*PAUSES_S, None):
             try:
                 return self._checked(method, target, headers, body)
@@ -153,7 +167,7 @@ class Session:
                 self.sleep(pause_s)
         raise AssertionError("not reached")
 
-    def _checked(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer:
+    def _checked(self, method: str, target: str, headers: Mapping[str, str], body: bytes) -> Response:
         answer = self.request(method, target, headers, body)
         if _lacks_login(answer) and self.renew():
             answer = self.request(method, target, headers, body)
@@ -171,7 +185,7 @@ class Session:
         self._token = found.token
         return True
 
-    def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
+    def request(self, method: str, target: str, headers: Mapping[str, str], body: bytes = b"") -> Response:
         """Return the answer to one request, whatever its status.
 
         :raises AwayError: there is none
@@ -191,7 +205,7 @@ class Session:
         if len(data) > ANSWER_MOST:
             self.close()
             raise ServerError(f"The answer of {self.server.url} is larger than {ANSWER_MOST >> 20} MiB.")
-        return Answer(status=response.status, headers=found, body=data)
+        return Response(status=response.status, headers=found, body=data)
 
     @contextlib.contextmanager
     def opened(
@@ -264,17 +278,18 @@ def _unpacked(data: bytes) -> bytes:
         raise ServerError("The answer is damaged. Try again, or check the proxies on the way to the server.") from None
 
 
-def _lacks_login(answer: Answer) -> bool:
+def _lacks_login(answer: Response) -> bool:
     """Return whether a token is missing, has expired, or was signed with a key that the server no longer has."""
     return answer.status == 401 or (answer.status == 403 and b"Invalid JWT token" in answer.body)
 
 
-def refusal(answer: Answer, server: Address) -> DtrainError:
+def refusal(answer: Response, server: Address) -> DtrainError:
     """Return the error that an answer with a status of 300 or more stands for."""
     if 300 <= answer.status < 400:
         place = answer.headers.get("location", "")[:200]
         return ServerError(f"{server.url} redirects to {place}. Use the URL of Airflow itself.")
-    code, message, hint, problems = _detail(answer.body)
+    detail = _detail(answer.body)
+    message, hint = _short(detail.message), _short(detail.hint or "")
     step = f"See: {hint}" if hint.startswith("airflow ") else hint
     text = f"{message} {step}".strip() if hint and hint not in message else message
     if _lacks_login(answer):
@@ -285,29 +300,26 @@ def refusal(answer: Answer, server: Address) -> DtrainError:
         return ServerError(f"{server.url} refused the request (status 400). If it serves HTTPS, use: {other(server)}")
     if answer.status in _LATER:
         return AwayError(text or f"{server.url} is not available (status {answer.status}).")
-    if answer.status == 404 and not code:
+    if answer.status == 404 and not detail.code:
         return ServerError(
             f"{server.url} has no such page. Is it an Airflow 3 API server with a current airflow-provider-dtrain?"
         )
-    if problems:
+    if detail.problems:
+        problems = [Problem(path=one.path, message=_short(one.message)) for one in detail.problems]
         return ConfigError(problems, source=message or "The request")
     kinds: dict[int, type[DtrainError]] = {404: NotFoundError, 409: ConflictError}
     kind = kinds.get(answer.status, ServerError if answer.status >= 500 else UserError)
     return kind(text or f"{server.url} refused the request (status {answer.status}).")
 
 
-def _detail(body: bytes) -> tuple[str, str, str, Sequence[Problem]]:
-    """Return code, message, hint and problems of a refusal."""
+def _detail(body: bytes) -> Detail:
+    """Return the detail of a refusal. It is empty if the body has another form, as that of a proxy."""
     try:
-        detail = json.loads(body)["detail"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "", "", "", ()
-    if not isinstance(detail, dict):
-        return "", str(detail)[:1000] if isinstance(detail, str) else "", "", ()
-    found = detail.get("problems")
-    problems = [
-        Problem(path=str(one.get("path", "")), message=str(one.get("message", "")))
-        for one in (found if isinstance(found, list) else ())
-        if isinstance(one, dict)
-    ]
-    return str(detail.get("code", "")), str(detail.get("message", "")), str(detail.get("hint") or ""), problems
+        found = Answer(body).record(Refusal).detail
+    except ServerError:
+        return Detail(code="", message="")
+    return Detail(code="", message=found) if isinstance(found, str) else found
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MESSAGE_MOST else f"{text[:_MESSAGE_MOST]}..."

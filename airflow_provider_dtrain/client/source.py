@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.decoder import Record, record, records
+from airflow_provider_dtrain.client.answers import MetricPage
+from airflow_provider_dtrain.client.decoder import Answer, Record
 from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.terminal.records import (
     CheckpointLine,
     ExperimentDescription,
@@ -36,11 +38,10 @@ class ServerSource:
         self.keep = keep
 
     def _rows(self, kind: type[Record], name: str, /, **parameters: Any) -> list[Record]:
-        return records(kind, self._get(name, **parameters).get("rows"))
+        return self._get(name, **parameters).rows(kind)
 
-    def _get(self, name: str, /, **parameters: Any) -> dict[str, Any]:
-        found = self.session.get(f"/listings/{name}", keep=self.keep, **parameters)
-        return found if isinstance(found, dict) else {}
+    def _get(self, name: str, /, **parameters: Any) -> Answer:
+        return self.session.get(f"/listings/{name}", keep=self.keep, **parameters)
 
     def trials(self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int) -> list[TrialLine]:
         """Return trials, latest first."""
@@ -48,24 +49,24 @@ class ServerSource:
 
     def trial(self, trial_id: int) -> TrialDescription:
         """Return a trial."""
-        return record(TrialDescription, self._get("trial", trial_id=trial_id).get("row"))
+        return self._get("trial", trial_id=trial_id).row(TrialDescription)
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
         """Return the reports of a trial."""
         found: list[MetricLine] = []
         offset: int | None = 0
         while offset is not None:
-            page = self._get("metrics", trial_id=trial_id, group=group, abandoned=abandoned, offset=offset)
-            found += records(MetricLine, page.get("rows"))
-            following = page.get("next_offset")
-            offset = following if isinstance(following, int) and following > offset else None
+            answer = self._get("metrics", trial_id=trial_id, group=group, abandoned=abandoned, offset=offset)
+            page = answer.record(MetricPage)
+            found += page.rows
+            if page.next_offset is not None and page.next_offset != offset + len(page.rows):
+                raise ServerError("The server sent a page of metrics that leaves out reports. Try again.")
+            offset = page.next_offset if page.rows else None
         return found
 
     def log(self, trial_id: int, *, rank: int, attempt: int | None, offset: int) -> LogPiece:
         """Return the bytes of a rank's log behind an offset."""
-        return record(
-            LogPiece, self._get("log", trial_id=trial_id, rank=rank, attempt=attempt, offset=offset).get("row")
-        )
+        return self._get("log", trial_id=trial_id, rank=rank, attempt=attempt, offset=offset).row(LogPiece)
 
     def timeline(self, trial_id: int) -> list[TimelineLine]:
         """Return everything that happened to a trial, oldest first."""
@@ -85,7 +86,7 @@ class ServerSource:
 
     def experiment(self, experiment_id: int) -> ExperimentDescription:
         """Return an experiment."""
-        return record(ExperimentDescription, self._get("experiment", experiment_id=experiment_id).get("row"))
+        return self._get("experiment", experiment_id=experiment_id).row(ExperimentDescription)
 
     def gangs(self, pool: str | None) -> list[GangLine]:
         """Return waiting and running gangs, the running ones first."""

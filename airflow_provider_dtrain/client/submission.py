@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -9,9 +10,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from airflow_provider_dtrain.client.answers import DagRun, ForkSource, Started, StoredCode, Validation
+from airflow_provider_dtrain.client.local_config import own_model_dir
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
+from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
@@ -38,16 +42,16 @@ def checked(session: Session, text: str, template: str | None, source: str) -> t
     :param source: name of the configuration in messages
     :raises ConfigError: all problems at once
     """
-    found = session.send("POST", "/configs/validate", {"config": text, "template": template, "payload": ""})
-    errors = [one for one in found["problems"] if one["severity"] == "error"]
+    body = {"config": text, "template": template, "payload": ""}
+    found = session.send("POST", "/configs/validate", body).record(Validation)
+    errors = [one for one in found.problems if one.severity == "error"]
     if errors:
         raise ConfigError(
-            [Problem(path=one["path"], message=f"{one['message']} (line {one['line']})") for one in errors],
-            source=source,
+            [Problem(path=one.path, message=f"{one.message} (line {one.line})") for one in errors], source=source
         )
-    warnings = [one for one in found["problems"] if one["severity"] == "warning"]
-    words = tuple(f"{one['path']}: {one['message']}" if one["path"] else one["message"] for one in warnings)
-    return {line["path"]: _value(line["text"]) for line in found["effective"] if line["path"]}, words
+    warnings = [one for one in found.problems if one.severity == "warning"]
+    words = tuple(f"{one.path}: {one.message}" if one.path else one.message for one in warnings)
+    return {line.path: _value(line.text) for line in found.effective if line.path}, words
 
 
 def _value(line: str) -> str:
@@ -56,34 +60,52 @@ def _value(line: str) -> str:
     return text[1:-1].replace("''", "'") if text[:1] == "'" == text[-1:] else text.strip('"')
 
 
-def code_folder(values: dict[str, str], base: Path, given: str | None) -> Path:
-    """Return the folder of the code.
+def code_folder(text: str, effective: str, base: Path, given: str | None, agree: Callable[[Path], bool]) -> Path:
+    """Return the folder of the code. A server or a template never names it alone.
 
+    :param text: the configuration
+    :param effective: ``model_dir`` as the server has it, which a template may name
     :param base: folder of the configuration
     :param given: folder that the user names
-    :raises ConfigError: it does not exist
+    :param agree: returns whether the user agrees to a folder that a template names
+    :raises ConfigError: it does not exist, or the user has not named it and does not agree
     """
-    named = values.get("model_dir", "null")
-    folder = Path(given) if given else base / (named if named not in ("null", "") else ".")
+    own = given or own_model_dir(text)
+    folder = Path(given) if given else base / (own or ".")
+    if own is None and (named := os.path.normpath(effective or ".")) not in (".", "null"):
+        try:
+            folder = path_below(base, named)
+        except ValueError as error:
+            raise _refused(f"the template names {named[:200]!r}, which is not below {base} ({error})") from None
+        if folder.is_dir() and not agree(folder):
+            raise _refused(f"the template names {folder}, and only you name the code that is sent")
     if not folder.is_dir():
         what = "MODEL_DIR" if given else "model_dir"
         raise ConfigError([Problem(path=what, message=f"folder {folder} does not exist")])
     return folder
 
 
-def upload(session: Session, folder: Path) -> str:
+def _refused(words: str) -> ConfigError:
+    step = "Name its folder: dtrain experiments create CONFIG FOLDER"
+    return ConfigError([Problem(path="model_dir", message=f"{words}. {step}")])
+
+
+def upload(session: Session, folder: Path, tell: Callable[[str], None]) -> str:
     """Send the code in a folder, unless the server has it, and return its digest.
 
+    :param tell: prints which files are not sent
     :raises PayloadError: the folder cannot be packed, or is larger than the limit: nothing was sent then
     """
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
+    if payload.notice:
+        tell(payload.notice)
     try:
         session.get(f"/code/{payload.digest}")
     except NotFoundError:
-        found = session.send_bytes("/code", payload.content, "application/gzip")
-        if found.get("digest") != payload.digest:
+        found = session.send_bytes("/code", payload.content, "application/gzip").record(StoredCode)
+        if found.digest != payload.digest:
             raise ServerError(f"{session.server.url} received other code than was sent. Try again.") from None
     return payload.digest
 
@@ -93,25 +115,35 @@ def start(session: Session, body: dict[str, Any]) -> Start:
 
     :param body: ``config``, and what else the route takes
     """
-    found = session.send("POST", "/experiments", body)
-    message = str(found["message"])
-    return Start(name="", dag=str(found["dag_id"]), dag_run=str(found["run_id"]), message=message)
+    found = session.send("POST", "/experiments", body).record(Started)
+    return Start(name="", dag=found.dag_id, dag_run=found.run_id, message=found.message)
 
 
 def create(
-    session: Session, text: str, *, base: Path, model_dir: str | None, template: str | None, name: str, source: str
+    session: Session,
+    text: str,
+    *,
+    base: Path,
+    model_dir: str | None,
+    template: str | None,
+    name: str,
+    source: str,
+    agree: Callable[[Path], bool],
+    tell: Callable[[str], None],
 ) -> Start:
     """Check a configuration, send its code, and start it.
 
     :param base: folder of the configuration
     :param name: name of the experiment if the configuration has none
     :param source: name of the configuration in messages
+    :param agree: returns whether the user agrees to a folder of the code that a template names
+    :param tell: prints a message
     """
     if len(text.encode()) > CONFIG_MOST:
         raise ConfigError([Problem(path="", message="larger than 1 MiB, the most that is accepted")], source=source)
     values, warnings = checked(session, text, template, source)
-    folder = code_folder(values, base, model_dir)
-    digest = upload(session, folder)
+    folder = code_folder(text, values.get("model_dir", ""), base, model_dir, agree)
+    digest = upload(session, folder, tell)
     body = {"config": text, "template": template, "payload": digest, "default_name": name}
     found = start(session, body)
     shown = values.get("name", "null")
@@ -124,26 +156,26 @@ def fork(session: Session, experiment_id: int, text: str | None) -> Start:
     :param text: configuration; None = that of the other experiment
     :raises ConflictError: the store does not have its code
     """
-    found = session.get(f"/experiments/{experiment_id}/fork")
-    if found["code_removed"]:
+    found = session.get(f"/experiments/{experiment_id}/fork").record(ForkSource)
+    if found.code_removed:
         raise ConflictError(
             f"The code of experiment {experiment_id} was removed from the store. Start it with its code: "
             "airflow dtrain experiments create CONFIG MODEL_DIR"
         )
-    if found["payload_digest"] is None:
+    if found.payload_digest is None:
         raise ConflictError(
             f"Experiment {experiment_id} has no trial yet, and its code is stored with the first one. Try again once "
             f"it has a trial. See: airflow dtrain trials list --experiment {experiment_id}"
         )
     if text is None:
-        return start(session, {"config": str(found["yaml"]), "template": found["template"], "fork_of": experiment_id})
+        return start(session, {"config": found.yaml, "template": found.template, "fork_of": experiment_id})
     return start(session, {"config": text, "fork_of": experiment_id})
 
 
 def run_state(session: Session, dag: str, dag_run: str) -> str:
     """Return the state of a DAG run, from Airflow's own API."""
     target = f"{session.server.base}/api/v2/dags/{quote(dag, safe='')}/dagRuns/{quote(dag_run, safe='')}"
-    return str(session.get_json(target).get("state", "unknown"))
+    return session.get_of_airflow(target).record(DagRun).state
 
 
 def experiment_of(source: ServerSource, dag: str, dag_run: str) -> ExperimentLine | None:

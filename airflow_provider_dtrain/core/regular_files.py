@@ -7,6 +7,8 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from airflow_provider_dtrain.core.paths_below import plain_parts
+
 _KINDS: Final = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a named pipe (FIFO)"),
@@ -43,9 +45,10 @@ def open_below(root: str | Path, relative: str) -> int:
     :param relative: names between slashes, without ``.`` and ``..``
     :raises OSError: the path leads elsewhere, or to something else than a regular file
     """
-    parts = relative.split("/")
-    if not all(parts) or any(part in (".", "..") or "\0" in part for part in parts):
-        raise OSError(0, "the path must consist of plain names between slashes")
+    try:
+        parts = plain_parts(relative)
+    except ValueError as error:
+        raise OSError(0, str(error)) from None
     folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts[:-1]:

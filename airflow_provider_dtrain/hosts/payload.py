@@ -10,19 +10,27 @@ import stat
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata, resources
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.credential_files import HEAD_BYTES, is_credential, is_credential_folder
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.errors import PayloadError
 
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
 LIMIT_BYTES = 96 * 1024 * 1024
 IGNORE_FILE = ".dtrainignore"
+#: Files that exclude others, in this order. The first one is that of Determined.
+IGNORE_FILES = (".detignore", IGNORE_FILE)
 #: Folders that are never packed: neither belongs to the user's code, and caches would change the digest.
 SKIPPED = frozenset({"__pycache__", ".git"})
 _PACKAGE = "airflow_provider_dtrain"
 _LARGEST = 5
+_SHOWN = 10
 _HOOK = "dtrain_rendezvous"
 #: Metadata of a distribution for importlib.metadata. PyTorch calls the entry point at the end of its import.
 _HOOK_METADATA = {
@@ -45,13 +53,28 @@ class Payload:
     #: SHA-256 of ``content``, lower-case hex.
     digest: str
     content: bytes
+    #: Files and folders that were left out because they hold credentials.
+    credentials: tuple[str, ...] = ()
+
+    @property
+    def notice(self) -> str:
+        """Sentence about the credentials that were left out. Empty: there were none."""
+        if not self.credentials:
+            return ""
+        shown = ", ".join(self.credentials[:_SHOWN])
+        more = f" and {len(self.credentials) - _SHOWN} more" if len(self.credentials) > _SHOWN else ""
+        return (
+            f"Not sent to hosts, because they hold credentials: {shown}{more}. To send one of them, add a line with "
+            f"its name to {IGNORE_FILE}: !{self.credentials[0]}"
+        )
 
 
 def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
     """Return a folder as a reproducible archive.
 
     The same files give the same bytes on every machine and at any time. ``.dtrainignore`` in the folder excludes files,
-    in the syntax of ``.gitignore``. Links within the folder stay links, with relative targets. The mode is 0755 for
+    in the syntax of ``.gitignore``, and so does Determined's ``.detignore``. Files with credentials are left out unless
+    a line with ``!`` names them. Links within the folder stay links, with relative targets. The mode is 0755 for
     executable files, else 0644.
 
     :param limit_bytes: maximum total size of the files; default: the 96 MiB of the configuration reference
@@ -61,9 +84,11 @@ def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
     if not model_dir.is_dir():
         raise PayloadError(f"model_dir '{model_dir}' is not a folder. Correct model_dir in the configuration.")
     root = model_dir.resolve()
-    entries = list(_walk(root, _ignored(root)))
+    selection = _Selection(root)
+    entries = list(_walk(root, selection.leaves_out))
     _check_size(root, entries, limit_bytes)
-    return _archive((path.relative_to(root).as_posix(), path) for path in entries)
+    found = _archive((path.relative_to(root).as_posix(), path) for path in entries)
+    return replace(found, credentials=tuple(sorted(selection.credentials)))
 
 
 @functools.cache
@@ -95,26 +120,54 @@ def supervisor() -> Payload:
     return _archive(iter([*entries, ("pynvml.py", pynvml), ("__main__.py", _MAIN.encode())]))
 
 
-def _ignored(root: Path) -> Callable[[str], bool]:
-    """Return a function that tells whether a path below the root is excluded.
+class _Selection:
+    """The files of a folder that are sent."""
 
-    The path of a folder ends with a slash.
-    """
-    try:
-        lines = read_regular(root / IGNORE_FILE).decode("utf-8").splitlines()
-    except FileNotFoundError:
-        return lambda _: False
-    except (OSError, ValueError) as error:
-        raise PayloadError(f"{root / IGNORE_FILE} cannot be read: {error}") from error
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._patterns = _patterns(root)
+        self.credentials: list[str] = []
+
+    def leaves_out(self, name: str) -> bool:
+        """Return whether a path below the folder is left out. The path of a folder ends with a slash."""
+        is_excluded = None if self._patterns is None else self._patterns.check_file(name).include
+        if is_excluded is None and self._is_credential(name):
+            self.credentials.append(name)
+            return True
+        return bool(is_excluded)
+
+    def _is_credential(self, name: str) -> bool:
+        path = self._root / name
+        if name.endswith("/"):
+            return is_credential_folder(path.name)
+        try:
+            return is_credential(path.name, read_regular(path, limit_bytes=HEAD_BYTES))
+        except OSError:
+            # Links that lead nowhere, pipes and files without a right to read are judged elsewhere.
+            return is_credential(path.name, b"")
+
+
+def _patterns(root: Path) -> GitIgnoreSpec | None:
+    """Return the patterns of excluded files, None without a file of them."""
+    lines: list[str] = []
+    present = [root / name for name in IGNORE_FILES if (root / name).exists()]
+    for path in present:
+        try:
+            lines += read_regular(path).decode("utf-8").splitlines()
+        except (OSError, ValueError) as error:
+            raise PayloadError(f"{path} cannot be read: {error}") from error
+    if not present:
+        return None
+    names = " and ".join(map(str, present))
     try:
         # Optional on machines that have only dtrain.
         from pathspec import GitIgnoreSpec
     except ImportError:
-        raise PayloadError(f"{root / IGNORE_FILE} needs a library: pip install pathspec") from None
+        raise PayloadError(f"{names} needs a library: pip install pathspec") from None
     try:
-        return GitIgnoreSpec.from_lines(lines).match_file
+        return GitIgnoreSpec.from_lines(lines)
     except ValueError as error:
-        raise PayloadError(f"{root / IGNORE_FILE} has an invalid .gitignore pattern: {error}") from error
+        raise PayloadError(f"{names} has an invalid .gitignore pattern: {error}") from error
 
 
 def _walk(root: Path, ignored: Callable[[str], bool]) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeGuard
 
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, is_count, is_number, parse_object
 from airflow_provider_dtrain.errors import HostError, UserError
@@ -324,5 +325,4 @@ def shown(data: bytes | bytearray) -> str:
 
 def plain(text: object, limit: int = 2000) -> str:
     """Return a text from a host with control characters escaped, cut to ``limit`` characters of input."""
-    words = str(text)[:limit]
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in words)
+    return escaped(str(text)[:limit])

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
-from airflow_provider_dtrain.terminal.output import placement_words, plain, task_name
+from airflow_provider_dtrain.terminal.output import placement_words, task_name
 from airflow_provider_dtrain.terminal.records import GangLine, HostLine, SlotLine
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
     """
     known = facts.get("stores")
     found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
-    return [plain(store)[:_MOST_CHARS] for store in found[:_MOST_STORES]]
+    return [escaped(store)[:_MOST_CHARS] for store in found[:_MOST_STORES]]
 
 
 def slot_line(slot: SlotView, *, is_hidden: bool) -> SlotLine:

@@ -1,4 +1,8 @@
-"""Output of commands: rows on stdout, everything else on stderr, exit codes, questions."""
+"""Output of commands: rows on stdout, everything else on stderr, exit codes, questions.
+
+Control characters become visible in :mod:`.safe_streams`. Here only what has a width is escaped: cells and names of
+tables.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import getpass
-import io
 import json
 import math
 import os
@@ -15,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.terminal.table import table_lines
 
@@ -77,15 +81,8 @@ def run(function: Function, args: Namespace) -> int:
 
 def fail(message: str, code: int) -> int:
     """Write an error to stderr and return the exit code."""
-    print(plain(_PROGRAM.words(message)), file=sys.stderr)
+    print(_PROGRAM.words(message), file=sys.stderr)
     return code
-
-
-def prepare_streams() -> None:
-    """Let no text fail because the encoding of a stream lacks a character."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
 
 
 class _Program:
@@ -108,20 +105,15 @@ def using_words(words: Callable[[str], str]) -> Iterator[None]:
         _PROGRAM.words = before
 
 
-def plain(text: object) -> str:
-    """Return text with control characters escaped, so that text of a host cannot control the terminal."""
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
-
-
 def note(message: str) -> None:
     """Write a line for the user to stderr."""
-    print(plain(_PROGRAM.words(message)), file=sys.stderr)
+    print(_PROGRAM.words(message), file=sys.stderr)
 
 
 def hint(next_command: str) -> None:
     """Print the next command on stderr if stdout is a terminal."""
     if sys.stdout.isatty():
-        print(f"Next: {plain(_PROGRAM.words(next_command))}", file=sys.stderr)
+        print(f"Next: {_PROGRAM.words(next_command)}", file=sys.stderr)
 
 
 def confirm(question: str, *, yes: bool) -> bool:
@@ -134,7 +126,7 @@ def confirm(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         raise UsageError(f"{question} Standard input is not a terminal, so you cannot be asked. To agree, add --yes.")
-    print(f"{plain(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
@@ -186,7 +178,7 @@ def _lines(row: Row) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     for name, value in row.items():
         if isinstance(value, Mapping) and value:
-            found += [(f"{name.replace('_', ' ')}.{part}", item) for part, item in value.items()]
+            found += [(f"{name.replace('_', ' ')}.{cell(part)}", item) for part, item in value.items()]
         else:
             found.append((name.replace("_", " "), value))
     return found
@@ -203,7 +195,14 @@ def dump(form: str, value: Any) -> None:
     except ModuleNotFoundError:
         raise UsageError("-o yaml needs a library. Install it: pip install pyyaml") from None
 
-    print(yaml.safe_dump(ready, sort_keys=False, allow_unicode=True, width=120), end="")
+    class Dumper(yaml.SafeDumper):
+        """Writes texts with control characters in double quotes, where their visible form stands for them."""
+
+        def represent_str(self, text: str) -> Any:
+            return self.represent_scalar("tag:yaml.org,2002:str", text, style=None if escaped(text) == text else '"')
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    print(yaml.dump(ready, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120), end="")
 
 
 def plain_data(value: Any) -> Any:
@@ -222,7 +221,7 @@ def plain_data(value: Any) -> Any:
 
 
 def _print_table(rows: Sequence[Row], *, is_plain: bool) -> None:
-    names = [column.replace("_", " ") for column in rows[0]]
+    names = [cell(column.replace("_", " ")) for column in rows[0]]
     texts = [[cell(value) for value in row.values()] for row in rows]
     width = os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() and not is_plain else None
     for line in table_lines(names, texts, width=width or None, has_rule=not is_plain):
@@ -240,10 +239,10 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={cell(item)}" for key, item in value.items()) or "-"
+        return ", ".join(f"{cell(key)}={cell(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value) or "-"
-    return plain(_PROGRAM.words(str(value)))
+    return escaped(_PROGRAM.words(str(value)))
 
 
 def short_time(at: datetime | None) -> str:

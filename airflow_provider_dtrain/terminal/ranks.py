@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.terminal.output import FAILURE, fail, is_table, note, plain, show, size
+from airflow_provider_dtrain.terminal.log_text import LogWriter
+from airflow_provider_dtrain.terminal.output import FAILURE, fail, is_table, note, show, size
 
 #: Exit code after the time limit, as of ``timeout``. A command that a signal ended has this code plus its number.
 TIMED_OUT, SIGNALLED = 124, 128
@@ -64,16 +64,17 @@ def show_stacks(args: Namespace, found: Stacks) -> int:
 
 
 def _show_one(one: RankStack) -> None:
-    problem = f": {plain(one.problem)}" if one.problem else ""
-    print(f"rank {one.rank} on {plain(one.host)}, pid {one.pid}{problem}")
+    problem = f": {one.problem}" if one.problem else ""
+    print(f"rank {one.rank} on {one.host}, pid {one.pid}{problem}")
     if one.text:
-        print("\n".join(f"  {line}" for line in plain(one.text.rstrip()).splitlines()) + "\n")
+        print("\n".join(f"  {line}" for line in one.text.rstrip().split("\n")) + "\n")
 
 
 def show_command(result: CommandResult, timeout_s: int) -> int:
     """Print the output of a command, and return its exit code."""
-    sys.stdout.write(plain(result.output) if sys.stdout.isatty() else result.output)
-    sys.stdout.flush()
+    writer = LogWriter()
+    writer.write(result.output.encode())
+    writer.end()
     # Bytes that are no UTF-8 are shown as one character each.
     if result.size_bytes > OUTPUT_BYTES:
         note(f"The output was cut: it has {size(result.size_bytes)}, of which the first part is shown.")

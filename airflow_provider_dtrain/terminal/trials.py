@@ -14,7 +14,6 @@ from airflow_provider_dtrain.terminal.output import (
     hint,
     is_table,
     note,
-    plain,
     plain_data,
     short_time,
     show,
@@ -117,7 +116,7 @@ def gap_rows(gaps: Sequence[GapLine | Gap]) -> list[dict[str, Any]]:
             "stream": gap.stream,
             "offset": gap.offset,
             "lines": gap.lines,
-            "reason": plain(gap.reason),
+            "reason": gap.reason,
             "size": size(gap.bytes),
         }
         for gap in gaps
@@ -158,7 +157,7 @@ def _csv_cell(value: Any) -> Any:
     if not isinstance(ready, str):
         return ready if isinstance(ready, int | float) else cell(ready)
     # A spreadsheet would run such a cell as a formula, and ranks choose the texts that they report.
-    return f"'{ready}" if ready.startswith(("=", "+", "@")) else ready
+    return f"'{ready}" if ready.lstrip().startswith(("=", "+", "@")) else ready
 
 
 def timeline(args: Namespace, source: Source) -> None:

@@ -12,8 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_dtrain.terminal.output import cell, plain
+from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.terminal.output import cell
 from airflow_provider_dtrain.terminal.records import GangLine, TrialDescription, TrialLine
+from airflow_provider_dtrain.terminal.safe_streams import unescaped
 from airflow_provider_dtrain.terminal.table import table_lines
 
 POLL_S = 2.0
@@ -38,7 +40,7 @@ class Screen:
     """
 
     is_terminal: bool = field(default_factory=lambda: sys.stdout.isatty())
-    size: Callable[[], os.terminal_size] = os.get_terminal_size
+    size: Callable[[], os.terminal_size] = lambda: os.get_terminal_size(sys.stdout.fileno())
     _shown: list[str] = field(default_factory=list)
 
     @property
@@ -48,7 +50,7 @@ class Screen:
 
     def draw(self, lines: Sequence[str]) -> None:
         """Show lines in place of those that are shown."""
-        new = [plain(line) for line in lines]
+        new = [escaped(line) for line in lines]
         if not self.is_terminal:
             if new != self._shown:
                 print("\n".join(new) + "\n", flush=True)
@@ -56,8 +58,9 @@ class Screen:
             return
         columns, rows = self.size()
         new = [line[:columns] for line in new[: max(rows - 1, 1)]]
-        sys.stdout.write(_difference(self._shown, new))
-        sys.stdout.flush()
+        out = unescaped(sys.stdout)
+        out.write(_difference(self._shown, new))
+        out.flush()
         self._shown = new
 
 
@@ -114,7 +117,7 @@ def queue_lines(gangs: Sequence[GangLine], rows: Sequence[dict[str, object]], wi
 
 
 def _table(rows: Sequence[dict[str, object]], width: int | None) -> list[str]:
-    names = [name.replace("_", " ") for name in rows[0]]
+    names = [cell(name.replace("_", " ")) for name in rows[0]]
     return list(table_lines(names, [[cell(value) for value in row.values()] for row in rows], width=width))
 
 

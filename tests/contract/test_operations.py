@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_dtrain.api.init_dags import DagState
+from airflow_provider_dtrain.client.answers import Checks, Nothing
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.operations import Operations
@@ -185,7 +186,7 @@ def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, se
     session = Client().session
     operations = Operations(session, Patience(session, print))
     body = {"trial_id": 1, "checkpoint_id": 1}
-    assert operations.run("checkpoint", body, put=received.append) == {"name": "step-1"}
+    assert operations.run(Nothing, "checkpoint", body, put=received.append) == Nothing()
     assert b"".join(received) == content
     assert pieces(store) == 0
 
@@ -266,7 +267,7 @@ def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(
 
     operations = Operations(Client().session, Patience(Client().session, print), tell=print, sleep=pause)
     with pytest.raises(UserError) as caught:
-        operations.run("doctor", {})
+        operations.run(Checks, "doctor", {})
     assert capsys.readouterr().out.count("Run run-9 has not begun. Check that Airflow's scheduler runs") == 1
     assert "airflow dags unpause dtrain_operations" in str(caught.value)
     assert str(caught.value).endswith("Or on the machine of Airflow: airflow dtrain doctor")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import http.client
+import io
 import json
 import os
 import stat
@@ -11,6 +13,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import pytest
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client import session as sessions
-from airflow_provider_dtrain.client.address import address
+from airflow_provider_dtrain.client.address import Address, address
 from airflow_provider_dtrain.client.definition import own_words
 from airflow_provider_dtrain.client.live_views import speed_words
 from airflow_provider_dtrain.client.logins import Login
@@ -49,6 +52,12 @@ print(main(["trials", "list", "--server", sys.argv[1], "-o", "json"]))
 print(main(["trials", "list", "--server", sys.argv[1], "-o", "yaml"]))
 """
 
+
+@dataclass(frozen=True, kw_only=True)
+class Me:
+    ok: bool
+
+
 Behaviour = Callable[["Handler"], None]
 
 
@@ -61,6 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         server = self.server
         server.seen.append(f"{self.command} {self.path}")
         server.tokens.append(self.headers.get("Authorization"))
+        server.tags.append(self.headers.get("If-None-Match"))
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         behaviour = server.behaviours[0] if len(server.behaviours) == 1 else server.behaviours.pop(0)
         behaviour(self)
@@ -99,7 +109,7 @@ def serve() -> Iterator[Callable[..., ThreadingHTTPServer]]:
 
     def start(*behaviours: Behaviour) -> ThreadingHTTPServer:
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.behaviours, server.seen, server.tokens = list(behaviours), [], []
+        server.behaviours, server.seen, server.tokens, server.tags = list(behaviours), [], [], []
         server.url = f"http://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         running.append(server)
@@ -173,10 +183,45 @@ def test_a_login_is_kept_in_a_file_that_only_its_user_can_read_and_used_afterwar
     assert logins.load(server.url) is None
 
 
-def test_a_token_that_other_users_can_read_is_not_used(serve):
-    server = serve(answers(200, {"rows": []}))
-    logins.save(Login(server=server.url, user="ann", token=TOKEN)).chmod(0o644)
-    with pytest.raises(LoginError, match="can be read by other users"):
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o620, 0o610, 0o604, 0o602, 0o601, 0o666])
+def test_a_token_that_another_user_can_reach_is_not_used(serve, mode):
+    server = serve(answers(200, {"ok": True}))
+    path = logins.save(Login(server=server.url, user="ann", token=TOKEN))
+    path.chmod(mode)
+    with pytest.raises(LoginError, match=f"can be read by other users \\(mode {mode:03o}\\)"):
+        session(server, None).get("/me")
+    assert server.seen == []
+    path.chmod(0o600)
+    assert session(server, None).get("/me").record(Me).ok
+
+
+def test_a_token_is_sent_to_its_own_server_only(serve):
+    own, other = serve(answers(200, {"ok": True})), serve(answers(200, {"ok": True}))
+    kept = logins.save(Login(server=own.url, user="ann", token=TOKEN))
+    taken = logins.save(Login(server=other.url, user="ann", token="x"))
+    taken.write_bytes(kept.read_bytes())
+    with pytest.raises(LoginError, match="has the token of another server, which is not sent"):
+        session(other, None).get("/me")
+    assert other.seen == []
+
+
+def test_long_urls_that_begin_alike_have_files_of_their_own():
+    urls = [f"https://air.example/{'a' * 300}/{end}" for end in ("one", "two")]
+    for url in urls:
+        logins.save(Login(server=url, user="ann", token=url[-3:]))
+    assert [logins.load(url).token for url in urls] == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"{", b"null", b'{"server": 1, "user": "ann", "token": "t"}', b'{"server": "s", "token": "t"}',
+     b"\xff", b"[" * 100_000],
+    ids=["empty", "list", "open", "null", "types", "fields", "bytes", "deep"],
+)  # fmt: skip
+def test_a_damaged_login_is_one_message(serve, content):
+    server = serve(answers(200, {"ok": True}))
+    logins.save(Login(server=server.url, user="ann", token=TOKEN)).write_bytes(content)
+    with pytest.raises(LoginError, match="is damaged. Log in again: dtrain login"):
         session(server, None).get("/me")
     assert server.seen == []
 
@@ -199,7 +244,7 @@ def test_an_expired_token_is_replaced_by_that_of_a_login_in_the_meantime(serve):
 
     server = serve(expired, answers(200, {"ok": True}))
     logins.save(Login(server=server.url, user="ann", token="old"))
-    assert session(server, None).get("/me") == {"ok": True}
+    assert session(server, None).get("/me").record(Me).ok
     assert server.tokens == ["Bearer old", "Bearer new"]
 
 
@@ -227,8 +272,8 @@ def test_a_token_that_is_none_is_refused_without_showing_it(serve, token, monkey
 
 def test_a_read_is_repeated_while_the_server_restarts_and_a_line_drops(serve):
     pauses: list[float] = []
-    server = serve(answers(503, {"detail": "later"}), cuts, answers(502, "?"), answers(200, {"rows": [1]}))
-    assert session(server, pauses=pauses).get("/listings/trials") == {"rows": [1]}
+    server = serve(answers(503, {"detail": "later"}), cuts, answers(502, "?"), answers(200, {"rows": [{"ok": True}]}))
+    assert session(server, pauses=pauses).get("/listings/trials").rows(Me) == [Me(ok=True)]
     assert pauses == [0.5, 1.0, 2.0]
 
 
@@ -247,9 +292,10 @@ def test_a_change_that_may_have_been_executed_is_not_repeated(serve):
 
 
 def test_an_unchanged_answer_is_sent_once(serve):
-    server = serve(answers(200, {"rows": [7]}, ETag='W/"1"'), answers(304, None))
+    server = serve(answers(200, {"ok": True}, ETag='W/"1"'), answers(304, None))
     of = session(server)
-    assert [of.get("/listings/queue", keep=True) for _ in range(2)] == [{"rows": [7]}] * 2
+    assert [of.get("/listings/queue", keep=True).record(Me) for _ in range(2)] == [Me(ok=True)] * 2
+    assert server.tags == [None, 'W/"1"']
 
 
 @pytest.mark.parametrize(
@@ -295,8 +341,8 @@ def test_a_packed_answer_is_unpacked_within_the_limit(serve, body, words, monkey
     monkeypatch.setattr(sessions, "ANSWER_MOST", 2 << 20)
     with pytest.raises(ServerError, match=words):
         session(serve(packed(body))).get("/cluster")
-    good = serve(packed(gzip.compress(b'{"rows": [1]}')))
-    assert session(good).get("/cluster") == {"rows": [1]}
+    good = serve(packed(gzip.compress(b'{"ok": true}')))
+    assert session(good).get("/cluster").record(Me).ok
 
 
 def packed(body: bytes) -> Behaviour:
@@ -361,14 +407,34 @@ def test_an_address_that_is_none_is_refused(text):
         address(text)
 
 
-def test_only_an_unencrypted_line_to_another_machine_is_warned_about(monkeypatch, capsys):
-    from airflow_provider_dtrain.client.login import server_of
+@pytest.mark.parametrize("words", ["trials list", "login --username ann --password-stdin", "experiments fork 1"])
+def test_another_machine_is_reached_by_plain_http_only_if_the_user_says_so(words, monkeypatch, capsys):
+    reached: list[str] = []
 
+    def refuses(to: Address, ca: str | None) -> http.client.HTTPConnection:
+        reached.append(to.host)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(sessions, "connection", refuses)
+    monkeypatch.setattr(sessions, "PAUSES_S", ())
+    monkeypatch.setattr(sys, "stdin", io.StringIO(PASSWORD))
+    assert main([*words.split(), "--server", "http://air.example"]) == 2
+    shown = capsys.readouterr().err
+    assert "plain HTTP shows token and password" in shown
+    assert "--allow-http or DTRAIN_ALLOW_HTTP=1" in shown
+    assert reached == []
+    assert main([*words.split(), "--server", "http://air.example", "--allow-http"]) == 1
+    monkeypatch.setenv("DTRAIN_ALLOW_HTTP", "1")
+    assert main([*words.split(), "--server", "http://air.example"]) == 1
+    assert reached == ["air.example"] * 2
+
+
+def test_this_machine_is_reached_by_plain_http():
     for url in ("http://127.0.0.1:1", "http://localhost:1", "http://[::1]:1", "https://air.example"):
-        server_of(type("Args", (), {"server": url}))
-    assert capsys.readouterr().err == ""
-    server_of(type("Args", (), {"server": "http://air.example"}))
-    assert "not encrypted" in capsys.readouterr().err
+        Session(address(url))
+    for url in ("http://127.0.0.1.example", "http://localhost.example", "http://0.0.0.0", "http://10.0.0.1"):
+        with pytest.raises(UsageError):
+            Session(address(url))
 
 
 def test_a_command_without_a_server_is_a_usage_error(capsys):
@@ -402,7 +468,7 @@ def test_a_follower_waits_for_a_login_and_continues_and_says_so_once(serve):
     server = serve(expired, expired, expired, answers(502, "?"), expired, answers(200, {"ok": True}))
     logins.save(Login(server=server.url, user="ann", token="old"))
     of = Session(address(server.url), sleep=lambda _: None)
-    assert Patience(of, told.append, sleep=sleep).of(lambda: of.get("/me")) == {"ok": True}
+    assert Patience(of, told.append, sleep=sleep).of(lambda: of.get("/me")).record(Me).ok
     assert server.tokens[-1] == "Bearer new"
     assert [words.partition(" ")[0] for words in told] == ["The", server.url]
 
@@ -419,7 +485,7 @@ def test_headers_that_were_cut_are_no_answer(serve):
         handler.close_connection = True
 
     server = serve(cuts_headers, answers(200, {"ok": True}))
-    assert session(server).get("/me") == {"ok": True}
+    assert session(server).get("/me").record(Me).ok
     assert len(server.seen) == 2
 
 

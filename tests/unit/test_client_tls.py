@@ -237,12 +237,12 @@ def test_a_proxy_that_wants_a_user_or_refuses_is_named_with_its_setting(authorit
 def test_plain_http_is_forwarded_by_a_proxy_without_a_tunnel(monkeypatch, capsys):
     with serving(leads_to=1) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://ann:secret@127.0.0.1:{proxy.server_port}")
-        assert listed("http://air.test:8080/airflow") == 0
+        assert listed("http://air.test:8080/airflow", "--allow-http") == 0
         assert proxy.seen == ["http://air.test:8080/airflow/dtrain/api/v1/listings/trials?limit=50"]
         assert proxy.proxy_tokens[0].startswith("Basic ")
         monkeypatch.setenv("NO_PROXY", "air.test")
         monkeypatch.setattr("airflow_provider_dtrain.client.session.PAUSES_S", ())
-        assert listed("http://air.test:1") == 1
+        assert listed("http://air.test:1", "--allow-http") == 1
         assert len(proxy.seen) == 1
     assert "secret" not in "".join(capsys.readouterr())
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -169,3 +170,84 @@ def test_the_library_imports_on_its_own(tmp_path: Path) -> None:
         check=False,
     )
     assert done.stdout.decode().startswith(str(tmp_path)), done.stderr.decode()
+
+
+CREDENTIALS = (
+    ".env", ".env.production", ".envrc", ".netrc", "id_rsa", "id_ed25519", "server.pem", "key.p12", ".pypirc", ".npmrc",
+    ".git-credentials", "kubeconfig", "prod.kubeconfig", "ID_RSA", "credentials.json", ".pgpass", "putty.ppk",
+)  # fmt: skip
+FOLDERS = (".aws/credentials", ".ssh/config", ".kube/config", ".azure/token", ".gnupg/ring", ".config/gcloud/adc")
+PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nx\n-----END OPENSSH PRIVATE KEY-----\n"
+
+
+def write(code: Path, names: tuple[str, ...], text: str = "SECRET") -> None:
+    for name in names:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text(text)
+
+
+def test_credentials_stay_at_home_and_are_named(code: Path) -> None:
+    write(code, (*CREDENTIALS, *FOLDERS, "net/.env"))
+    write(code, ("deploy", "tls.key", "chain.pem", "chain.crt"), PRIVATE)
+    write(code, ("account.json",), f'{{"private_key": "{PRIVATE!r}"}}')
+    found = pack(code)
+    assert b"SECRET" not in b"".join(contents(found).values())
+    assert b"PRIVATE" not in b"".join(contents(found).values())
+    assert sorted(members(found)) == [".config", "net", "net/model.py", "run.sh", "train.py"]
+    inner = {f"{Path(name).parent}/" for name in FOLDERS}
+    keys = {"deploy", "tls.key", "chain.pem", "chain.crt", "account.json", "net/.env"}
+    assert set(found.credentials) == {*CREDENTIALS, *inner, *keys}
+    assert found.notice.startswith("Not sent to hosts, because they hold credentials: .aws/, .azure/, .config/gcloud/,")
+    assert "and 19 more. To send one of them, add a line with its name to .dtrainignore: !.aws/" in found.notice
+
+
+def contents(payload: Payload) -> dict[str, bytes]:
+    with tarfile.open(fileobj=io.BytesIO(payload.content), mode="r:gz") as tar:
+        return {one.name: file.read() for one in tar if (file := tar.extractfile(one)) is not None}
+
+
+def test_what_only_looks_like_a_credential_is_sent(code: Path) -> None:
+    public = {
+        "ca.pem": "-----BEGIN CERTIFICATE-----\nx\n",
+        "id.pub": "ssh-ed25519 AAAA",
+        "id_rsa.pub": "ssh-rsa AAAA",
+        ".env.example": "TOKEN=",
+        "token.py": f'HEADER = """{PRIVATE}"""\n',
+        "config.json": "{}",
+        "env": "x",
+        "environment.env.py": "x",
+    }
+    for name, text in public.items():
+        (code / name).write_text(text)
+    # A virtual environment of this name is no file with variables.
+    write(code, (".env/bin/python",))
+    found = pack(code)
+    assert {*public, ".env/bin/python"} <= set(members(found))
+    assert (found.credentials, found.notice) == ((), "")
+
+
+def test_a_line_of_dtrainignore_sends_a_credential(code: Path) -> None:
+    write(code, (".env", "net/.env", "server.pem", ".aws/credentials", "id_rsa"))
+    (code / ".dtrainignore").write_text("!/.env\n!*.pem\n!.aws/\nid_rsa\n")
+    found = pack(code)
+    assert {".env", "server.pem", ".aws/credentials"} <= set(members(found))
+    # A line without an exclamation mark says that the user knows of the file.
+    assert found.credentials == ("net/.env",)
+
+
+def test_detignore_excludes_as_well(code: Path) -> None:
+    write(code, ("data/big.bin", "a.ckpt", "b.ckpt"))
+    (code / ".detignore").write_text("data/\n*.ckpt\n")
+    (code / ".dtrainignore").write_text("!b.ckpt\n")
+    assert sorted(members(pack(code))) == [
+        ".detignore", ".dtrainignore", "b.ckpt", "net", "net/model.py", "run.sh", "train.py",
+    ]  # fmt: skip
+
+
+def test_a_link_to_a_credential_leads_nowhere_on_the_host(code: Path, tmp_path: Path) -> None:
+    write(code, (".env",))
+    (code / "settings").symlink_to(".env")
+    found = pack(code)
+    assert found.credentials == (".env",)
+    assert members(found)["settings"].linkname == ".env"
+    assert b"SECRET" not in zlib.decompress(found.content, 31)

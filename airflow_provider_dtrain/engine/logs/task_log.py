@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Hashable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.control_characters import escaped
+
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.buffer import Shown
 
@@ -21,14 +23,12 @@ EVENTS_EVERY_S, MOST_EVENT_LINES = 1.0, 20
 #: Characters of one record. A log tail of a rank fits.
 MOST_RECORD_CHARS = 128 * 1024
 _COLOR = re.compile(r"\x1b\[[0-9;]{0,40}m")
-#: Control characters, line separators, and characters that change the direction of a line.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def printable(text: str) -> str:
     """Return a text without colors and with escaped control characters. Newlines and tabs stay."""
     lines = _COLOR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    return _UNPRINTABLE.sub(lambda found: found[0].encode("unicode_escape").decode(), lines)
+    return escaped(lines)
 
 
 def _record(message: str, args: tuple[Any, ...]) -> str:

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.engine.copies.output_generations import (
 )
 from airflow_provider_dtrain.engine.copies.outputs import chief_of
 from airflow_provider_dtrain.errors import HostError, NotFoundError
-from airflow_provider_dtrain.terminal.output import UsageError, plain, size
+from airflow_provider_dtrain.terminal.output import UsageError, size
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -38,9 +38,7 @@ def chosen_paths(found: Generation, wanted: Sequence[str]) -> list[str]:
     for name in wanted:
         fitting = {path for path in found.manifest.files if path == name or path.startswith(f"{name.rstrip('/')}/")}
         if not fitting:
-            raise UsageError(
-                f"There is no output '{plain(name)}'. To list them, run: airflow dtrain trials outputs TRIAL"
-            )
+            raise UsageError(f"There is no output '{name}'. To list them, run: airflow dtrain trials outputs TRIAL")
         chosen |= fitting
     return sorted(chosen)
 

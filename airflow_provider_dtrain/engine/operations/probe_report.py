@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.errors import HostProtocolError
-from airflow_provider_dtrain.terminal.output import plain, size
+from airflow_provider_dtrain.terminal.output import size
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -76,16 +77,16 @@ def _is_item(item: object, needed: tuple[str, ...]) -> bool:
 
 def _harmless(value: Any) -> Any:
     if isinstance(value, str):
-        return plain(value)[:_MOST_CHARS]
+        return escaped(value)[:_MOST_CHARS]
     if isinstance(value, Mapping):
-        return {str(key): _harmless(item) for key, item in value.items()}
+        return {escaped(str(key)): _harmless(item) for key, item in value.items()}
     return [_harmless(item) for item in value] if isinstance(value, list) else value
 
 
 def _nonsense(host: str, name: str, value: object) -> HostProtocolError:
     return HostProtocolError(
         host,
-        f"Host '{host}' answered the probe with {name} = {plain(repr(value))[:100]}, which is not valid. "
+        f"Host '{host}' answered the probe with {name} = {repr(value)[:100]}, which is not valid. "
         "Another program than the supervisor answers there, or a login script changes its output.",
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import Config, Ticket, TrialKey, TrialSubmission
     from airflow_provider_dtrain.store.store import Store
 
+_log = logging.getLogger(__name__)
 #: Longest text that is treated as a path.
 MAX_PATH_CHARS = 1024
 
@@ -295,7 +297,7 @@ def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | 
     from airflow_provider_dtrain.engine.submission.entry import code_folder
 
     if given is None:
-        return put_code(store, code_folder(config, folder))
+        return put_code(store, code_folder(config, folder), _log.warning)
     if not store.payloads.use(given):
         raise NotFoundError(
             f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiments create"
@@ -303,14 +305,17 @@ def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | 
     return given
 
 
-def put_code(store: Store, folder: Path) -> str:
+def put_code(store: Store, folder: Path, tell: Callable[[str], object]) -> str:
     """Pack a folder into the store, unless it is there already, and return its digest. Blocks.
 
+    :param tell: prints which files are not sent to hosts
     :raises PayloadError: the folder cannot be packed
     """
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
+    if payload.notice:
+        tell(payload.notice)
     if not store.payloads.use(payload.digest):
         store.payloads.put(payload.digest, payload.content)
     return payload.digest
