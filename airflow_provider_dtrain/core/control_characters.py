@@ -22,3 +22,8 @@ def escaped(text: str) -> str:
 def visible(found: re.Match[str]) -> str:
     """Return the visible form of the characters that a pattern found."""
     return found[0].encode("unicode_escape").decode()
+
+
+def is_one_line(text: str) -> bool:
+    """Return whether a text has neither control characters nor newlines nor tabs."""
+    return _CONTROL.search(text) is None and "\n" not in text and "\t" not in text

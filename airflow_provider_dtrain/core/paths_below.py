@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.control_characters import is_one_line
 
 #: Longest path, and longest name in it, in bytes: those of Linux.
 PATH_MOST: Final = 4095
@@ -27,7 +27,7 @@ def plain_parts(relative: str) -> list[str]:
         raise ValueError("a path must be UTF-8") from None
     if max(sizes) > NAME_MOST or sum(sizes) + len(parts) - 1 > PATH_MOST:
         raise ValueError(f"a name has at most {NAME_MOST} bytes, and a path {PATH_MOST}")
-    if escaped(relative) != relative or "\n" in relative or "\t" in relative:
+    if not is_one_line(relative):
         raise ValueError("a path must not have control characters")
     return parts
 

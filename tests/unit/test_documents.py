@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import time
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.core.config.merge import RESET, Override
 from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, check_shape, load_yaml, plain_scalar
 from airflow_provider_dtrain.errors import ConfigError
@@ -242,3 +244,18 @@ def test_python_documents_are_checked_for_shape() -> None:
     bad = {"a": {1: 2}, "b": {3}, "c": float("nan"), "d": Override([object()]), "e": RESET, "f": (1, None)}
     problems = check_shape(bad)
     assert sorted(problem.path for problem in problems) == ["a", "b", "c", "d.0"]
+
+
+@pytest.mark.parametrize("name", ["\x1b]0;HP\x07", "a\nb", "a\tb", "\u202eabc", "a\x9b", "\x7f"])
+@pytest.mark.parametrize("field", ["hyperparameters", "data"])
+def test_a_name_with_a_control_character_is_refused(name: str, field: str) -> None:
+    for document in ({field: {name: 3}}, {field: {"group": {name: 3}}}, {field: {"list": [{name: 3}]}}):
+        (problem,) = check_shape(document)
+        assert problem.path.startswith(field)
+        assert problem.message.endswith("has a control character")
+        assert problem.message.isprintable()
+        with pytest.raises(ConfigError, match="has a control character"):
+            ExperimentConfig.model_validate({"entrypoint": "python a.py", **document})
+        with pytest.raises(ConfigError, match="has a control character"):
+            ExperimentConfig.parse_yaml(json.dumps({"entrypoint": "python a.py", **document}))
+    assert check_shape({field: {"größe 学習率": 3}}) == []

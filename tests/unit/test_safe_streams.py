@@ -1,4 +1,4 @@
-"""Texts that commands print cannot control a terminal, on any stream, in any format. Colors of logs are the exception."""
+"""Texts that commands print cannot control a terminal, on any stream or in any format, except colors of logs."""
 
 from __future__ import annotations
 

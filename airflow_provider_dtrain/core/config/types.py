@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from airflow_provider_dtrain.core.control_characters import is_one_line
 from airflow_provider_dtrain.core.safe_repr import shown
 
 _SHELL: Final = re.compile(r"[;&|<>$`\"'\\(){}\[\]*?!#~]")
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z", re.ASCII)
 _TRIAL_CLASS: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 #: Source: RAMInBytes of docker's go-units, with "1 gi" and any space before the unit.
@@ -72,7 +72,7 @@ def _text(value: str) -> str:
 
 
 def _line(value: str) -> str:
-    if _CONTROL.search(value):
+    if not is_one_line(value):
         raise refuse(f"{shown(value)} has a control character or a newline")
     if not value.strip():
         raise refuse("an empty text is not accepted")
@@ -81,7 +81,7 @@ def _line(value: str) -> str:
 
 def _secret(value: str) -> str:
     """Check a secret. Messages never contain the value."""
-    if not value or _CONTROL.search(value):
+    if not value or not is_one_line(value):
         raise refuse("the value is empty, or has a control character or a newline")
     return value
 

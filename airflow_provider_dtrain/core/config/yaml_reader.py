@@ -21,6 +21,7 @@ from typing import Any, Final
 import yaml
 
 from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path
+from airflow_provider_dtrain.core.control_characters import is_one_line
 from airflow_provider_dtrain.core.safe_repr import JINJA, LIMIT, is_jinja, shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -96,6 +97,9 @@ def _children(path: str, depth: int, value: Any, problems: list[Problem]) -> lis
     if isinstance(value, Mapping):
         bad = [key for key in value if not isinstance(key, str)]
         problems.extend(Problem(path=path, message=f"key {shown(key)} is not a string: quote it") for key in bad)
+        # Names of hyperparameters are shown in tables and charts.
+        hidden = [key for key in value if isinstance(key, str) and not is_one_line(key)]
+        problems.extend(Problem(path=path, message=f"key {shown(key)} has a control character") for key in hidden)
         return [(join_path(path, _key_text(key)), depth, item) for key, item in value.items()]
     if isinstance(value, (list, tuple)):
         return [(join_path(path, str(index)), depth, item) for index, item in enumerate(value)]
