@@ -55,7 +55,7 @@ def _experiment(verb: str, route: str, question: str = "") -> Function:
             if not _agreed(args, question.format(f"{found.experiment} '{found.name}' ({states})")):
                 return 0
         note(session.send("POST", f"/experiments/{args.experiment_id}/{route}").record(Message).message)
-        hint(f"airflow dtrain experiments {'activate' if verb == 'pause' else 'describe'} {args.experiment_id}")
+        hint(f"dtrain experiments {'activate' if verb == 'pause' else 'describe'} {args.experiment_id}")
         return 0
 
     return run
@@ -73,7 +73,7 @@ def set_trial(args: Namespace) -> None:
     session = session_of(args)
     _set(session, args, f"/trials/{args.trial_id}", ServerSource(session).trial(args.trial_id).tags)
     show_one(args, {"trial": args.trial_id, **_given(args)}, with_empty=False)
-    hint(f"airflow dtrain trials describe {args.trial_id}")
+    hint(f"dtrain trials describe {args.trial_id}")
 
 
 def set_experiment(args: Namespace) -> None:
@@ -81,7 +81,7 @@ def set_experiment(args: Namespace) -> None:
     session = session_of(args)
     _set(session, args, f"/experiments/{args.experiment_id}", ServerSource(session).experiment(args.experiment_id).tags)
     show_one(args, {"experiment": args.experiment_id, **_given(args), **_share(args)}, with_empty=False)
-    hint(f"airflow dtrain experiments describe {args.experiment_id}")
+    hint(f"dtrain experiments describe {args.experiment_id}")
 
 
 def _given(args: Namespace) -> dict[str, Any]:
@@ -116,11 +116,11 @@ def _set(session: Session, args: Namespace, path: str, tags: list[str]) -> None:
 
 #: Target of a command -> its function.
 ACTIONS: dict[str, Function] = {
-    "trials.kill": _trial("kill", asks=True, then="airflow dtrain trials describe"),
-    "trials.pause": _trial("pause", asks=True, then="airflow dtrain trials activate"),
-    "trials.activate": _trial("activate", asks=False, then="airflow dtrain trials describe"),
+    "trials.kill": _trial("kill", asks=True, then="dtrain trials describe"),
+    "trials.pause": _trial("pause", asks=True, then="dtrain trials activate"),
+    "trials.activate": _trial("activate", asks=False, then="dtrain trials describe"),
     "trials.set_trial": set_trial,
-    "lifecycle_commands.stop_trial": _trial("stop", asks=True, then="airflow dtrain trials describe"),
+    "lifecycle_commands.stop_trial": _trial("stop", asks=True, then="dtrain trials describe"),
     "lifecycle_commands.pause": _experiment("pause", "pause"),
     "lifecycle_commands.activate": _experiment("activate", "activate"),
     "lifecycle_commands.stop": _experiment("stop", "finish", "Stop experiment {} and keep the best of its trials?"),

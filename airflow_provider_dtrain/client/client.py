@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.answers import Nothing
 from airflow_provider_dtrain.client.decoder import Record
+from airflow_provider_dtrain.client.definition import own_words
 from airflow_provider_dtrain.client.downloads import save_checkpoint, usable_checkpoints
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
@@ -78,7 +79,7 @@ class Client:
         if found is None:
             raise UserError("No server is named. Give Client(SERVER), set DTRAIN_SERVER, or run: dtrain login")
         given = token or os.environ.get("DTRAIN_TOKEN") or None
-        self.session = Session(address(found), given, ca=ca, allow_http=allow_http)
+        self.session = Session(address(found), given, ca=ca, allow_http=allow_http, words=own_words())
         self.source = ServerSource(self.session)
         self.patience = Patience(self.session, tell)
         #: Experiments of the server.

@@ -81,7 +81,7 @@ def _show(args: Namespace, session: Session, started: Start) -> int:
         note(f"Warning: {warning}")
     if not args.follow:
         show_one(args, row, with_empty=False)
-        hint("airflow dtrain experiments list")
+        hint("dtrain experiments list")
         return 0
     if is_table(args):
         show_one(args, row, with_empty=False)
@@ -114,11 +114,11 @@ def _end(session: Session, started: Start, state: str, view: ExperimentLine | No
         return FAILURE
     if state == "success":
         note(f"Experiment {view.experiment} succeeded{_result(view)}.")
-        hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
+        hint(f"dtrain trials describe {view.best_trial or ''}".rstrip())
         return 0
     found = Patience(session, note).of(lambda: cause(ServerSource(session), view.experiment, started.dag_run))
     note(f"Experiment {view.experiment} failed. {found}")
-    hint(f"airflow dtrain trials list --experiment {view.experiment}")
+    hint(f"dtrain trials list --experiment {view.experiment}")
     return FAILURE
 
 

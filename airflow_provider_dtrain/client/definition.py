@@ -87,6 +87,11 @@ _EXPERIMENTS = (_FORK, a.action("live_views", "watch", "Follow it and its trials
 _TRIALS = (_CHECKPOINT, a.action("live_views", "watch", "Follow metrics, speed and GPUs", a.TRIAL, function="trial"))
 #: Commands that only this program has, by their noun.
 _MORE = {"experiments": _EXPERIMENTS, "e": _EXPERIMENTS, "trials": _TRIALS, "t": _TRIALS}
+_THERE = "machine of Airflow"
+#: Commands that need this machine.
+_OF_AIRFLOW = re.compile(r"\bairflow (?:dtrain|connections|dags|db|pools|providers|scheduler|tasks|triggerer)\b")
+#: ``trials describe`` has the reason for which a trial waits.
+_EXPLAIN = re.compile(r"\bairflow dtrain explain (\d+)")
 #: Groups of which this program has only some commands.
 _HELP = {"hosts": "List and probe hosts (on the machine of Airflow: airflow dtrain hosts add registers one)"}
 
@@ -110,11 +115,16 @@ def commands() -> tuple[Group | Command, ...]:
 
 
 def own_words() -> Callable[[str], str]:
-    """Return a function that names commands in texts as this program has them."""
+    """Return a function that names commands in texts as this program has them, and says where the others run."""
     names = "|".join(
         f"{group.name} (?:{'|'.join(command.name for command in group.commands)})"
         for group in commands()
         if isinstance(group, Group)
     )
-    found = re.compile(rf"(?<!machine of Airflow: )\bairflow dtrain (?=(?:{names})\b)")
-    return lambda text: found.sub("dtrain ", text)
+    own = re.compile(rf"(?<!{_THERE}: )\bairflow dtrain (?=(?:{names})\b)")
+
+    def words(text: str) -> str:
+        text = own.sub("dtrain ", _EXPLAIN.sub(r"dtrain trials describe \1", text))
+        return f"{text} (on the {_THERE})" if _OF_AIRFLOW.search(text) and _THERE not in text else text
+
+    return words

@@ -46,7 +46,7 @@ def outputs(args: Namespace) -> None:
     if found.truncated:
         note("There are more files than this list has, or files beyond the limits stayed on the host.")
     if rows:
-        hint(f"airflow dtrain trials download {args.trial_id}")
+        hint(f"dtrain trials download {args.trial_id}")
 
 
 def _outputs(session: Session, trial_id: int) -> Outputs:
@@ -163,9 +163,7 @@ def _chosen(files: dict[str, int], wanted: Sequence[str], trial_id: int) -> list
     for name in wanted or [""]:
         fitting = {path for path in files if not name or path == name or path.startswith(f"{name.rstrip('/')}/")}
         if not fitting:
-            raise UsageError(
-                f"There is no output '{name}'. To list them, run: airflow dtrain trials outputs {trial_id}"
-            )
+            raise UsageError(f"There is no output '{name}'. To list them, run: dtrain trials outputs {trial_id}")
         chosen |= fitting
     return sorted(chosen)
 
@@ -258,8 +256,7 @@ def checkpoint(args: Namespace) -> None:
         usable = [one for one in usable if str(one.checkpoint_id) == wanted]
     if not usable:
         raise NotFoundError(
-            f"Trial {args.trial_id} has no checkpoint {wanted!r}. See: airflow dtrain trials checkpoints "
-            f"{args.trial_id}"
+            f"Trial {args.trial_id} has no checkpoint {wanted!r}. See: dtrain trials checkpoints {args.trial_id}"
         )
     one = usable[-1]
     target = Path(args.to or f"trial-{args.trial_id}-step-{one.step}")

@@ -101,7 +101,7 @@ class Operations:
                     put(data)
                 offset += len(data)
             if found.state == "failed":
-                raise _failure(found)
+                raise self._failure(found)
             if found.state == "done":
                 if offset > found.size_bytes:
                     raise ServerError("The server sent more content of an operation than it has. Try again.")
@@ -111,6 +111,10 @@ class Operations:
                 return found.result
             pause_s = FIRST_S if offset > before else min(pause_s * 1.5, LONGEST_S)
             self.sleep(pause_s)
+
+    def _failure(self, found: Operation) -> Exception:
+        words = self.session.words(found.error or "The server names no cause.")
+        return NotNowError(words) if (found.result or {}).get("code") == "not_now" else UserError(words)
 
     def _poll(self, begun: Operation) -> Operation:
         def read() -> Operation:
@@ -127,11 +131,6 @@ class Operations:
             self.session.send("DELETE", f"/operations/{begun.operation_id}")
 
 
-def _failure(found: Operation) -> Exception:
-    words = found.error or "The server names no cause."
-    return NotNowError(words) if (found.result or {}).get("code") == "not_now" else UserError(words)
-
-
 def _operations(args: Namespace) -> Operations:
     session = session_of(args)
     return Operations(session, Patience(session, note))
@@ -141,7 +140,7 @@ def stack(args: Namespace) -> int:
     """Print the Python stacks of a trial's running ranks. Exit 3 if none runs."""
     found = _operations(args).run(Stacks, "stacks", {"trial_id": args.trial_id, "rank": args.rank})
     code = show_stacks(args, found)
-    hint(f"airflow dtrain trials logs {args.trial_id}")
+    hint(f"dtrain trials logs {args.trial_id}")
     return code
 
 

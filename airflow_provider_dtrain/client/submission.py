@@ -160,12 +160,12 @@ def fork(session: Session, experiment_id: int, text: str | None) -> Start:
     if found.code_removed:
         raise ConflictError(
             f"The code of experiment {experiment_id} was removed from the store. Start it with its code: "
-            "airflow dtrain experiments create CONFIG MODEL_DIR"
+            "dtrain experiments create CONFIG MODEL_DIR"
         )
     if found.payload_digest is None:
         raise ConflictError(
             f"Experiment {experiment_id} has no trial yet, and its code is stored with the first one. Try again once "
-            f"it has a trial. See: airflow dtrain trials list --experiment {experiment_id}"
+            f"it has a trial. See: dtrain trials list --experiment {experiment_id}"
         )
     if text is None:
         return start(session, {"config": found.yaml, "template": found.template, "fork_of": experiment_id})

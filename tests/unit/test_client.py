@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import http.client
 import io
@@ -22,10 +23,11 @@ import pytest
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client import session as sessions
 from airflow_provider_dtrain.client.address import Address, address
+from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.definition import own_words
 from airflow_provider_dtrain.client.live_views import speed_words
 from airflow_provider_dtrain.client.logins import Login
-from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import AwayError, Session
 from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError
@@ -155,6 +157,46 @@ def test_a_table_of_hosts_shortens_the_ids_of_other_stores(capsys):
     assert "xxxxxxxxxxxxx... and 2 more" in capsys.readouterr().out
     show_hosts(Namespace(output="json"), rows())
     assert "x" * 60 in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("See: airflow dtrain experiments list", "See: dtrain experiments list"),
+        ("Reason: airflow dtrain explain 7", "Reason: dtrain trials describe 7"),
+        ("airflow dtrain trials kill 7, or airflow dtrain e list", "dtrain trials kill 7, or dtrain e list"),
+        ("See: airflow dtrain pools list", "See: airflow dtrain pools list (on the machine of Airflow)"),
+        ("airflow dtrain trials profile 7", "airflow dtrain trials profile 7 (on the machine of Airflow)"),
+        ("Run: airflow dags unpause x", "Run: airflow dags unpause x (on the machine of Airflow)"),
+        ("On the machine of Airflow: airflow dtrain trials logs 7",) * 2,
+        ("airflow_provider_dtrain, Airflow's scheduler",) * 2,
+    ],
+)
+def test_a_text_names_commands_that_this_machine_has_or_the_machine_that_has_them(text, shown):
+    assert own_words()(text) == shown
+    assert own_words()(shown) == shown
+
+
+def test_errors_of_the_python_client_name_the_commands_of_dtrain(serve):
+    detail = {"code": "not_found", "message": "There is no experiment 9.", "hint": "airflow dtrain experiments list"}
+    client = Client(serve(answers(404, {"detail": detail})).url, "given")
+    with pytest.raises(NotFoundError) as caught:
+        client.experiments.get(9)
+    assert str(caught.value) == "There is no experiment 9. See: dtrain experiments list"
+
+
+def _parsers(of: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield of
+    for action in of._actions:
+        for below in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from _parsers(below)
+
+
+def test_no_help_text_of_this_program_names_a_command_of_another_machine():
+    for one in _parsers(parser()):
+        shown = " ".join(one.format_help().split())
+        shown = shown.replace("(on the machine of Airflow: airflow dtrain hosts add registers one)", "")
+        assert "airflow " not in shown, one.prog
 
 
 def test_a_table_names_the_command_of_this_program(capsys):
