@@ -5,8 +5,10 @@ from __future__ import annotations
 import psutil
 import pytest
 
+from airflow_provider_dtrain.core.control_characters import escaped
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
+from tests.support.hostile_server import CONTROLS
 
 pytest_plugins = ["tests.support.cli_world", "tests.support.gangs"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -90,7 +92,12 @@ def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs:
     assert (listed["shards"]["share"], listed["shards"]["rows_per_s"]) == (0.5, 5.0)
     assert "50 % done, 2 of 4 shards, 5 rows/s" in world("trials", "describe", str(ticket.trial_id)).out
     store.queue.release(ticket.attempt_id, watch, "local", proof="clear")
-    store.attempts.end(ticket.attempt_id, watch, state="killed", failure=None, result=None)
+    result = {CONTROLS: CONTROLS, "map": {CONTROLS: [CONTROLS]}}
+    store.attempts.end(ticket.attempt_id, watch, state="completed", failure=None, result=result)
+    for form in ("table", "plain", "yaml", "json"):
+        shown = world("trials", "describe", str(ticket.trial_id), "-o", form).out
+        assert escaped(shown) == shown, form
+        assert "PWNED" in shown
 
 
 def test_removing_a_host_by_force_says_what_it_ends(world: World, gangs: Gangs) -> None:
