@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
@@ -20,6 +19,7 @@ def render(args: Namespace) -> None:
     from airflow_provider_dtrain.cli._inputs import assemble, read
     from airflow_provider_dtrain.core.config import mask, unsupported
     from airflow_provider_dtrain.core.config.differences import leaves
+    from airflow_provider_dtrain.core.config.merge import origin_of
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     effective = assemble(DtrainHook(), read(args.config, what="configuration"), args.template).effective
@@ -29,7 +29,10 @@ def render(args: Namespace) -> None:
         note(f"Warning: {problem}")
     document = mask(effective.document)
     if args.origins:
-        rows = [_origin(path, value, effective.origins) for path, value in leaves(document)]
+        rows = [
+            {"path": path, "value": value, "origin": origin_of(path, effective.origins)}
+            for path, value in leaves(document)
+        ]
         show(args, [{**row, "value": _written(row["value"])} for row in rows] if is_table(args) else rows)
     else:
         dump("yaml" if is_table(args) else args.output, document)
@@ -73,10 +76,6 @@ def _validate_config(args: Namespace, path: str, template: str | None) -> None:
         raise UnsupportedFieldError(problems, source=source.name)
     show_one(args, {"document": source.name, "kind": "configuration", "valid": True, "pool": found.pool})
     hint(f"airflow dtrain explain {path}")
-
-
-def _origin(path: str, value: Any, origins: Mapping[str, str]) -> dict[str, Any]:
-    return {"path": path, "value": value, "origin": origins.get(path, "default")}
 
 
 def _written(value: Any) -> str:

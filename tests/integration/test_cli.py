@@ -273,15 +273,16 @@ def test_a_pipe_in_place_of_a_file_and_a_file_with_jinja_are_refused_with_the_re
 
 
 def test_the_effective_configuration_shows_origins_and_no_secret(world: World) -> None:
-    template = world.file("base.yaml", "resources: {slots_per_trial: 2}\nhyperparameters: {lr: 0.1, layers: 3}\n")
+    space = "{lr: 0.1, layers: 3, bs: {type: int, minval: 1, maxval: 9}}"
+    template = world.file("base.yaml", f"resources: {{slots_per_trial: 2}}\nhyperparameters: {space}\n")
     path = world.file("config.yaml", CONFIG)
     document = world.rows("configs", "render", path, "--template", template)
-    assert document["hyperparameters"] == {"lr": 0.5, "layers": 3}
+    assert document["hyperparameters"] == {"lr": 0.5, "layers": 3, "bs": {"type": "int", "minval": 1, "maxval": 9}}
     assert document["resources"]["slots_per_trial"] == 2
     done = world("configs", "render", path, "--template", template, "--origins", "-o", "json")
     origins = {row["path"]: row["origin"] for row in done.json}
     assert origins["hyperparameters.lr"] == "config"
-    assert origins["hyperparameters.layers"] == "template"
+    assert origins["hyperparameters.layers"] == origins["hyperparameters.bs.minval"] == "template"
     assert origins["resources.priority"] == "default"
     assert "hunter2" not in done.out + json.dumps(document)
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.experiment import Checked, ExperimentConfig
 from airflow_provider_dtrain.core.config.inference_rules import inference_problems
-from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers
+from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
@@ -81,7 +81,7 @@ def assemble(
         raise ConfigError(problems, source="configuration")
     document = effective_document(checked.config)
     leaf_origins = merge_layers([("default", document)])[1]
-    found = {path: _origin(path, origins) for path in leaf_origins}
+    found = {path: origin_of(path, origins) for path in leaf_origins}
     return Effective(
         config=checked.config,
         document=document,
@@ -216,15 +216,3 @@ def _guess_member(document: dict[str, Any], union: str) -> None:
     best = max(members, key=lambda name: len(part.keys() & members[name].model_fields.keys()))
     if best != next(iter(members)):
         part[UNION_TAG[union]] = best
-
-
-def _origin(path: str, origins: Mapping[str, str]) -> str:
-    """Return the layer that set a leaf.
-
-    A value that was expanded (a period given as a number) keeps the origin of the whole.
-    """
-    while path:
-        if path in origins:
-            return origins[path]
-        path = path.rpartition(".")[0]
-    return "default"

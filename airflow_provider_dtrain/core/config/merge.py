@@ -109,6 +109,30 @@ def join_path(path: str, key: str) -> str:
     return f"{path}.{key}" if path else key
 
 
+def path_above(path: str) -> str:
+    """Return the path one level up. A quoted name may contain dots."""
+    if path.endswith('"'):
+        opening = path.rfind('"', 0, -1)
+        while opening > 0 and path[opening - 1] == "\\":
+            opening = path.rfind('"', 0, opening)
+        return path[: max(opening - 1, 0)]
+    return path.rpartition(".")[0]
+
+
+def origin_of(path: str, origins: Mapping[str, str]) -> str:
+    """Return the layer that set a value: ``default``, or that of the nearest value above that has one.
+
+    A hyperparameter, a map, or a period that was given as a number has one origin as a whole.
+
+    :param origins: dotted path of each leaf -> its origin
+    """
+    while path:
+        if path in origins:
+            return origins[path]
+        path = path_above(path)
+    return "default"
+
+
 class _Node:
     __slots__ = ("origin", "value")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import yaml
 
-from airflow_provider_dtrain.core.config.merge import join_path
+from airflow_provider_dtrain.core.config.merge import join_path, origin_of, path_above
 from airflow_provider_dtrain.core.config.yaml_reader import MAX_DEPTH, MAX_VALUES
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -83,23 +83,13 @@ def place_of(path: str, message: str, known: Mapping[str, Position]) -> Position
     while path:
         if path in known:
             return known[path]
-        path = _above(path)
+        path = path_above(path)
     return START
 
 
 def without_place(message: str) -> str:
     """Return the message of a problem without the line and column in it."""
     return _MARK.sub("", message)
-
-
-def _above(path: str) -> str:
-    """Return the path one level up. A quoted name may contain dots."""
-    if path.endswith('"'):
-        opening = path.rfind('"', 0, -1)
-        while opening > 0 and path[opening - 1] == "\\":
-            opening = path.rfind('"', 0, opening)
-        return path[: max(opening - 1, 0)]
-    return path.rpartition(".")[0]
 
 
 def rendered(document: Mapping[str, Any], origins: Mapping[str, str]) -> list[Line]:
@@ -117,14 +107,5 @@ def rendered(document: Mapping[str, Any], origins: Mapping[str, str]) -> list[Li
     path, is_leaf = "", False
     for number, line in enumerate(text.splitlines(), 1):
         path, is_leaf = at.get(number, (path, is_leaf))
-        lines.append(Line(line, path, _origin_of(path, origins) if is_leaf else ""))
+        lines.append(Line(line, path, origin_of(path, origins) if is_leaf else ""))
     return lines
-
-
-def _origin_of(path: str, origins: Mapping[str, str]) -> str:
-    """Return the origin of a value, which is that of the hyperparameter, map or list that contains it."""
-    while path:
-        if path in origins:
-            return origins[path]
-        path = _above(path)
-    return "default"

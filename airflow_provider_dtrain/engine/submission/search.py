@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_dtrain.core.config.merge import origin_of
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
@@ -106,7 +107,7 @@ def _checked(stored: Config) -> ExperimentConfig:
 
 
 def _gives_seed(stored: Config) -> bool:
-    return stored.origins.get(_SEED, "default") != "default"
+    return origin_of(_SEED, stored.origins) != "default"
 
 
 def _seed(config: ExperimentConfig) -> int:
