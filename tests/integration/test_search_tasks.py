@@ -323,7 +323,7 @@ def test_optuna_draws_when_a_trial_starts_and_its_name_is_complete_then(hook: Dt
     drawn = hook.store.trials.get(result["trial_id"])
     assert drawn.is_drawn
     score = result["metrics"]["score"]
-    assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g} -> score {score:.3g}, best so far"
+    assert task.map_index_name == f"1 | lr={drawn.hparams['lr']:.3g} -> score {score:.3g}"
 
 
 @pytest.mark.nightly

@@ -31,9 +31,9 @@ def test_a_metric_that_is_no_number_is_called_that(value: float | None) -> None:
 
 
 def test_hostile_names_are_one_short_printable_line_that_keeps_the_result() -> None:
-    name = ended_name(trial_name(5, {f"{HOSTILE}{number}": HOSTILE for number in range(50)}), "best so far")
+    name = ended_name(trial_name(5, {f"{HOSTILE}{number}": HOSTILE for number in range(50)}), "stopped at epoch 2")
     assert len(name) == MAX_CHARS
-    assert name.endswith("… -> best so far")
+    assert name.endswith("… -> stopped at epoch 2")
     shown = ended_name("5", f"failed: {metric_words(HOSTILE, 0.5)}{HOSTILE}")
     assert len(shown) <= MAX_CHARS
     assert shown.isprintable()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.search.names import metric_words, reached_words, trial_name
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
@@ -47,16 +47,16 @@ def drawn_name(store: Store, trial_id: int) -> str | None:
 def ending_words(store: Store, trial_id: int) -> str:
     """Return the result of an ended trial in a few words, or an empty string while it has not ended. Blocks.
 
-    For example ``accuracy 0.914, best so far``, ``stopped at epoch 2, accuracy 0.71`` or ``failed: ValueError: ...``.
+    For example ``accuracy 0.914``, ``stopped at epoch 2, accuracy 0.71`` or ``failed: ValueError: ...``. Nothing about
+    other trials is among them: no process can change this name once another trial is better.
     """
     trial = store.trials.get(trial_id)
     searcher = store.configs.get(trial.config_id).document.get("searcher") or {}
     match trial.state:
         case TrialState.COMPLETED:
-            return ", ".join(filter(None, [_metric(trial, searcher) or "completed", _standing(store, trial)]))
+            return _metric(trial, searcher) or "completed"
         case TrialState.STOPPED:
-            parts = [_stopped(store, trial, searcher), _metric(trial, searcher), _standing(store, trial)]
-            return ", ".join(filter(None, parts))
+            return ", ".join(filter(None, [_stopped(store, trial, searcher), _metric(trial, searcher)]))
         case TrialState.ERRORED:
             return f"failed: {Failure(**trial.failure).cause}" if trial.failure else "failed"
         case TrialState.KILLED:
@@ -79,15 +79,3 @@ def _stopped(store: Store, trial: TrialView, searcher: Mapping[str, Any]) -> str
         return f"stopped by {trial.stop_requested_by}"
     decisions = store.searches.decisions(trial.trial_id)
     return f"stopped at {reached_words(decisions[-1].units, searcher)}" if decisions else "stopped"
-
-
-def _standing(store: Store, trial: TrialView) -> str:
-    """Return whether the trial is the best of its search. A later trial may be better."""
-    if trial.search_id is None:
-        return ""
-    best = store.searches.best_trial(trial.search_id)
-    if best is None or best.trial_id != trial.trial_id:
-        return ""
-    history = store.searches.history(trial.search_id)
-    is_over = len(history) >= store.searches.get(trial.search_id).max_trials
-    return "best" if is_over and not any(row.state in TRIAL_LIVE for row in history) else "best so far"
