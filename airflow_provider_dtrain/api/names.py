@@ -24,25 +24,38 @@ class Names:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spaces: dict[tuple[str, int], Mapping[str, Any] | None] = {}
-        self._names: dict[tuple[str, int | None, int, str | None], str] = {}
+        self._names: dict[tuple[str, int | None, int, str | None, tuple[str, int]], str] = {}
 
     def of_trial(
-        self, store: Store, config_id: int | None, number: int, hparams: Mapping[str, Any] | None, *, is_drawn: bool
+        self,
+        store: Store,
+        config_id: int | None,
+        number: int,
+        hparams: Mapping[str, Any] | None,
+        task: tuple[str, int],
+        *,
+        is_drawn: bool,
     ) -> str:
-        """Return the name of a trial: its number and the hyperparameters that differ between trials."""
-        space = None if config_id is None else self._space(store, config_id)
-        return trial_name(number, hparams if is_drawn else None, space)
+        """Return the name of a trial: its number and the hyperparameters that differ between trials, or its task.
 
-    def of_json(self, store: Store, config_id: int | None, number: int, hparams: str | None) -> str:
+        :param task: id and map index
+        """
+        space = None if config_id is None else self._space(store, config_id)
+        return trial_name(number, hparams if is_drawn else None, space, task=task)
+
+    def of_json(
+        self, store: Store, config_id: int | None, number: int, hparams: str | None, task: tuple[str, int]
+    ) -> str:
         """Return the name of a trial of which the hyperparameters are JSON. Its values decide, so it can be kept.
 
         :param hparams: None = not drawn yet
+        :param task: id and map index
         """
-        key = (store.store_id, config_id, number, hparams)
+        key = (store.store_id, config_id, number, hparams, task)
         name = self._names.get(key)
         if name is None:
             values = None if hparams is None else json.loads(hparams)
-            name = self.of_trial(store, config_id, number, values, is_drawn=hparams is not None)
+            name = self.of_trial(store, config_id, number, values, task, is_drawn=hparams is not None)
             with self._lock:
                 while len(self._names) >= NAMES_MAX:
                     del self._names[next(iter(self._names))]

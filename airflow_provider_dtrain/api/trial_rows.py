@@ -62,7 +62,8 @@ def trial_fields(call: Call, entry: TrialEntry, units: str) -> dict[str, Any]:
 def name_of(call: Call, entry: TrialEntry) -> str:
     """Return the name of a trial: its number and the hyperparameters that differ between trials."""
     view = entry.view
-    return call.names.of_trial(call.store, view.config_id, view.number, view.hparams, is_drawn=view.is_drawn)
+    task = (view.key.task_id, view.key.map_index)
+    return call.names.of_trial(call.store, view.config_id, view.number, view.hparams, task, is_drawn=view.is_drawn)
 
 
 def _result_metric(result: Mapping[str, Any] | None) -> float | None:
@@ -81,10 +82,10 @@ def _reason(call: Call, entry: TrialEntry, units: str) -> tuple[str | None, int 
     """Return why a trial waits or has ended early, and its place in the queue."""
     view, task = entry.view, entry.task
     if task is not None and view.ended_at is None:
-        silent = call.store.queue_view.silent_since(task.heard_at)
+        silence = call.store.queue_view.silence(task)
         waits = task.position is not None
-        words = reason_words(task.reason, silent, waits=waits, paused=task.paused, trial_id=view.trial_id)
-        return words, task.position if silent is None else None
+        words = reason_words(task.reason, silence, waits=waits, paused=task.paused, trial_id=view.trial_id)
+        return words, None if silence.is_loss else task.position
     if view.is_of_older_plan or view.is_cleared:
         return "its experiment was planned anew" if view.is_of_older_plan else "its task was cleared", None
     at_rung = rung_words(view.rung, entry.lengths, units)

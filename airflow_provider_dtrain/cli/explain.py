@@ -108,7 +108,7 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
     trial = store.trials.get(trial_id)
     view = store.attempts.get(trial.attempt_id)
     facts = store.queue_view.facts(view.allocation_id)
-    silent = store.queue_view.silent_since(view.heard_at)
+    silence = store.queue_view.silence(view)
     waits = view.state == "waiting"
     row: dict[str, Any] = {
         "request": f"trial {trial_id}",
@@ -117,15 +117,15 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
         "priority": view.priority,
         "state": trial.state,
         "gang": view.allocation_state,
-        "unfollowed_since": silent,
-        "position": view.position if silent is None else None,
-        "expected": (view.expected or None) if silent is None else None,
-        "expected_at": view.expected_at if silent is None else None,
-        **_queue_row(facts, silent is None),
+        "unfollowed_since": silence.lost_since,
+        "position": None if silence.is_loss else view.position,
+        "expected": None if silence.is_loss else view.expected or None,
+        "expected_at": None if silence.is_loss else view.expected_at,
+        **_queue_row(facts, not silence.is_loss),
         "paused": (view.paused or trial.state == "paused") if view.ended_at is None else None,
         "preempted_for": view.preempted_for,
         "hosts": placement_words(view.placement) or None,
-        "reason": reason_words(_reason(store, view), silent, waits=waits, paused=view.paused, trial_id=trial_id),
+        "reason": reason_words(_reason(store, view), silence, waits=waits, paused=view.paused, trial_id=trial_id),
     }
     if view.allocation_state == "released":
         row["class"] = None
@@ -140,8 +140,8 @@ def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
     if task is None:
         raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
     facts = store.queue_view.facts(allocation_id)
-    silent = store.queue_view.silent_since(task.heard_at)
-    is_followed = silent is None
+    silence = store.queue_view.silence(task)
+    is_followed = not silence.is_loss
     waits = task.position is not None
     reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)
     row = {
@@ -154,12 +154,12 @@ def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
         "slots": task.slots,
         "priority": task.priority,
         "gang": task.state,
-        "unfollowed_since": silent,
+        "unfollowed_since": silence.lost_since,
         "position": task.position if is_followed else None,
         "expected": (task.expected or None) if is_followed else None,
         **_queue_row(facts, is_followed),
         "hosts": placement_words(task.placement) or None,
-        "reason": reason_words(reason, silent, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        "reason": reason_words(reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
     }
     return row, NOT_NOW if waits else 0
 

@@ -6,23 +6,21 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
+from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
 from airflow_provider_dtrain.terminal.output import placement_words, task_name
 from airflow_provider_dtrain.terminal.records import GangLine, HostLine, SlotLine
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from airflow_provider_dtrain.store.records.trials import HostRecord, SlotView, TaskView
 
 #: Most other stores that are shown, and most characters of each. A host chooses both.
 _MOST_STORES, _MOST_CHARS = 4096, 500
 
 
-def gang_line(task: TaskView, silent_since: datetime | None) -> GangLine:
+def gang_line(task: TaskView, silence: Silence) -> GangLine:
     """Return a gang as a line of the queue.
 
-    :param silent_since: since when no process follows it; None = one does
+    :param silence: of the process that follows it
     """
     waits = task.position is not None
     return GangLine(
@@ -36,14 +34,14 @@ def gang_line(task: TaskView, silent_since: datetime | None) -> GangLine:
         slots=task.slots,
         priority=task.priority,
         state=task.state,
-        position=task.position if silent_since is None else None,
+        position=None if silence.is_loss else task.position,
         hosts=placement_words(task.placement) or None,
         since=task.since,
-        expected=(task.expected or None) if silent_since is None else None,
+        expected=None if silence.is_loss else task.expected or None,
         paused=task.paused,
-        unfollowed_since=silent_since,
-        reason=reason_words(task.reason, silent_since, waits=waits, paused=task.paused, trial_id=task.trial_id),
-        state_words=state_words(task.state, task.position, paused=task.paused, silent_since=silent_since),
+        unfollowed_since=silence.lost_since,
+        reason=reason_words(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        state_words=state_words(task.state, task.position, paused=task.paused, silence=silence),
     )
 
 

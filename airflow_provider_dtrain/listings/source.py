@@ -164,7 +164,7 @@ class StoreSource:
             if pool in (None, task.pool) and (dags is None or task.key.dag_id in dags)
         ]
         found.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
-        return [gang_line(task, self.store.queue_view.silent_since(task.heard_at)) for task in found]
+        return [gang_line(task, self.store.queue_view.silence(task)) for task in found]
 
     def hosts(self, pool: str | None) -> list[HostLine]:
         """Return hosts."""

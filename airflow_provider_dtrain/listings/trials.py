@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.gaps import Gap, gap_of, limits_hit
 from airflow_provider_dtrain.core.inference_progress import InferenceProgress, inference_progress, inference_words
-from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words, state_words
+from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progress_words, rung_words, units_of
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.terminal.output import placement_words, plain_data, size, task_name
@@ -59,23 +59,23 @@ def _line(
     progress: InferenceProgress | None,
     space: Mapping[str, Any] | None,
 ) -> TrialLine:
-    silent = None if task is None else store.queue_view.silent_since(task.heard_at)
+    silence = Silence() if task is None else store.queue_view.silence(task)
     waits = task is not None and task.position is not None
     paused = task is not None and task.paused
-    position = task.position if task is not None and silent is None else None
+    position = task.position if task is not None and not silence.is_loss else None
     reason = None
     if task is not None:
-        reason = reason_words(task.reason, silent, waits=waits, paused=paused, trial_id=trial.trial_id)
+        reason = reason_words(task.reason, silence, waits=waits, paused=paused, trial_id=trial.trial_id)
     summary = reason or replaced(trial) or _end_words(store, trial)
     result = trial.result or {}
     return TrialLine(
         **_facts(trial),
         position=position,
-        expected=(task.expected or None) if task is not None and waits and silent is None else None,
-        unfollowed_since=silent,
+        expected=(task.expected or None) if task is not None and waits and not silence.is_loss else None,
+        unfollowed_since=silence.lost_since,
         reason=reason,
         shards=None if progress is None else BatchProgress(**asdict(progress)),
-        state_words=state_words(trial.state, position, paused=paused, silent_since=silent),
+        state_words=state_words(trial.state, position, paused=paused, silence=silence),
         summary=inference_words(progress) if progress is not None and not summary else summary,
         name=trial_name(None, trial.hparams, space),
         best_metric=plain_data(trial.best_metric),
@@ -124,7 +124,7 @@ def trial_description(store: Store, trial: TrialView, *, with_errors: bool) -> T
     :param with_errors: with the errors of ranks, which come from their logs
     """
     view = store.attempts.get(trial.attempt_id)
-    silent = store.queue_view.silent_since(view.heard_at)
+    silence = store.queue_view.silence(view)
     gaps = gaps_of(store, trial.attempt_id)
     labels = store.labels.get("trial", trial.trial_id)
     entry = next(iter(store.trial_table.some([trial.trial_id])), None)
@@ -142,16 +142,16 @@ def trial_description(store: Store, trial: TrialView, *, with_errors: bool) -> T
         slots=view.slots,
         priority=view.priority,
         hosts=placement_words(view.placement) or None,
-        position=view.position if silent is None else None,
-        expected=(view.expected or None) if silent is None else None,
+        position=None if silence.is_loss else view.position,
+        expected=None if silence.is_loss else view.expected or None,
         paused=view.paused or trial.state == "paused",
         preempted_for=view.preempted_for,
         reason=reason_words(
-            view.reason, silent, waits=view.state == "waiting", paused=view.paused, trial_id=trial.trial_id
+            view.reason, silence, waits=view.state == "waiting", paused=view.paused, trial_id=trial.trial_id
         ),
         restarts=f"{trial.restarts} of {trial.max_restarts}",
         watcher=view.watcher,
-        unfollowed_since=silent,
+        unfollowed_since=silence.lost_since,
         limits=limits_hit(gaps) or None,
         result=plain_data(trial.result) if trial.result else None,
         failure=plain_data(trial.failure) if trial.failure else None,

@@ -147,7 +147,8 @@ def trial_notice(
 
 
 def _name(trial: TrialView, document: Mapping[str, Any]) -> str:
-    return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {})
+    task = (trial.key.task_id, trial.key.map_index)
+    return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {}, task=task)
 
 
 def _metric(name: str | None, trial: TrialView) -> str:

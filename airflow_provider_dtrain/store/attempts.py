@@ -33,11 +33,9 @@ from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requeue import exclude, request_again, set_waiting, wait_again
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, move_allocation, set_allocation
 from airflow_provider_dtrain.store.queue.transitions import end_attempt, expire, mark_of, set_attempt, set_trial
-from airflow_provider_dtrain.store.records.trials import AttemptView, EndState, Ticket, TrialKey
+from airflow_provider_dtrain.store.records.trials import HANDED_OVER, AttemptView, EndState, Ticket, TrialKey
 from airflow_provider_dtrain.store.trials import ticket_of
 from airflow_provider_dtrain.store.views import attempt_view, attempt_views
-
-HANDED_OVER = "handed over"
 
 
 class Attempts:

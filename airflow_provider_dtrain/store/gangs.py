@@ -44,7 +44,7 @@ from airflow_provider_dtrain.store.queue.requests import renew_waiting
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_allocation
 from airflow_provider_dtrain.store.queue.transitions import set_attempt
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
-from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.records.trials import HANDED_OVER, Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.timeline.notes import note
 from airflow_provider_dtrain.store.trials import experiment_of, insert_trial, submitted, ticket_of
 from airflow_provider_dtrain.store.views import key_of, placements, run_name, store_mark
@@ -130,6 +130,16 @@ class Gangs:
         if found is None:
             raise _no_gang(allocation_id)
         return int(found)
+
+    @writes
+    def hand_over(self, conn: Connection, allocation_id: int, watch: int) -> None:
+        """Release the request for a gang for the next waiter, which makes this watch stale.
+
+        :raises StaleWatchError: the watch is not current
+        """
+        _watched(conn, allocation_id, watch)
+        query = gangs.update().where(gangs.c.allocation_id == allocation_id)
+        conn.execute(query.values(watch=watch + 1, watcher=HANDED_OVER))
 
     @writes
     def renew(self, conn: Connection, allocation_id: int, watch: int) -> GangView:

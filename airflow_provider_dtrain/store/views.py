@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.follower_words import silence
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
-from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationSlotRow, TaskKeyRow
 from airflow_provider_dtrain.store.database.tables import (
@@ -24,7 +24,7 @@ from airflow_provider_dtrain.store.database.tables import (
     searches,
     trials,
 )
-from airflow_provider_dtrain.store.records.trials import AttemptView, TrialKey, TrialView
+from airflow_provider_dtrain.store.records.trials import HANDED_OVER, AttemptView, TrialKey, TrialView
 
 #: Host -> slots of a grant on it, and whether they are held.
 _Placed = dict[str, tuple[tuple[int, ...], bool]]
@@ -249,19 +249,23 @@ def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: d
     if not row.claim:
         return reason
     query = (
-        sa.select(allocations.c.trial_id, sa.func.max(attempts.c.renewed_at).label("heard_at"))
+        sa.select(allocations.c.trial_id, attempts.c.renewed_at, attempts.c.watcher)
         .join(attempts, attempts.c.allocation_id == allocations.c.id)
         .where(allocations.c.pool == row.pool, allocations.c.state.in_(ACTIVE))
         .where(allocations.c.preempted_at.is_not(None), allocations.c.trial_id.is_not(None))
         .where(allocations.c.preempted_for == allocation_id)
-        .group_by(allocations.c.trial_id)
-        .order_by(allocations.c.trial_id)
+        .order_by(allocations.c.trial_id, attempts.c.id)
     )
+    newest = {one.trial_id: one for one in conn.execute(query)}
+    # The waiter has just renewed its request, so ``asked_at`` is about now.
+    found = {
+        trial_id: silence(one.renewed_at, asked_at, is_handed_over=one.watcher == HANDED_OVER).lost_since
+        for trial_id, one in newest.items()
+    }
     words = [
-        f" Trial {one.trial_id} has had no follower since {one.heard_at:%H:%M:%SZ}: recovery or its host must end it."
-        for one in conn.execute(query)
-        # The waiter has just renewed its request, so ``asked_at`` is about now.
-        if one.heard_at is not None and one.heard_at <= asked_at - SILENT_AFTER
+        f" Trial {trial_id} has had no follower since {since:%H:%M:%SZ}: recovery or its host must end it."
+        for trial_id, since in found.items()
+        if since is not None
     ]
     return "".join([reason, *words])
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
+from airflow_provider_dtrain.errors import StaleWatchError
+from airflow_provider_dtrain.listings.cluster import gang_line
 from testbed.stores import host
+from tests.contract.gang_world import ask
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +22,8 @@ def silent(store, ticket):
     (task,) = (task for task in store.queue_view.tasks() if task.trial_id == ticket.trial_id)
     view = store.attempts.get(ticket.attempt_id)
     assert task.heard_at == view.heard_at
-    return store.queue_view.silent_since(view.heard_at)
+    assert store.queue_view.silence(task) == store.queue_view.silence(view)
+    return store.queue_view.silence(task).lost_since
 
 
 def test_whoever_was_heard_within_a_minute_follows(store, submit, start, clock):
@@ -31,6 +37,51 @@ def test_whoever_was_heard_within_a_minute_follows(store, submit, start, clock):
     assert store.attempts.renew({runs.attempt_id: watch}) == {runs.attempt_id}
     store.queue.renew(waits.attempt_id, store.attempts.get(waits.attempt_id).watch)
     assert (silent(store, runs), silent(store, waits)) == (None, None)
+
+
+def test_a_task_has_minutes_to_pass_from_a_worker_to_the_triggerer(store, submit, start, clock):
+    runs, waits = submit(slots=2), submit(slots=2)
+    store.attempts.hand_over(runs.attempt_id, start(runs))
+    store.attempts.hand_over(waits.attempt_id, store.attempts.watch(waits.attempt_id, watcher="worker"))
+    begun = clock.now
+    for seconds, is_silent, is_lost in ((59, False, False), (1, True, False), (239, True, False), (1, True, True)):
+        clock.advance(seconds)
+        for ticket in (runs, waits):
+            found = store.queue_view.silence(store.attempts.get(ticket.attempt_id))
+            assert (found.since is not None, found.is_loss) == (is_silent, is_lost)
+            assert silent(store, ticket) == (begun if is_lost else None)
+    (line,) = (
+        gang_line(one, store.queue_view.silence(one)) for one in store.queue_view.tasks() if one.position is None
+    )
+    assert (line.hosts, line.state_words) == ("h1:0-1", "running, not followed")
+    assert "no triggerer runs its task" in line.reason
+    store.attempts.watch(runs.attempt_id, watcher="triggerer on a")
+    assert silent(store, runs) is None
+    clock.advance(60)
+    assert silent(store, runs) == begun + timedelta(seconds=300)
+
+
+def test_the_queue_shows_place_and_hosts_of_a_task_that_passes_to_the_triggerer(store, submit, start, clock):
+    runs, waits = submit(slots=2), submit(slots=2)
+    store.attempts.hand_over(runs.attempt_id, start(runs))
+    store.attempts.hand_over(waits.attempt_id, store.attempts.watch(waits.attempt_id, watcher="worker"))
+    clock.advance(120)
+    lines = [gang_line(one, store.queue_view.silence(one)) for one in store.queue_view.tasks()]
+    words = [(one.state_words, one.position, one.hosts, one.unfollowed_since) for one in lines]
+    assert words == [("running", None, "h1:0-1", None), ("waiting (1.)", 1, None, None)]
+    assert all("its task passes from a worker to the triggerer" in one.reason for one in lines)
+
+
+def test_a_gang_that_a_sensor_hands_over_has_the_same_time(store, clock):
+    gang = ask(store)
+    store.gangs.hand_over(gang.allocation_id, store.gangs.watch(gang.allocation_id, watcher="worker"))
+    clock.advance(299)
+    (task,) = store.queue_view.tasks()
+    assert store.queue_view.silence(task).lost_since is None
+    clock.advance(1)
+    assert store.queue_view.silence(task).is_loss
+    with pytest.raises(StaleWatchError):
+        store.gangs.hand_over(gang.allocation_id, 1)
 
 
 def test_nobody_has_to_follow_what_has_ended(store, submit, start, clock):
@@ -49,7 +100,7 @@ def test_a_waiter_is_told_of_those_for_it_that_nobody_follows(store, submit, sta
     begun = clock.now
     claimant = submit(slots=2, priority=1)
     assert store.queue.schedule("gpus").preempted == (victim.allocation_id,)
-    told = f"Stopping: d.task0 (trial {victim.trial_id})."
+    told = f"Stopping: d.task0 (trial {victim.trial_id} of e)."
     reason = store.attempts.get(claimant.attempt_id).reason
     assert told in reason
     assert "no follower" not in reason

@@ -79,7 +79,7 @@ def test_a_waiting_trial_has_a_wait_without_an_end(
     wait = only(store.timeline.of_trial(waiting.trial_id), TimelineKind.WAITED)
     assert wait.until is None
     assert wait.text.startswith("Has waited 30 s: ")
-    assert "held by d.task0 (trial 1)" in wait.text
+    assert "held by d.task0 (trial 1 of e)" in wait.text
 
 
 def test_an_unknown_trial_is_an_error_with_the_next_step(store: Store) -> None:

@@ -39,7 +39,7 @@ def test_each_reason_of_a_wait_has_its_span(
     start(waiting)
     found = reasons(store, waiting)
     assert [length for _, length in found] == [60, 30]
-    assert "held by d.one (trial 1)" in found[0][0]
+    assert "held by d.one (trial 1 of e)" in found[0][0]
     assert "1 slot just granted to other requests" in found[1][0]
 
 

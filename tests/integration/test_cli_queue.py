@@ -275,7 +275,7 @@ def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, s
     store.pools.set("lab", min_run_s=0.0, by="test")
     high = submitted(store, "c2", 4, 1)
     store.queue.schedule("lab")
-    why = f"Stopping: d.c1 (trial {low.trial_id})"
+    why = f"Stopping: d.c1 (trial {low.trial_id} of "
     reason = world("explain", str(high.trial_id), "-o", "json").json["reason"]
     assert why in reason
     assert "no follower" not in reason

@@ -114,7 +114,8 @@ def _curves(
 
 def _name(call: Call, of: TrialHead) -> str:
     hparams = of.hparams if of.is_drawn else None
-    return of.display_name or call.names.of_json(call.store, of.config_id, of.number, hparams)
+    task = (of.task_id, of.map_index)
+    return of.display_name or call.names.of_json(call.store, of.config_id, of.number, hparams, task)
 
 
 @router.get("/trials/{trial_id}/curves", **guarded(Rule.READ))

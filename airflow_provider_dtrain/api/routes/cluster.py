@@ -93,7 +93,7 @@ def _holder(call: Call, view: HolderView) -> Holder:
     name = None
     if view.trial_id is not None and not is_hidden:
         hparams = view.hparams if view.is_drawn else None
-        name = call.names.of_json(call.store, view.config_id, view.trial_number or 0, hparams)
+        name = call.names.of_json(call.store, view.config_id, view.trial_number or 0, hparams, view.trial_task)
     return Holder(
         allocation_id=view.mark.allocation_id,
         trial_id=None if is_hidden else view.trial_id,

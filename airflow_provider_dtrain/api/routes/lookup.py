@@ -29,7 +29,14 @@ def lookup(call: CallDep, dag_id: str, run_id: str, task_id: str | None = None, 
         trials=[
             FoundTrial(
                 **{name: getattr(one, name) for name in names},
-                name=call.names.of_trial(store, one.config_id, one.number, one.hparams, is_drawn=one.is_drawn),
+                name=call.names.of_trial(
+                    store,
+                    one.config_id,
+                    one.number,
+                    one.hparams,
+                    (one.key.task_id, one.key.map_index),
+                    is_drawn=one.is_drawn,
+                ),
                 task_id=one.key.task_id,
                 map_index=one.key.map_index,
             )

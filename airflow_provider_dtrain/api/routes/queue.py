@@ -55,13 +55,18 @@ def _queue(call: Call, query: QueueQuery, pool: str | None) -> Queue:
 
 def _row(call: Call, entry: QueueEntry, editable: frozenset[str]) -> QueueRow:
     task = entry.task
-    silent = call.store.queue_view.silent_since(task.heard_at)
+    silence = call.store.queue_view.silence(task)
     waits = task.position is not None
     kind: Literal["trial", "held_gang"] = "held_gang" if entry.is_held_gang else "trial"
     name = None
     if task.trial_id is not None:
         name = call.names.of_trial(
-            call.store, entry.config_id, task.trial_number or 0, entry.hparams, is_drawn=entry.is_drawn
+            call.store,
+            entry.config_id,
+            task.trial_number or 0,
+            entry.hparams,
+            entry.trial_task,
+            is_drawn=entry.is_drawn,
         )
     return QueueRow(
         allocation_id=task.allocation_id,
@@ -74,16 +79,16 @@ def _row(call: Call, entry: QueueEntry, editable: frozenset[str]) -> QueueRow:
         task=task_ref(task.key),
         pool=task.pool,
         queue_class=entry.queue_class,
-        position=task.position if silent is None else None,
+        position=None if silence.is_loss else task.position,
         priority=task.priority,
         slots=task.slots,
         placement={host: list(indices) for host, indices in task.placement.items()},
         state=task.state,
-        reason=reason_words(task.reason, silent, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        reason=reason_words(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
         since=task.since,
-        expected=(task.expected or None) if silent is None else None,
-        expected_at=entry.expected_at if silent is None else None,
+        expected=None if silence.is_loss else task.expected or None,
+        expected_at=None if silence.is_loss else entry.expected_at,
         paused=task.paused,
-        silent_since=silent,
+        silent_since=silence.lost_since,
         may_edit=task.key.dag_id in editable,
     )

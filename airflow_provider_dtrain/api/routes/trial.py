@@ -19,7 +19,7 @@ from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.gaps import gap_of, limits_hit
-from airflow_provider_dtrain.core.lifecycle.follower_words import state_words
+from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, state_words
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.pages import TrialEntry
 from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
@@ -41,9 +41,10 @@ def trial(call: CallDep, trial_id: int) -> Trial:
     attempts = store.attempts.of_trial(trial_id)[-ATTEMPTS_MOST:]
     latest = attempts[-1]
     task = entry.task
-    silent = None if task is None else store.queue_view.silent_since(task.heard_at)
+    silence = Silence() if task is None else store.queue_view.silence(task)
+    has_place = latest.state == "waiting" and not silence.is_loss
     paused = task is not None and task.paused
-    position = None if task is None or silent is not None else task.position
+    position = None if task is None or silence.is_loss else task.position
     found = store.events.of_attempt(latest.attempt_id, kinds=("gap",))
     gaps = [gap_of(one.host, one.stream, one.body, one.at) for one in found]
     is_live = latest.allocation_state != "released"
@@ -55,9 +56,9 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         config_id=view.config_id,
         seed=view.seed,
         max_restarts=view.max_restarts,
-        state_words=state_words(view.state, position, paused=paused, silent_since=silent),
-        expected=(latest.expected or None) if silent is None and latest.state == "waiting" else None,
-        expected_at=latest.expected_at if silent is None and latest.state == "waiting" else None,
+        state_words=state_words(view.state, position, paused=paused, silence=silence),
+        expected=(latest.expected or None) if has_place else None,
+        expected_at=latest.expected_at if has_place else None,
         queue_class=store.queue_view.facts(latest.allocation_id).queue_class if is_live else None,
         priority=latest.priority,
         slots=latest.slots,

@@ -1,25 +1,57 @@
-"""Texts for a gang whose follower, a process of the triggerer or a worker, is gone."""
+"""Texts for a gang whose follower, a process of the triggerer or a worker, is silent."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from airflow_provider_dtrain.core.lifecycle.timing import HAND_OVER_MOST, SILENT_AFTER
 
 
-def state_words(state: str, position: int | None, *, paused: bool, silent_since: datetime | None) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Silence:
+    """Silence of the process that follows a gang."""
+
+    #: Last sign of life; None: the process is alive, or none is needed.
+    since: datetime | None = None
+    #: True: a worker has handed the task over, and no triggerer runs it yet.
+    is_handed_over: bool = False
+    #: True: it lasts longer than a task takes from a worker to the triggerer.
+    is_loss: bool = False
+
+    @property
+    def lost_since(self) -> datetime | None:
+        """Last sign of life of a follower that is gone, None while it is there or on its way."""
+        return self.since if self.is_loss else None
+
+
+def silence(heard_at: datetime | None, now: datetime, *, is_handed_over: bool) -> Silence:
+    """Return how long a follower has been silent.
+
+    :param heard_at: last sign of life; None: no follower is needed
+    :param is_handed_over: it was the hand-over from a worker to the triggerer
+    """
+    lasted = timedelta() if heard_at is None else now - heard_at
+    if heard_at is None or lasted < SILENT_AFTER:
+        return Silence()
+    is_loss = lasted >= (HAND_OVER_MOST if is_handed_over else SILENT_AFTER)
+    return Silence(since=heard_at, is_handed_over=is_handed_over, is_loss=is_loss)
+
+
+def state_words(state: str, position: int | None, *, paused: bool, silence: Silence) -> str:
     """Return a state for a table, with the place in the queue, or with the fact that the follower is gone.
 
     :param position: place among the waiting gangs; None: it does not wait
-    :param silent_since: time of the follower's last sign of life; None while the follower is there
     """
     if paused and state != "paused":
         state = f"{state}, paused"
-    if silent_since is not None:
+    if silence.is_loss:
         return f"{state}, not followed"
     return state if position is None or paused else f"{state} ({position}.)"
 
 
 def reason_words(
-    reason: str | None, silent_since: datetime | None, *, waits: bool, paused: bool, trial_id: int | None
+    reason: str | None, silence: Silence, *, waits: bool, paused: bool, trial_id: int | None
 ) -> str | None:
     """Return the reason for the state of a gang. Without a follower: this fact and its consequence.
 
@@ -27,10 +59,14 @@ def reason_words(
     :param waits: True: the gang holds no slots
     :param paused: True: a user has paused it, and the reason names the user
     """
-    if silent_since is None:
+    if silence.since is None:
         return reason or None
-    at = silent_since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    fact = f"Not followed since {at}: the process of its task is gone or stuck."
+    at = silence.since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    if not silence.is_loss:
+        fact = f"Since {at} its task passes from a worker to the triggerer."
+        return f"{reason}. {fact}" if reason and waits else fact
+    cause = "no triggerer runs its task" if silence.is_handed_over else "the process of its task is gone or stuck"
+    fact = f"Not followed since {at}: {cause}."
     if waits and paused:
         return f"{reason}. {fact}"
     if waits:

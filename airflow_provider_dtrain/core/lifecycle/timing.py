@@ -20,6 +20,9 @@ PROVED_S = LEASE_TTL_S
 SILENT_S = FOLLOWER_SILENT_S = LEASE_TTL_S
 #: A waiting request that was not renewed within this time is skipped, but keeps its place.
 SILENT_AFTER = timedelta(seconds=LEASE_TTL_S)
+#: Time that a task may take from a worker to the triggerer before it counts as lost. On a busy machine, Airflow needs
+#: minutes to start a trigger.
+HAND_OVER_MOST = timedelta(minutes=5)
 #: Seconds without progress after which a coroutine's lease is not renewed, and may run out.
 PROGRESS_LIMIT_S = 60.0
 #: Seconds between two renewals of an attempt while no supervisor sends heartbeats for it. A quarter of the lease.

@@ -19,12 +19,21 @@ _MAX_METRIC_CHARS: Final = 40
 _PLAIN: Final = (1e-2, 1e5)
 
 
-def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Mapping[str, Any] | None = None) -> str:
-    """Return a name such as ``3 | lr=3e-4 bs=256``, or ``number 3`` when nothing differs. At most 200 characters.
+def trial_name(
+    number: int | None,
+    hparams: Mapping[str, Any] | None,
+    space: Mapping[str, Any] | None = None,
+    *,
+    task: tuple[str, int] | None = None,
+) -> str:
+    """Return a name such as ``3 | lr=3e-4 bs=256``. At most 200 characters.
+
+    When nothing differs, it is that of the task, such as ``train`` or ``trial[3]``, and without a task ``number 3``.
 
     :param number: of the trial; None leaves it out
     :param hparams: its values, nested; None = not drawn yet
     :param space: the space of the values; leaves out values that are the same in all trials. None keeps all values
+    :param task: id and map index of its task
     """
     if hparams is None:
         words = "not drawn yet"
@@ -32,6 +41,8 @@ def trial_name(number: int | None, hparams: Mapping[str, Any] | None, space: Map
         values = list(_values(hparams, space))
         names = _names(tuple(path for path, _ in values))
         words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
+    if not words and task is not None:
+        return task[0] if task[1] < 0 else f"{task[0]}[{task[1]}]"
     if not words:
         return "" if number is None else f"number {number}"
     return _cut(" | ".join(filter(None, ["" if number is None else str(number), words])), MAX_CHARS)

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
-from airflow_provider_dtrain.errors import GangEndedError, StoreSetBackError, UnplaceableError
+from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError, StoreSetBackError, UnplaceableError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
@@ -87,7 +87,7 @@ class GangWaiter:
     async def run(self, *, patient: bool = True) -> GangView | None:
         """Return the gang once it is held.
 
-        :param patient: False: return None after the first answer that grants nothing
+        :param patient: False: hand the request over and return None after the first answer that grants nothing
         :raises UnplaceableError: no set of the pool's hosts can serve it now or later
         :raises GangEndedError: it was withdrawn
         :raises StaleWatchError: another process waits for it now
@@ -101,6 +101,9 @@ class GangWaiter:
                     await self._changed()
         finally:
             await recovery.close()
+        if view is None and self.watch is not None:
+            with contextlib.suppress(StaleWatchError):
+                await self._db(self.store.gangs.hand_over, self.allocation_id, self.watch)
         return view
 
     async def _look_again(self) -> GangView | None:

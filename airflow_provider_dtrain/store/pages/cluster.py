@@ -234,6 +234,8 @@ _HOLDERS: sa.Select[Any] = (
         experiments.c.name.label("experiment"),
         *(sa.func.coalesce(gangs.c[name], trials.c[name]).label(name) for name in ("run_id", "task_id", "map_index")),
         gangs.c.allocation_id.label("gang"),
+        sa.func.coalesce(trials.c.task_id, _OF_GANG.c.task_id).label("trial_task"),
+        sa.func.coalesce(trials.c.map_index, _OF_GANG.c.map_index).label("trial_map_index"),
     )
     .select_from(_WITH_TRIALS.outerjoin(experiments, experiments.c.id == trials.c.experiment_id))
     .where(allocations.c.id.in_(sa.bindparam("allocations", expanding=True)))
@@ -247,6 +249,7 @@ def _holder(row: Any) -> HolderView:
         key=TrialKey(dag_id=row.dag_id, run_id=row.run_id, task_id=row.task_id, map_index=row.map_index),
         trial_id=row.trial,
         trial_number=row.number,
+        trial_task=(row.trial_task or "", -1 if row.trial_map_index is None else row.trial_map_index),
         hparams=row.hparams,
         is_drawn=bool(row.is_drawn),
         config_id=row.config_id,

@@ -254,7 +254,7 @@ _SAMPLES: sa.Select[Any] = (
 _HEADS: sa.Select[Any] = (
     sa.select(
         trials.c.id.label("trial_id"),
-        *(trials.c[name] for name in ("number", "dag_id", "state", "is_drawn", "config_id")),
+        *(trials.c[name] for name in ("number", "dag_id", "task_id", "map_index", "state", "is_drawn", "config_id")),
         sa.cast(trials.c.hparams, sa.Text).label("hparams"),
         labels.c.display_name,
     )

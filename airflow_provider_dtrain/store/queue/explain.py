@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
+from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, silence
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import GangRequest
 from airflow_provider_dtrain.errors import NotFoundError
@@ -33,7 +32,7 @@ from airflow_provider_dtrain.store.queue.queue_rows import (
 )
 from airflow_provider_dtrain.store.queue.queue_version import queue_version
 from airflow_provider_dtrain.store.records.pages import PageVersion, QueueClass, QueueEntry, QueueOrder, QueueQuery
-from airflow_provider_dtrain.store.records.trials import TaskView
+from airflow_provider_dtrain.store.records.trials import AttemptView, TaskView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,12 +58,9 @@ class QueueView:
     def __init__(self, db: Database) -> None:
         self.db = db
 
-    def silent_since(self, heard_at: datetime | None) -> datetime | None:
-        """Return the last sign of life of a follower that is gone, None while it is alive.
-
-        :param heard_at: of an attempt or a task
-        """
-        return heard_at if heard_at is not None and heard_at <= self.db.now() - SILENT_AFTER else None
+    def silence(self, gang: TaskView | AttemptView) -> Silence:
+        """Return how long the follower of a gang has been silent."""
+        return silence(gang.heard_at, self.db.now(), is_handed_over=gang.is_handed_over)
 
     @reads
     def facts(self, conn: Connection, allocation_id: int) -> QueueFacts:
@@ -188,6 +184,7 @@ def _entry(row: Row[Any], view: TaskView, queue_class: QueueClass) -> QueueEntry
         queue_class=queue_class,
         expected_at=row.expected_at if view.position is not None else None,
         is_held_gang=bool(row.is_gang),
+        trial_task=(row.trial_task or "", -1 if row.trial_map_index is None else row.trial_map_index),
         hparams=row.hparams,
         is_drawn=bool(row.is_drawn),
         config_id=row.config_id,

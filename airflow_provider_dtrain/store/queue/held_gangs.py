@@ -21,10 +21,10 @@ from airflow_provider_dtrain.store.queue.slot_release import held_hosts, release
 from airflow_provider_dtrain.store.records.trials import Proof
 
 
-def trial_words(trial_id: int, dag_id: str, task_id: str, map_index: int) -> str:
+def trial_words(trial_id: int, experiment: str, dag_id: str, task_id: str, map_index: int) -> str:
     """Return a trial in words, with the names that Airflow's pages show."""
     mapped = f"[{map_index}]" if map_index >= 0 else ""
-    return f"{dag_id}.{task_id}{mapped} (trial {trial_id})"
+    return f"{dag_id}.{task_id}{mapped} (trial {trial_id} of {experiment})"
 
 
 def gang_words(dag_id: str, task_id: str) -> str:

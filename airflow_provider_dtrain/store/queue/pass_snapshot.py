@@ -102,6 +102,7 @@ ENTRIES: sa.Select[Any] = (
         trials.c.task_id.label("trial_task"),
         trials.c.map_index,
         trials.c.experiment_id,
+        experiments.c.name.label("experiment"),
         experiments.c.weight,
         experiments.c.max_slots,
         searches.c.id.label("search_id"),
@@ -140,6 +141,7 @@ class EntryRow(RequestRow, Protocol):
     trial_task: str
     map_index: int
     experiment_id: int | None
+    experiment: str
     weight: float
     max_slots: int | None
     search_id: int | None
@@ -233,7 +235,7 @@ def pool_machines(conn: Connection, pool: str) -> list[Host]:
 def _who(entry: EntryRow) -> str:
     if entry.trial_id is None:
         return gang_words(entry.dag_id, entry.task_id)
-    return trial_words(entry.trial_id, entry.trial_dag, entry.trial_task, entry.map_index)
+    return trial_words(entry.trial_id, entry.experiment, entry.trial_dag, entry.trial_task, entry.map_index)
 
 
 def _machines(

@@ -35,7 +35,7 @@ from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.held_gangs import gang_words
 from airflow_provider_dtrain.store.records.pages import QueueClass
-from airflow_provider_dtrain.store.records.trials import TaskView
+from airflow_provider_dtrain.store.records.trials import HANDED_OVER, TaskView
 from airflow_provider_dtrain.store.views import heard_at, key_of, placements, waits_because
 
 #: Classes of the queue, best first.
@@ -82,8 +82,11 @@ QUEUE: sa.Select[Any] = (
         sa.func.coalesce(attempts.c.reason, "").label("attempt_reason"),
         attempts.c.state.label("attempt_state"),
         attempts.c.renewed_at.label("followed_at"),
+        sa.func.coalesce(attempts.c.watcher, gangs.c.watcher).label("watcher"),
         trials.c.id.label("trial_id"),
         trials.c.number.label("trial_number"),
+        trials.c.task_id.label("trial_task"),
+        trials.c.map_index.label("trial_map_index"),
         trials.c.experiment_id,
         trials.c.hparams,
         trials.c.is_drawn,
@@ -149,6 +152,7 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
         expected=row.expected if waits else "",
         paused=row.paused,
         heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
+        is_handed_over=row.watcher == HANDED_OVER,
     )
 
 

@@ -126,6 +126,8 @@ class HolderView:
     #: None for a held gang that no trial uses now.
     trial_id: int | None
     trial_number: int | None
+    #: Id and map index of its task, which may be another one than that of the gang.
+    trial_task: tuple[str, int]
     #: As JSON.
     hparams: str | None
     is_drawn: bool
@@ -170,6 +172,8 @@ class QueueEntry:
     queue_class: QueueClass
     expected_at: datetime | None
     is_held_gang: bool
+    #: Id and map index of the trial's task, which may be another one than that of the gang.
+    trial_task: tuple[str, int]
     hparams: Mapping[str, Any] | None
     is_drawn: bool
     config_id: int | None
@@ -297,6 +301,8 @@ class TrialHead:
     trial_id: int
     number: int
     dag_id: str
+    task_id: str
+    map_index: int
     state: TrialState
     #: As JSON.
     hparams: str

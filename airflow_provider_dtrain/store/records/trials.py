@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
 from airflow_provider_dtrain.core.scheduling.model import (
@@ -25,6 +25,8 @@ MetricGroup = Literal["training", "validation"]
 OnUnplaceable = Literal["fail", "wait"]
 #: Reason why a slot is free again; ``untaken``: no process was ever started under the grant.
 Proof = Literal["clear", "reboot", "removed", "untaken"]
+#: Watcher of an attempt or a gang that a worker has handed to the triggerer.
+HANDED_OVER: Final = "handed over"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +277,11 @@ class AttemptView(InSearch):
     heard_at: datetime | None = None
 
     @property
+    def is_handed_over(self) -> bool:
+        """True if a worker has handed it over, and no triggerer has taken it yet."""
+        return self.watcher == HANDED_OVER
+
+    @property
     def label(self) -> str:
         """Name of the attempt in messages. A run's name means something on hosts only."""
         return f"trial {self.trial_id}, attempt {self.number}"
@@ -370,6 +377,8 @@ class TaskView:
     paused: bool = False
     #: Time of the last sign of life of its waiter or follower; None: it needs neither, as a held gang between tasks.
     heard_at: datetime | None = None
+    #: True: a worker has handed it over, and no triggerer has taken it yet.
+    is_handed_over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
