@@ -239,7 +239,9 @@ class Searches:
         state: ExperimentState = experiment_end(counts, experiment.wish) or "errored"
         newest = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == of).scalar_subquery()
         where = (experiments.c.id == of, newest == search_id)
-        conn.execute(experiments.update().where(*where).values(state=state, ended_at=now))
+        # The task that calls this runs after the last trial, and again whenever it is cleared.
+        ended_at = sa.func.coalesce(experiments.c.ended_at, now)
+        conn.execute(experiments.update().where(*where).values(state=state, ended_at=ended_at))
         if state == "completed":
             return SearchEnd(state=state, failure=None, failed_trial_id=None, trials=counts)
         if state == "killed" and experiment.wish == "kill":

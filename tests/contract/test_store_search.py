@@ -280,6 +280,23 @@ def test_the_selection_ends_a_search_whose_trials_were_not_all_submitted(search)
     assert state_of(search) == "completed"
 
 
+def test_an_experiment_has_ended_with_its_last_trial_however_often_its_best_trial_is_selected(search, clock):
+    search.plan(max_trials=1)
+    search.end(search.start(0))
+    ended_at = search.store.experiments.get(search.view.experiment_id).ended_at
+    assert ended_at == clock.now
+    for _ in range(2):
+        clock.advance(300)
+        search.store.searches.end(search.view.search_id)
+        assert search.store.experiments.get(search.view.experiment_id).ended_at == ended_at
+    # A cleared trial runs again, and its end is the new one.
+    again = search.start(0, max_tries=1)
+    clock.advance(60)
+    search.end(again)
+    search.store.searches.end(search.view.search_id)
+    assert search.store.experiments.get(search.view.experiment_id).ended_at == clock.now
+
+
 def test_a_search_without_a_success_names_the_failure_that_came_first(search, clock):
     search.plan(max_trials=3)
     late, early, killed = (search.start(number) for number in range(3))

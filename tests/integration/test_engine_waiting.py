@@ -46,7 +46,9 @@ async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wish
     running = asyncio.ensure_future(runner.run(Recovery(runner.rt.hook)))
     try:
         async with asyncio.timeout(120):
-            assert "Position 1. 2 of 2 slots missing, held by dag.train (trial 1 of " in await reason_of(engine, waiting)
+            assert "Position 1. 2 of 2 slots missing, held by dag.train (trial 1 of " in await reason_of(
+                engine, waiting
+            )
             engine.hook.store.control.kill(waiting.trial_id, "ann")
             outcome = await running
     finally:

@@ -7,7 +7,7 @@ import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -22,8 +22,12 @@ from airflow_provider_dtrain.core.lifecycle.states import (
     TrialState,
 )
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
+from airflow_provider_dtrain.core.scheduling.model import PoolOptions
+from airflow_provider_dtrain.core.scheduling.priority_tiers import level_of
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 from airflow_provider_dtrain.notifications.notice import Notice
+from airflow_provider_dtrain.store.queue.queue_rows import CLASS_WORDS
+from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.store import Store
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +58,40 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 def test_the_page_of_options_is_written_from_the_provider_info() -> None:
     tool = runpy.run_path(str(ROOT / "scripts" / "tools" / "options_page.py"))
     assert (ROOT / "docs" / "options.md").read_text() == tool["page"]()
+
+
+def test_the_tooltips_of_the_queue_are_the_meanings_of_its_classes() -> None:
+    source = (ROOT / "ui" / "src" / "pages" / "queue" / "columns.tsx").read_text()
+    (block,) = re.findall(r"CLASSES: [^=]*= \{\n(.*?)\n\};", source, re.S)
+    tooltips = dict(re.findall(r'^  (\w+): "(.*)",$', block, re.M))
+    page = (ROOT / "docs" / "scheduling.md").read_text()
+    (table,) = re.findall(r"\| class \| meaning \|\n\|---\|---\|\n(.*?)\n\n", page, re.S)
+    meanings = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.M))
+    assert tooltips == {name: words.replace("`", "") for name, words in meanings.items()}
+    # Best class first, as the code orders them.
+    assert list(tooltips) == [CLASS_WORDS[level] for level in sorted(CLASS_WORDS)] == list(get_args(QueueClass))
+    options = PoolOptions()
+    values = {"max_wait": options.max_wait_s / 3600, "fresh": options.fresh_s / 3600, "young": options.young_s / 3600}
+    for words in tooltips.values():
+        for name, shown in re.findall(r"(\w+) \((\d+) h\)", words):
+            assert values[name] == float(shown)
+        assert [float(one) for one in re.findall(r"protected_share \(([\d.]+)\)", words)] in (
+            [],
+            [options.protected_share],
+        )
+
+
+def test_a_class_is_what_its_tooltip_says() -> None:
+    options, hour = PoolOptions(), 3600.0
+    at = {
+        (held, waited): CLASS_WORDS[level_of(held * hour, waited * hour, options)]
+        for held in (0, 1.99, 2, 7.99, 8, 100)
+        for waited in (0, 35.9, 36, 100)
+    }
+    assert {name for (held, _), name in at.items() if held < 2} == {"fresh"}
+    assert {name for (held, waited), name in at.items() if held >= 2 and waited >= 36} == {"overdue"}
+    assert {name for (held, waited), name in at.items() if 2 <= held < 8 and waited < 36} == {"young"}
+    assert {name for (held, waited), name in at.items() if held >= 8 and waited < 36} == {"old"}
 
 
 def test_the_page_of_the_configuration_names_every_field() -> None:

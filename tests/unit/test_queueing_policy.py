@@ -350,12 +350,15 @@ def test_waiting_for_a_shape_that_can_never_fit_does_not_count():
 @pytest.mark.parametrize(
     ("waited", "held", "words"),
     [
+        (0.0, 0.0, ""),
+        (17.99 * HOUR, 0.0, ""),
+        (18 * HOUR, 0.0, "not known; protected in 18 h at the latest"),
         (28.81 * HOUR, 0.0, "not known; protected in 7 h 20 min at the latest"),
         (35.5 * HOUR, 0.0, "not known; protected in 30 min at the latest"),
         (LATE, 9 * HOUR, "not known; protected: no request behind it passes or preempts it"),
     ],
 )
-def test_without_run_times_the_expected_start_is_a_bound_on_the_protection(waited, held, words):
+def test_without_run_times_the_expected_start_is_a_bound_on_the_protection_once_it_is_near(waited, held, words):
     hosts = [Host("a", 8, frozenset({0}))]
     expected = run_pass(hosts, [request(1, 8, waited_s=waited, held_s=held)], SLICES).expected["1"]
     assert (expected.within_s, expected.words) == (None, words)

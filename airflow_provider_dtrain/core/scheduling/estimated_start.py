@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Begin of each reason of :meth:`Words.reason`; the number and a period follow.
 _POSITION = "Position "
+#: Part of ``max_wait`` before its end in which the protection of a request is told.
+NEAR_RATIO = 0.5
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,11 @@ class Words:
             return Expected(None, "not known; protected: no request behind it passes or preempts it")
         if waiter.level == OVERDUE:
             return Expected(None, "not known; protected once enough older protected requests have ended")
-        left_s = self.state.options.max_wait_s - waiter.waited_at(self.state.now)
-        return Expected(None, f"not known; protected in {span(left_s)} at the latest" if left_s > 0 else "not known")
+        most_s = self.state.options.max_wait_s
+        left_s = most_s - waiter.waited_at(self.state.now)
+        # Earlier, this bound would be about the same in each row of the queue.
+        is_near = 0 < left_s <= most_s * NEAR_RATIO
+        return Expected(None, f"not known; protected in {span(left_s)} at the latest" if is_near else "")
 
 
 def without_position(reason: str) -> str:

@@ -10,13 +10,13 @@ import { type Column } from "../../components/table/DataTable";
 import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
 
-/** Meaning of the classes, in which the queue orders requests of one priority. */
-const CLASSES: Record<string, string> = {
-  fresh: "It has waited only for a short time.",
-  old: "It has trained for long, and waits again after it gave way.",
-  overdue: "It has waited longer than the limit, and goes first.",
-  protected: "Its reservation keeps slots free for it.",
-  young: "It has trained only for a short time.",
+/** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
+export const CLASSES: Record<QueueRow["queue_class"], string> = {
+  protected: "It has waited max_wait (36 h) in all, and is among the oldest of those that together take at most protected_share (0.6) of the pool's slots.",
+  fresh: "Its gangs have held slots for less than fresh (2 h).",
+  overdue: "It has waited max_wait (36 h), but older ones take the protected share.",
+  young: "Its gangs have held slots for less than young (8 h).",
+  old: "It is none of these.",
 };
 
 /** Return a placement in words: gpu-01 (0-3), gpu-02 (0, 2). */
@@ -53,7 +53,7 @@ export const sentence = (reason: string): string => reason.charAt(0).toUpperCase
 const TERMS: readonly (readonly [pattern: RegExp, meaning: string])[] = [
   [/\bclosest\b/i, "closest: the host or hosts on which the fewest slots are missing."],
   [/\breserved\b/i, "reserved: kept free for one request, so that narrow gangs do not starve it."],
-  [/\bprotected\b/i, "protected: has waited the pool's max_wait; no request behind it passes or preempts it."],
+  [/\bprotected\b/i, "protected: one of the oldest that have waited max_wait; no request behind it passes or preempts it."],
 ];
 
 /** Return the meanings of the terms that a text has. */
@@ -114,10 +114,10 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
   },
   {
     id: "reason",
-    header: "Reason, or hosts (slots)",
+    header: "Hosts (slots), reason",
     width: 260,
     full: true,
-    cell: ({ reason, placement }) => <TwoLines text={reason === null ? placementWords(placement) : sentence(reason)} />,
+    cell: ({ reason, placement }) => <TwoLines text={[placementWords(placement), reason === null ? "" : sentence(reason)].filter((part) => part !== "").join(". ")} />,
   },
   {
     id: "expected",
@@ -129,7 +129,7 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
   { id: "since", header: "Since", sort: "since", width: 114, cell: ({ since }) => <Since at={since} /> },
   { id: "slots", header: "Slots", sort: "slots", width: 66, align: "end", cell: ({ slots }) => count(slots) },
   { id: "priority", header: "Priority", sort: "priority", width: 80, align: "end", cell: ({ priority }) => String(priority) },
-  { id: "queue_class", header: "Class", width: 66, cell: ({ queue_class }) => <span title={CLASSES[queue_class]}>{queue_class}</span> },
+  { id: "queue_class", header: "Class", width: 66, cell: ({ queue_class }) => <span title={`${CLASSES[queue_class]} Values in brackets are the defaults of a pool.`}>{queue_class}</span> },
   { id: "placement", header: "Hosts (slots)", width: 170, optional: true, cell: ({ placement }) => placementWords(placement) || NONE },
   { id: "pool", header: "Pool", sort: "pool", width: 70, cell: ({ pool }) => pool },
   { id: "task", header: "Task, DAG", width: 190, optional: true, cell: ({ task }) => <TaskLinks task={task} /> },

@@ -32,6 +32,18 @@ describe("the page of the queue", () => {
     expect(screen.getByText(/1 queued, 1 running, 2 of 16 slots free/)).toBeTruthy();
   });
 
+  it("keeps the hosts of a gang beside the reason for its state", async () => {
+    serve({ queue: page([row({ state: "running", position: null, placement: { a: [0, 1] }, reason: "its task passes from a worker to the triggerer." })]), me });
+    show(<App />, "/plugin/dtrain/queue");
+    expect(await screen.findByText("a (0-1). Its task passes from a worker to the triggerer.")).toBeTruthy();
+  });
+
+  it("explains the class of a gang", async () => {
+    serve({ queue: page([row({ queue_class: "young" })]), me });
+    show(<App />, "/plugin/dtrain/queue");
+    expect((await screen.findByText("young")).title).toBe("Its gangs have held slots for less than young (8 h). Values in brackets are the defaults of a pool.");
+  });
+
   it("changes the priority within its bounds only", async () => {
     const arrived = serve({ queue: page([row()]), me, "POST trials/7/priority": { body: { message: "Priority of trial 7: 3." } } });
     show(<App />, "/plugin/dtrain/queue");
