@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.errors import UnsupportedFieldError
+from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError
 from airflow_provider_dtrain.terminal.output import UsageError, dump, hint, is_table, note, show, show_one
 
 if TYPE_CHECKING:
@@ -80,4 +80,15 @@ def _validate_config(args: Namespace, path: str, template: str | None) -> None:
 
 def _written(value: Any) -> str:
     """Return a value as it is written in a configuration, so that it can be copied back."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    is_plain = isinstance(value, str) and _is_plain(value)
+    return str(value) if is_plain else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether YAML reads a text without quotes as this text."""
+    from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+
+    try:
+        return load_yaml(f"value: {text}") == {"value": text}
+    except ConfigError:
+        return False

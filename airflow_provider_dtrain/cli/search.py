@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.search.space import Path, dotted
+from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.core.search_plan import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.terminal.output import cell, dump, hint, is_table, note, show, show_one
+from airflow_provider_dtrain.terminal.output import dump, hint, is_table, note, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -132,7 +132,7 @@ def _rows(trials: Sequence[TrialSpec]) -> list[dict[str, Any]]:
         found = list(_leaves(trial["hyperparameters"] or {}))
         names = dotted([path for path, _ in found])
         columns = [f"hyperparameters.{name}" if name in _FIXED else name for name in names]
-        values = {column: _short(value) for column, (_, value) in zip(columns, found, strict=True)}
+        values = {column: value_text(value) for column, (_, value) in zip(columns, found, strict=True)}
         beside = {"bracket": trial["bracket"]} if trial["rungs"] else {}
         rows.append({"trial": trial["number"], **beside, **values, "seed": trial["seed"]})
     return rows
@@ -144,7 +144,3 @@ def _leaves(values: Mapping[str, Any], above: Path = ()) -> Iterator[tuple[Path,
             yield from _leaves(value, (*above, name))
         else:
             yield (*above, name), value
-
-
-def _short(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, Mapping | list) or value is None else cell(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.terminal.output import hint, is_table, short_time, show, show_one
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def describe(args: Namespace, source: Source) -> None:
     """Show an experiment with its share of the queue."""
     found = source.experiment(args.experiment_id)
     row = asdict(found)
+    if is_table(args) and found.best_hyperparameters:
+        row["best_hyperparameters"] = {name: value_text(value) for name, value in found.best_hyperparameters.items()}
     if not found.state.startswith(("queued", "running")):
         del row["progress"], row["expected_end"]
     show_one(args, row, with_empty=False)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.terminal.output import (
     cell,
     dump,
@@ -88,6 +89,7 @@ def describe(args: Namespace, source: Source) -> None:
         dump(args.output, facts)
         return
     shown = {name: value for name, value in facts.items() if name not in (*_PARTS, "shards")}
+    shown["hyperparameters"] = {name: value_text(value) for name, value in trial.hyperparameters.items()}
     if trial.result:
         # The hosts of the ranks are in a table of their own.
         shown["result"] = {name: value for name, value in trial.result.items() if name != "hosts"}

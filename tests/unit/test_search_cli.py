@@ -141,3 +141,17 @@ def test_slots_that_no_host_has_are_named_once_there_are_hosts(world: World) -> 
     assert done.code == 0
     assert "Warning: " in done.err
     assert "4 slots" in done.err
+
+
+def test_a_preview_tells_choices_apart(world: World) -> None:
+    path = world.file(
+        "mixed.yaml",
+        "entrypoint: python run.py\n"
+        "hyperparameters:\n"
+        '  mixed: {type: categorical, vals: [null, true, 1, "1", 1.0, "true", [1, 2], adam]}\n'
+        "searcher: {name: grid, metric: loss, max_length: {batches: 1}}\n",
+    )
+    done = world("searches", "preview", path, "--trials", "8")
+    rows = [line.split("  ") for line in done.out.splitlines()]
+    shown = {cells[0]: [cell for cell in cells if cell][1].strip() for cells in rows if cells[0].isdigit()}
+    assert list(shown.values()) == ["null", "true", "1", '"1"', "1.0", '"true"', "[1,2]", "adam"]

@@ -91,7 +91,7 @@ def test_only_mapped_trials_are_named_after_their_hyperparameters() -> None:
     [
         ({"number": 3, "hparams": {"lr": 0.1}, "search_id": 1, "name": "3 | lr=0.1"}, "3 | lr=0.1"),
         ({"number": 3, "hparams": {"lr": 3e-4, "bs": 256}}, "3 | bs=256 lr=3e-4"),
-        ({"hparams": {"lr": 1.0}}, "lr=1"),
+        ({"hparams": {"lr": 1.0}}, "lr=1.0"),
         ({"number": 0, "hparams": {}, "name": "number 0"}, "number 0"),
         (None, ""),
     ],
@@ -105,7 +105,7 @@ def test_a_task_knows_the_name_of_its_trial(trial: dict[str, Any] | None, name: 
     [
         ({"lr": 0.000312345, "bs": 256, "epochs": 8}, "3 | bs=256 lr=3.12e-4"),
         ({"lr": 1e-06, "bs": True, "epochs": 8}, "3 | bs=true lr=1e-6"),
-        ({"lr": 0.0, "bs": "adam", "epochs": 8}, "3 | bs=adam lr=0"),
+        ({"lr": 0.0, "bs": "adam", "epochs": 8}, "3 | bs=adam lr=0.0"),
         ({"lr": 123456.0, "bs": [1, 2], "epochs": 8}, "3 | bs=[1,2] lr=1.23e5"),
         (None, "3 | not drawn yet"),
     ],

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.search.names import (
     MAX_CHARS,
@@ -14,9 +17,19 @@ from airflow_provider_dtrain.core.search.names import (
     reached_words,
     trial_name,
 )
+from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
+from tests.support.budgets import budget
 
 HOSTILE = "<img src=x onerror=alert(1)>\n\x1b[31m" + "x" * 10_000
+
+
+def test_a_trial_that_differs_in_nothing_has_the_name_of_its_task() -> None:
+    space = {"lr": {"type": "const", "val": 0.1}}
+    assert trial_name(0, {"lr": 0.1}, space, task=("train", -1)) == "train"
+    assert trial_name(3, {}, None, task=("trial", 3)) == "trial[3]"
+    assert trial_name(3, {"lr": 0.1}, None, task=("trial", 3)) == "3 | lr=0.1"
+    assert trial_name(3, {}, None) == "number 3"
 
 
 def test_a_name_ends_with_the_result() -> None:
@@ -28,6 +41,28 @@ def test_a_name_ends_with_the_result() -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
 def test_a_metric_that_is_no_number_is_called_that(value: float | None) -> None:
     assert metric_words("loss", value) == "loss without a finite value"
+
+
+#: Choices of which each two differ.
+CHOICES = [
+    None, True, False, 1, 1.0, 0, 0.0, -1, -1.0, "1", "1.0", "true", "null", "None", "yes", "", "resnet", '"resnet"',
+    [1, 2], [1.0, 2], "[1,2]", {"a": 1}, {"a": "1"}, "NaN", 1e20, 10**20, "1e+20",
+]  # fmt: skip
+
+
+def test_choices_that_differ_have_different_texts() -> None:
+    assert len({value_text(value) for value in CHOICES}) == len(CHOICES)
+    names = {trial_name(None, {"mixed": value}) for value in CHOICES}
+    assert len(names) == len(CHOICES)
+    assert [value_text(one) for one in (1, 1.0, "1", True, None, "resnet", [1, 2])] == [
+        "1", "1.0", '"1"', "true", "null", "resnet", "[1,2]",
+    ]  # fmt: skip
+
+
+@settings(max_examples=budget(400))
+@given(*[st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)] * 2)
+def test_any_two_choices_of_json_have_different_texts(one: object, other: object) -> None:
+    assert (value_text(one) == value_text(other)) == (json.dumps(one) == json.dumps(other))
 
 
 def test_hostile_names_are_one_short_printable_line_that_keeps_the_result() -> None:

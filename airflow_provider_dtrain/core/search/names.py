@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.core.safe_repr import printable_line
 from airflow_provider_dtrain.core.search.space import Path, dotted, is_constant, is_leaf
+from airflow_provider_dtrain.core.search.value_text import value_text
 
 #: Airflow keeps 250 characters of the name of a mapped task.
 MAX_CHARS: Final = 200
@@ -113,10 +113,7 @@ def _values(values: Mapping[str, Any], space: Mapping[str, Any] | None, above: P
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return _number(value)
-    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-    return _cut(text, _MAX_VALUE_CHARS)
+    return _cut(value_text(value, _number), _MAX_VALUE_CHARS)
 
 
 def _number(value: float) -> str:

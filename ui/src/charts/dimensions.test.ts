@@ -48,3 +48,9 @@ test("labels and places have texts", () => {
   expect(textAt(dimensionOf("n", [0, 10], false), 0.5)).toBe("5");
   expect(textOf({ a: [1] })).toBe('{"a":[1]}');
 });
+
+test("values of a choice that differ have different texts", () => {
+  const values = [true, "true", 1, "1", "null", "adam", '"adam"', [1], "[1]", "", "NaN"];
+  expect(values.map(textOf)).toEqual(["true", '"true"', "1", '"1"', '"null"', "adam", '"\\"adam\\""', "[1]", '"[1]"', "", "NaN"]);
+  expect(dimensionOf("mixed", [1, "1", true, "true"], false).categories.length).toBe(4);
+});

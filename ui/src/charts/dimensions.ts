@@ -18,10 +18,19 @@ export interface Dimension {
   readonly absent: number;
 }
 
-/** Return a value of any type as one line of text. */
+const isJson = (text: string): boolean => {
+  try {
+    JSON.parse(text);
+  } catch {
+    return false;
+  }
+  return true;
+};
+
+/** Return a value of any type as one line of text. A text has quotes if it would look like another value: "1" beside 1. */
 export const textOf = (value: unknown): string => {
   if (value === null || value === undefined) return "–";
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return isJson(value) ? JSON.stringify(value) : value;
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 };
 

@@ -1,5 +1,7 @@
 import { type ApiError } from "../api/client";
+import { paths } from "../app/paths";
 import { nextStepText } from "../lib/nextStep";
+import { PageLink } from "./Links";
 import { Notice } from "./Notice";
 
 const logIn = () => {
@@ -41,6 +43,8 @@ export const ErrorNotice = ({ error, what, onRetry, wasKnown = false }: Props) =
       hint={`${gone}${waits}${nextStepText(error.hint ?? "")}`.trim()}
       status={error.status === 403 || error.passes ? "warning" : "error"}
       title={`${what}: ${error.message}`}
-    />
+    >
+      {error.status === 404 ? <PageLink to={paths.experiments}>All experiments, with their trials</PageLink> : null}
+    </Notice>
   );
 };

@@ -1,5 +1,5 @@
 import { Alert, Button, Code, HStack } from "@chakra-ui/react";
-import { Fragment } from "react";
+import { Fragment, type ReactNode } from "react";
 
 import { nextStep } from "../lib/nextStep";
 import { CopyButton } from "./CopyButton";
@@ -35,10 +35,12 @@ interface Props {
   hint?: string | null;
   status?: "error" | "info" | "warning" | "success";
   action?: { label: string; onClick: () => void } | undefined;
+  /** Links below the next step. */
+  children?: ReactNode;
 }
 
 /** A message in the page, with the next step. */
-export const Notice = ({ title, hint, status = "info", action }: Props) => (
+export const Notice = ({ title, hint, status = "info", action, children }: Props) => (
   <Alert.Root my={2} overflowWrap="anywhere" role={status === "error" ? "alert" : "status"} status={status}>
     <Alert.Indicator />
     <Alert.Content>
@@ -48,6 +50,7 @@ export const Notice = ({ title, hint, status = "info", action }: Props) => (
           <NextStep hint={hint} />
         </Alert.Description>
       )}
+      {children}
     </Alert.Content>
     {action === undefined ? null : (
       <Button alignSelf="center" onClick={action.onClick} size="sm" variant="outline">

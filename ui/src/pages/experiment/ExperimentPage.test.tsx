@@ -67,6 +67,7 @@ describe("the page of an experiment", () => {
     serve({ "experiments/5": refusal(404, "not_found", "There is no experiment 5. See: airflow dtrain experiments list") });
     show(<App />, ADDRESS);
     expect(await screen.findByText("Experiment 5: There is no experiment 5. See: airflow dtrain experiments list")).toBeTruthy();
+    expect(screen.getByRole("link", { name: "All experiments, with their trials" }).getAttribute("href")).toBe("/plugin/dtrain/experiments");
   });
 
   it("shows what a trial trained in the unit of the search, and steps where it reported none", async () => {
