@@ -13,7 +13,7 @@ from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, plain
 from airflow_provider_dtrain.engine.attempt.teardown import cause
-from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
+from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
 
 
 def test_an_outcome_travels_through_json_and_back() -> None:
@@ -178,10 +178,16 @@ def test_values_for_xcom_have_no_nan_and_no_foreign_types() -> None:
     }
 
 
-def test_a_log_of_another_trial_has_its_name_in_each_line(caplog: pytest.LogCaptureFixture) -> None:
-    log = TaskLog(OfTrial(logging.getLogger("test"), {"trial_id": 7}), None)
+def test_work_for_another_trial_is_for_developers_and_has_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    log = TaskLog(Housekeeping(logging.getLogger("test"), {"trial_id": 7}), None)
     with caplog.at_level(logging.INFO):
         log.warning("Host '%s' answers", "a")
+        log.error("Host '%s' answers", "a")
+        log.event("Host '%s' answers", "a", is_warning=True)
+        log.flush()
+    assert caplog.records == []
+    with caplog.at_level(logging.DEBUG):
+        log.info("Host '%s' answers", "a")
     assert [record.getMessage() for record in caplog.records] == ["Trial 7: Host 'a' answers"]
 
 

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.errors import (
     HostRefusedError,
     HostUnreachableError,
     NotFoundError,
+    StaleWatchError,
 )
 from airflow_provider_dtrain.hosts.channel.answers import check_answer, piece_of
 from airflow_provider_dtrain.hosts.wire import WireError
@@ -38,6 +39,32 @@ ERRORS = [
     EnvironmentMissingError("Host 'b': interpreter 'python3' does not exist there."),
     NotFoundError("Host 'b' needs Airflow connection 'ssh_b', which cannot be fetched."),
 ]
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (StaleWatchError("Attempt 9 is followed under watch 3 (worker on vm): this process still holds watch 2."), []),
+        (HostUnreachableError("b", "Host 'b' cannot be reached."), []),
+        (KeyError("odd"), ["Background recovery of another trial or a host failed, and is retried: KeyError: 'odd'"]),
+    ],
+    ids=["stale", "host", "defect"],
+)
+async def test_recovery_for_other_trials_is_not_in_the_log_of_a_task(
+    error: Exception, said: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def claim(*_: Any) -> bool:
+        raise error
+
+    view = SimpleNamespace(held_hosts=("b",), allocation_id=1, attempt_id=9, watch=2, renewed_at=None)
+    recovery = SimpleNamespace(recoverable=lambda: [view], claim=claim, hosts_to_probe=list)
+    store = SimpleNamespace(recovery=recovery, hosts=SimpleNamespace(with_blocked_slots=list))
+    caplog.set_level(logging.INFO)
+    look = Look(SimpleNamespace(store=store))
+    for _ in range(3):
+        assert await look.run() == []
+    assert [record.getMessage() for record in caplog.records] == said
+    assert "Traceback" not in caplog.text
 
 
 class Hosts:

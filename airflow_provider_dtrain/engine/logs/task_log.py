@@ -39,12 +39,20 @@ def _record(message: str, args: tuple[Any, ...]) -> str:
     return printable(text).replace("\n", "\n  ")
 
 
-class OfTrial(logging.LoggerAdapter[logging.Logger]):
-    """Adapter that puts a trial's name before each line, for a log that is not the trial's own."""
+class Housekeeping(logging.LoggerAdapter[logging.Logger]):
+    """Adapter for work on hosts and trials that are not those of the log. Only developers read its lines.
+
+    The process of a task works for other trials while it waits, and all that it logs is in the log of its task.
+    """
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Return the line with the name."""
-        return f"Trial {(self.extra or {})['trial_id']}: {msg}", kwargs
+        """Return the line with the name of its trial."""
+        trial_id = (self.extra or {}).get("trial_id")
+        return msg if trial_id is None else f"Trial {trial_id}: {msg}", kwargs
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Log a line for developers, whatever its level."""
+        super().log(logging.DEBUG, msg, *args, **kwargs)
 
 
 class TaskLog:

@@ -28,7 +28,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
-from airflow_provider_dtrain.engine.logs.task_log import OfTrial, TaskLog
+from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
 from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DONE, Runtime
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.slots.selection import slots_of
@@ -73,6 +73,8 @@ class Look:
         #: (attempt, watch, renewal) -> time.monotonic() when it was first and last seen so
         self._seen: dict[tuple[int, int, Any], tuple[float, float]] = {}
         self._limit = asyncio.Semaphore(MOST_LOOKS)
+        #: Unexpected errors that were logged.
+        self._reported: set[str] = set()
 
     async def run(self, host: str | None = None) -> list[str]:
         """Run one round, and return the hosts where slots became free."""
@@ -110,12 +112,20 @@ class Look:
                 async with asyncio.timeout(RECOVERY_MOST_S):
                     return list(await work)
             except (DtrainError, TimeoutError) as error:
-                log.info("Recovery is retried later: %s", error or "it timed out")
+                log.debug("Recovery is retried later: %s", error or "it timed out")
                 return []
-            except Exception:
+            except Exception as error:
                 # An unexpected error of one attempt or host must not block the slots of all the rest.
-                log.exception("Recovery of one attempt or host failed and is retried later")
+                self.report(error)
                 return []
+
+    def report(self, error: Exception) -> None:
+        """Log an unexpected error once: this log is that of another trial's task."""
+        words = f"{type(error).__name__}: {error}"
+        if words not in self._reported:
+            self._reported.add(words)
+            log.warning("Background recovery of another trial or a host failed, and is retried: %s", words)
+        log.debug("Recovery failed", exc_info=error)
 
     async def _look_at(self, store: Store, host: str) -> list[str]:
         await look_at_host(runtime_of(self.hook, store), host)
@@ -266,7 +276,8 @@ class Look:
         except DtrainError:
             raise
         except Exception as error:
-            log.exception("Attempt %d is ended without its hosts' data, which cannot be read", runner.rt.attempt_id)
+            # The trial that ends has the error in its failure.
+            runner.rt.log.debug("It is ended without its hosts' data, which cannot be read: %s", error)
             return await runner.end_unread(error)
 
     async def _give_back(self, rt: Runtime) -> None:
@@ -293,10 +304,10 @@ def runtime_of(
     """Return a runtime that acts in place of an attempt's follower.
 
     :param watch: watch that was taken under the name of recovery
-    :param trial_id: trial that the log lines name; None = no trial
+    :param trial_id: trial that the lines for developers name; None = no trial
     """
-    named = log if trial_id is None else OfTrial(log, {"trial_id": trial_id})
-    rt = Runtime(hook, store, attempt_id, watch, TaskLog(named, None), watcher=RECOVERY)
+    housekeeping = Housekeeping(log, {"trial_id": trial_id})
+    rt = Runtime(hook, store, attempt_id, watch, TaskLog(housekeeping, None), watcher=RECOVERY)
     rt.connect_timeout_s = CONNECT_S
     return rt
 
@@ -321,9 +332,9 @@ class _Shared:
             try:
                 await self.look.run()
             except DtrainError as error:
-                log.info("Recovery is retried later: %s", error)
-            except Exception:
-                log.exception("Recovery is retried later")
+                log.debug("Recovery is retried later: %s", error)
+            except Exception as error:
+                self.look.report(error)
             if self.users > 0:
                 await asyncio.sleep(RECOVERY_BUSY_EVERY_S if self.look.is_busy else RECOVERY_EVERY_S)
 
