@@ -23,6 +23,26 @@ def test_terminal_escapes_and_overwritten_progress_do_not_reach_the_task_log() -
     assert clean("10%\r50%\r\x1b[31m100%\x1b[0m\x07 done\r") == "100% done"
 
 
+NOISE = (
+    b"[rank0]:[W1126 15:07:42.123456789 socket.cpp:767] [c10d] The hostname of the client socket cannot be retrieved. "
+    b"err=-3\n"
+)
+
+
+@pytest.mark.parametrize("before", [b"", b"one\n"])
+@pytest.mark.parametrize("after", [b"", b"two\n"])
+def test_a_line_of_a_library_about_names_of_addresses_is_left_out(before: bytes, after: bytes) -> None:
+    buffer = LogBuffer(PLACE, 0)
+    buffer.add(0, before + NOISE * 3 + after)
+    assert everything(buffer) == [FIRST, *(f"[rank 0] {line.decode()}" for line in (before + after).splitlines())]
+    assert buffer.position == len(before + NOISE * 3 + after)
+    buffer.add(buffer.position, NOISE)
+    assert buffer.record(1000) == []
+    assert buffer.is_empty
+    buffer.add(buffer.position, b"why: " + NOISE[8:])
+    assert everything(buffer)[0].startswith("[rank 0] why: [W1126")
+
+
 def test_lines_are_whole_also_when_they_come_in_pieces() -> None:
     buffer, offset = LogBuffer(PLACE, 0), 0
     for piece in (b"one\ntw", b"o\nthr", "é".encode()[:1], "é".encode()[1:]):

@@ -19,6 +19,9 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 
 #: Prefix that torch puts before the lines of a failed rank, and before its own warnings.
 _TORCH_PREFIX = re.compile(r"^\[rank0\]: ?")
+#: Lines of libraries that say nothing about a training. Torch logs this one for each connection between ranks whose
+#: addresses have no names. The log on the host and in the store has it.
+_NOISE = re.compile(r"\[W[^]]*\] \[c10d\] The hostname of the client socket cannot be retrieved\. err=-?\d+\s*")
 PREFIX = "[rank 0] "
 
 
@@ -273,9 +276,8 @@ class LogBuffer:
         if not piece.data:
             self._forget(self._pieces.popleft())
         text = block.decode("utf-8", "replace").removesuffix("\n")
-        return lines + [
-            PREFIX + part for line in text.split("\n") for part in _broken(_TORCH_PREFIX.sub("", clean(line)))
-        ]
+        shown = (_TORCH_PREFIX.sub("", clean(line)) for line in text.split("\n"))
+        return lines + [PREFIX + part for line in shown if not _NOISE.fullmatch(line) for part in _broken(line)]
 
 
 def _broken(line: str) -> list[str]:

@@ -18,7 +18,7 @@ test("absent values, NaN and values below zero on a log axis are below the axis"
 test("texts, booleans and mixed values have an axis of categories, numbers among them in order", () => {
   const dimension = dimensionOf("x", ["10", "9", true, null], false);
   expect(dimension.scale).toBeNull();
-  expect(dimensionOf("b", ["10", "9", "100"], false).categories).toEqual(["9", "10", "100"]);
+  expect(dimensionOf("b", ["10", "9", "100"], false).categories).toEqual(['"9"', '"10"', '"100"']);
   expect(dimension.places[3]).toBeCloseTo(ABSENT);
 });
 

@@ -39,8 +39,10 @@ const isNumber = (value: unknown): value is number => typeof value === "number";
 /** Return whether values need an axis of categories: one of them is neither a number nor absent. */
 export const isCategorical = (values: readonly unknown[]): boolean => values.some((value) => value !== null && value !== undefined && !isNumber(value));
 
+const numberIn = (text: string): number => Number(text.replaceAll('"', ""));
+
 const byText = (a: string, b: string): number => {
-  const [left, right] = [Number(a), Number(b)];
+  const [left, right] = [numberIn(a), numberIn(b)];
   return Number.isNaN(left) || Number.isNaN(right) ? a.localeCompare(b, "en") : left - right;
 };
 
