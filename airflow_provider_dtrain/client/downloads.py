@@ -21,6 +21,7 @@ from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.paths_below import path_below
+from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, ServerError, UserError
 from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain
 from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, show, size
@@ -223,7 +224,7 @@ def save_checkpoint(session: Session, trial_id: int, checkpoint_id: int, target:
         with _received(session, route, target.parent) as archive:
             return _unpack_checkpoint(archive, target)
     except ConflictError as error:
-        note(f"{error} It is requested from its host.")
+        note(f"{as_sentence(error)} It is requested from its host.")
     body = {"trial_id": trial_id, "checkpoint_id": checkpoint_id}
     with _fetched(Nothing, session, "checkpoint", body, target.parent) as (archive, _):
         return _unpack_checkpoint(archive, target)

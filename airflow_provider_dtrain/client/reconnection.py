@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from airflow_provider_dtrain.client.session import AwayError, Session
+from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.errors import LoginError
 
 Result = TypeVar("Result")
@@ -41,7 +42,8 @@ class Patience:
             try:
                 found = read()
             except AwayError as error:
-                waits_for = self._once(waits_for, "server", f"{error} Trying again until it answers; Ctrl-C ends this.")
+                words = f"{as_sentence(error)} Trying again until it answers; Ctrl-C ends this."
+                waits_for = self._once(waits_for, "server", words)
             except LoginError:
                 if not self.session.is_renewable:
                     raise

@@ -65,6 +65,12 @@ def printable_line(text: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
+def as_sentence(text: object) -> str:
+    """Return a text of another program as a sentence, so that another one can follow."""
+    words = str(text).strip()
+    return words if not words or words.endswith((".", "!", "?", ":")) else f"{words}."
+
+
 def is_jinja(value: Any) -> bool:
     """Return whether a value is a text that Airflow would render as a template."""
     return isinstance(value, str) and ("{{" in value or "{%" in value)

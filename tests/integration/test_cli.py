@@ -161,7 +161,7 @@ def test_arguments_that_make_no_sense_are_usage_errors(world: World, arguments: 
         (("trials", "describe", "77"), "There is no trial 77"),
         (("trials", "logs", "77"), "There is no trial 77"),
         (("templates", "describe", "nothing"), "There is no template 'nothing'"),
-        (("hosts", "add", "x", "--conn", "no_such"), "There is no Airflow connection 'no_such'"),
+        (("hosts", "add", "x", "--conn", "no_such"), "no Airflow connection 'no_such'. Add it with: airflow"),
         (("configs", "validate", "/no/such.yaml"), "cannot be read: No such file"),
         (("configs", "validate", "/"), "cannot be read: it is a folder"),
     ],

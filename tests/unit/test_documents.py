@@ -224,6 +224,29 @@ def test_a_number_of_many_digits_is_refused() -> None:
     assert "5000 digits" in refused("a: " + "9" * 5000)
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "column"),
+    [
+        ("a:\n\tb: 1", 2, 1),
+        ("a: 1\n\tb: 1", 2, 1),
+        ("\ta: 1", 1, 1),
+        ("a:\n  b: 1\n\tc: 2", 3, 1),
+        ("a: |\n\ttext\n", 2, 1),
+        ("a:\n \t b: 1", 2, 2),
+        ("a:\r\n\tb: 1", 2, 1),
+    ],
+)
+def test_a_tab_is_called_a_tab(text: str, line: int, column: int) -> None:
+    message = f"not YAML: a tab, where YAML is indented with spaces (line {line}, column {column})"
+    assert message in refused(text)
+    assert message in refused(text.encode())
+
+
+def test_another_character_is_not_called_a_tab() -> None:
+    assert "a tab" not in refused("a:\n  b: @x\n\t\n")
+    assert load_yaml("a:\tb\nc: [1,\n\t2]\n") == {"a": "b", "c": [1, 2]}
+
+
 def test_quoted_text_of_a_secret_is_not_in_the_message() -> None:
     assert "hunter2" not in refused("secret_key: 'hunter2'\nb: [\n")
 

@@ -151,8 +151,8 @@ def test_never_names_the_sizes_that_would_work():
 
     assert "2 hosts of 8 slots" in reason(12, 8, 8)
     assert "Use 8 or 16" in reason(12, 8, 8)
-    assert "allow_heterogeneous would not help" in reason(12, 8, 8)
-    assert "or set allow_heterogeneous on the pool" in reason(12, 8, 4)
+    assert "(--heterogeneous on would not help: no hosts sum up to 12)" in reason(12, 8, 8)
+    assert "or allow hosts of unequal sizes: airflow dtrain pools set POOL --heterogeneous on" in reason(12, 8, 4)
     assert "Use 15" in reason(100, 5, 5, 5)
 
 

@@ -34,6 +34,7 @@ MAX_DIGITS: Final = 400
 #: Bits of an integer of that many digits.
 _MAX_BITS: Final = 1329
 
+_TAB: Final = "a tab, where YAML is indented with spaces"
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE_KEY: Final = object()
 _CORE: Final = "tag:yaml.org,2002:"
@@ -60,7 +61,8 @@ def load_yaml(text: str | bytes, *, source: str = "configuration") -> dict[str, 
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         hint = _jinja_hint(text, mark.line if mark is not None else 0)
-        raise _refusal(source, f"not YAML: {error.problem or error.context}{_line(mark)}{hint}") from None
+        problem = _TAB if _is_tab(text, mark) else error.problem or error.context
+        raise _refusal(source, f"not YAML: {problem}{_line(mark)}{hint}") from None
     except (yaml.YAMLError, UnicodeError) as error:
         raise _refusal(source, f"not YAML: {getattr(error, 'reason', None) or type(error).__name__}") from None
     if builder.problems:
@@ -130,6 +132,16 @@ def _refusal(source: str, message: str) -> ConfigError:
 
 def _line(mark: Any) -> str:
     return f" (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else ""
+
+
+def _is_tab(text: str | bytes, mark: Any) -> bool:
+    """Return whether the character that libyaml refuses is a tab."""
+    lines = (text if isinstance(text, str) else text.decode("utf-8", "replace")).split("\n")
+    if mark is None or not 0 <= mark.line < len(lines):
+        return False
+    # The mark of some errors is the first character of the line's indentation.
+    line = lines[mark.line]
+    return line[mark.column : mark.column + 1] == "\t" or "\t" in line[: len(line) - len(line.lstrip(" \t"))]
 
 
 def _jinja_hint(text: str | bytes, line: int) -> str:

@@ -147,8 +147,8 @@ def _advice(board: Board, request: GangRequest, options: PoolOptions) -> str:
     if options.allow_heterogeneous or request.slots > sum(board.size.values()):
         return advice
     if works(board.sizes, request.slots, is_single_host=False, unequal=True):
-        return f"{advice}, or set allow_heterogeneous on the pool"
-    return f"{advice} (allow_heterogeneous would not help: no hosts sum up to {request.slots})"
+        return f"{advice}, or allow hosts of unequal sizes: airflow dtrain pools set POOL --heterogeneous on"
+    return f"{advice} (--heterogeneous on would not help: no hosts sum up to {request.slots})"
 
 
 def nearest_sizes(sizes: Mapping[int, int], slots: int, unequal: bool) -> list[int]:

@@ -26,6 +26,7 @@ from airflow_provider_dtrain.core.lifecycle.after_failure import (
 )
 from airflow_provider_dtrain.core.lifecycle.shard_blame import fruitless_in_a_row, shard_failures
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_AGAIN_S
+from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.core.untrusted_json import is_count
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.bad_shards import bad_shard
@@ -365,6 +366,6 @@ def _refused_again(error: HostRefusedError, times: int) -> HostError:
     """Return the error of a host that has refused too many launches of a trial."""
     words = (
         f"Host '{error.host}' refused {times} launches of this trial in a row, and new grants did not help. "
-        f"The latest answer: {error} Check the host with: airflow dtrain hosts probe {error.host}"
+        f"The latest answer: {as_sentence(error)} Check the host with: airflow dtrain hosts probe {error.host}"
     )
     return HostRefusedError(error.host, words, code=error.code, details=error.details)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_dtrain.core.lifecycle.timing import KEEPALIVE_S, TCP_TIMEOUT_S
+from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostAuthError,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
+#: Name of Airflow's error for a connection that does not exist. Importing its class takes a second.
+_NO_CONNECTION = "AirflowNotFoundException"
 _DROP_WORDS = (b"Exceeded MaxStartups", b"Not allowed at this time")
 
 
@@ -73,7 +76,7 @@ def hook_from_connection(connection: Any) -> SSHHook:
         hook = FetchedHook(ssh_conn_id=connection.conn_id or "ssh")
     except Exception as error:
         raise UserError(
-            f"Connection '{connection.conn_id}' cannot be used for SSH: {plain(error)} Correct it under "
+            f"Connection '{connection.conn_id}' cannot be used for SSH: {as_sentence(plain(error))} Correct it under "
             "Admin > Connections or with: airflow connections"
         ) from error
     hook.compress = str(connection.extra_dejson.get("compress", "false")).lower() == "true"
@@ -90,8 +93,10 @@ def hook_from_id(conn_id: str) -> SSHHook:
     try:
         connection = SSHHook.get_connection(conn_id)
     except Exception as error:
+        if type(error).__name__ != _NO_CONNECTION:
+            raise UserError(f"Airflow connection '{conn_id}' cannot be read: {as_sentence(plain(error))}") from error
         raise NotFoundError(
-            f"There is no Airflow connection '{conn_id}': {plain(error)} Add it with: "
+            f"There is no Airflow connection '{conn_id}'. Add it with: "
             f"airflow connections add {conn_id} --conn-type ssh --conn-host ADDRESS --conn-login USER"
         ) from error
     return hook_from_connection(connection)
@@ -138,9 +143,9 @@ def _hook(host: str, make_hook: Callable[[], SSHHook]) -> SSHHook:
     except DtrainError:
         raise
     except Exception as error:
-        if type(error).__name__ == "AirflowNotFoundException":
+        if type(error).__name__ == _NO_CONNECTION:
             raise NotFoundError(
-                f"Host '{host}' needs an Airflow connection that does not exist: {plain(error)} "
+                f"Host '{host}' needs an Airflow connection that does not exist. {as_sentence(plain(error))} "
                 "Add it with: airflow connections add CONN_ID --conn-type ssh ..."
             ) from error
         raise UserError(f"The SSH connection of host '{host}' cannot be used: {plain(error)}") from error
