@@ -64,12 +64,35 @@ def store_lines(hook: DtrainHook) -> Iterator[Line]:
     if (hold := hook.store.maintenance.get()) is not None:
         words = f"held until {hold.until:%Y-%m-%d %H:%MZ} by {hold.by}" + (f": {hold.reason}" if hold.reason else "")
         yield line("hold", True, words + ". To end it, run: airflow dtrain maintenance end")
+    database = database_line()
+    yield database
+    if not database["ok"]:
+        # The other checks read its tables.
+        return
     for check, look in (("store: machines", _machines), ("airflow pools", _pools), (EXPERIMENT_DAG, _experiment_dag)):
         try:
             yield from look(hook)
         except Exception as error:
             # Airflow's models change between versions. These checks are only advice, so a failure is not an error.
             yield line(check, True, f"not checked: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+
+
+def database_line() -> Line:
+    """Return the check that Airflow's database has the tables of this Airflow."""
+    from airflow.utils.db import check_migrations
+
+    try:
+        check_migrations(0)
+    except TimeoutError:
+        return line(
+            "airflow database",
+            False,
+            "it lacks tables of this Airflow. Create or upgrade them with: airflow db migrate",
+        )
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        return line("airflow database", False, f"it cannot be read: {reason}. Check [database] sql_alchemy_conn")
+    return line("airflow database", True, "it has the tables of this Airflow")
 
 
 def _experiment_dag(hook: DtrainHook) -> Iterator[Line]:
@@ -79,8 +102,8 @@ def _experiment_dag(hook: DtrainHook) -> Iterator[Line]:
     try:
         require_ready(DAG_ID)
     except (NotNowError, UsageError) as error:
-        # Only 'experiments create' and the pages need it, so a site may do without.
-        yield line(EXPERIMENT_DAG, True, f"not usable: experiments cannot be created without a DAG. {error}")
+        # A site may do without.
+        yield line(EXPERIMENT_DAG, True, f"none; only experiments without a DAG of their own need it. {error}")
     else:
         yield line(EXPERIMENT_DAG, True, f"{DAG_ID}; experiments can be created from the command line and the pages")
 

@@ -318,6 +318,19 @@ def test_a_field_whose_feature_is_missing_fails_the_validation_by_name(world: Wo
 # -- the store ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
+def test_doctor_names_the_command_for_a_database_of_airflow_without_tables(world: World, tmp_path: Path) -> None:
+    empty = {**world.environment, "AIRFLOW_HOME": str(tmp_path)}
+    empty["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = f"sqlite:///{tmp_path / 'empty.db'}"
+    command = [*AIRFLOW, "dtrain", "doctor", "-o", "json"]
+    done = subprocess.run(command, env=empty, capture_output=True, text=True, timeout=120)
+    (wrong,) = [row for row in json.loads(done.stdout) if not row["ok"]]
+    assert done.returncode == 1
+    assert wrong["check"] == "airflow database"
+    assert wrong["message"].endswith("with: airflow db migrate")
+    assert "Error" not in done.stdout + done.stderr
+
+
 def test_the_store_is_migrated_and_checked(world: World) -> None:
     revision = world.rows("db", "migrate")
     assert revision["schema"]

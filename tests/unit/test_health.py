@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from airflow_provider_dtrain.cli._health_checks import lease_line, machines_line, pools_line
+from airflow_provider_dtrain.cli._health_checks import (
+    database_line,
+    lease_line,
+    machines_line,
+    pools_line,
+    store_lines,
+)
 from airflow_provider_dtrain.engine.operations.host_checks import host_lines
 
 POSTGRESQL = "postgresql+psycopg://u@db/dtrain"
@@ -60,3 +68,26 @@ def test_a_host_that_would_end_runs_at_logout_or_shares_its_locks_is_named(facts
     found = list(host_lines("h", facts, {"nfs4"}.__contains__))
     assert [one["check"] for one in found] == checks
     assert not any(one["ok"] for one in found)
+
+
+@pytest.mark.airflow
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (None, "it has the tables of this Airflow"),
+        (TimeoutError("unapplied migrations"), "Create or upgrade them with: airflow db migrate"),
+        (OSError("refused\nlong"), "it cannot be read: OSError: refused. Check [database] sql_alchemy_conn"),
+    ],
+)
+def test_a_database_of_airflow_without_its_tables_is_one_check_with_the_command(error, words, monkeypatch):
+    def check(timeout):
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr("airflow.utils.db.check_migrations", check)
+    found = database_line()
+    assert (found["ok"], found["check"]) == (error is None, "airflow database")
+    assert found["message"].endswith(words)
+    store = SimpleNamespace(maintenance=SimpleNamespace(get=lambda: None))
+    # The checks that read its tables are left out.
+    assert error is None or list(store_lines(SimpleNamespace(store=store))) == [found]
