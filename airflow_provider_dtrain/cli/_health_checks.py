@@ -74,7 +74,7 @@ def store_lines(hook: DtrainHook) -> Iterator[Line]:
             yield from look(hook)
         except Exception as error:
             # Airflow's models change between versions. These checks are only advice, so a failure is not an error.
-            yield line(check, True, f"not checked: {type(error).__name__}: {str(error).splitlines()[0][:200]}")
+            yield line(check, True, f"not checked: {_brief(error)}")
 
 
 def database_line() -> Line:
@@ -84,15 +84,16 @@ def database_line() -> Line:
     try:
         check_migrations(0)
     except TimeoutError:
-        return line(
-            "airflow database",
-            False,
-            "it lacks tables of this Airflow. Create or upgrade them with: airflow db migrate",
-        )
+        words = "it lacks tables of this Airflow. Create or upgrade them with: airflow db migrate"
+        return line("airflow database", False, words)
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        return line("airflow database", False, f"it cannot be read: {reason}. Check [database] sql_alchemy_conn")
+        words = f"it cannot be read: {_brief(error)}. Check [database] sql_alchemy_conn"
+        return line("airflow database", False, words)
     return line("airflow database", True, "it has the tables of this Airflow")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
 
 
 def _experiment_dag(hook: DtrainHook) -> Iterator[Line]:
