@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,12 +163,6 @@ def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):
     copy_files(store, "e", tmp_path / "copies")
     monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: "r")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").touch()
-    (tmp_path / "search.yaml").write_text(
-        "entrypoint: python train.py\nresources: {pool: gpus, slots_per_trial: 1}\n"
-        "hyperparameters: {lr: {type: double, minval: 0, maxval: 1, count: 2}}\nsearcher: {name: grid, metric: loss}\n"
-    )
     cells = json.loads((Path(__file__).parents[2] / "docs" / "client-notebook.ipynb").read_text())["cells"]
     names: dict[str, Any] = {}
     with HttpApi(Files(store, tmp_path / "copies")) as found:
@@ -177,3 +174,18 @@ def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):
     assert list(names["trials"]["best_metric"]) == [0.5, 0.25]
     assert list(names["curve"]["loss"]) == [0.25]
     assert [path.name for path in (tmp_path / "best").iterdir()] == ["weights.pt"]
+
+
+@pytest.mark.nightly
+@pytest.mark.torch
+def test_the_code_of_the_notebook_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((Path(__file__).parents[2] / "docs" / "client-notebook.ipynb").read_text())["cells"]
+    (writes,) = ["".join(cell["source"]) for cell in cells if "write_text" in "".join(cell["source"])]
+    exec(writes, {})
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd="code", env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Validation at step 64: loss" in done.stdout + done.stderr
