@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import Message
+from airflow_provider_dtrain.client.common_answers import Message
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource

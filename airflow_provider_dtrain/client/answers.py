@@ -1,14 +1,12 @@
-"""Answers of a server besides the records that both programs print: what the client reads of them, with bounds."""
+"""Answers that single commands read, besides the records that both programs print. Most commands need none of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from airflow_provider_dtrain.client.decoder import Between, Count, Id
-from airflow_provider_dtrain.errors import Problem
-from airflow_provider_dtrain.terminal.records import MetricLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,41 +15,10 @@ class Nothing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
-    """Outcome of a control request."""
-
-    message: str = "Done."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Token:
-    """Outcome of a login."""
-
-    access_token: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class DagRun:
     """A DAG run, as Airflow's own API has it."""
 
     state: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Detail:
-    """Cause of a refusal, and the next step."""
-
-    code: str
-    message: str
-    hint: str | None = None
-    problems: list[Problem] = field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """A refusal by a route of the provider, or of Airflow, which has a text."""
-
-    detail: Detail | str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,14 +71,6 @@ class ForkSource:
     payload_digest: str | None
     code_removed: bool
     template: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricPage:
-    """Reports of a trial from an offset on."""
-
-    rows: list[MetricLine]
-    next_offset: Count | None
 
 
 @dataclass(frozen=True, kw_only=True)

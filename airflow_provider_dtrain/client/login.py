@@ -10,7 +10,7 @@ from argparse import Namespace
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address, address
-from airflow_provider_dtrain.client.answers import Token
+from airflow_provider_dtrain.client.common_answers import Token
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.session import Session, refusal, server_url

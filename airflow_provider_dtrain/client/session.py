@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address
-from airflow_provider_dtrain.client.answers import Detail, Refusal
+from airflow_provider_dtrain.client.common_answers import Detail, Refusal
 from airflow_provider_dtrain.client.connections import connection
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.failures import AWAY, AwayError, away, failure, other, refused_by_proxy

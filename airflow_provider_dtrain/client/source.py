@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import MetricPage
+from airflow_provider_dtrain.client.common_answers import MetricPage
 from airflow_provider_dtrain.client.decoder import Answer, Record
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError

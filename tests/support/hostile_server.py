@@ -20,6 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Any, Literal
 
 from airflow_provider_dtrain.client import answers as a
+from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.terminal import ranks
 from airflow_provider_dtrain.terminal import records as r
 
@@ -114,7 +115,7 @@ ROUTES = (
     Route("GET", r"/listings/trial", r.TrialDescription, "row"),
     Route("GET", r"/listings/experiment", r.ExperimentDescription, "row"),
     Route("GET", r"/listings/log", r.LogPiece, "row"),
-    Route("GET", r"/listings/metrics", a.MetricPage),
+    Route("GET", r"/listings/metrics", c.MetricPage),
     Route("GET", r"/trials/1/curves", a.Curves),
     Route("GET", r"/trials/1/profile", a.Profile),
     Route("GET", r"/trials/1/outputs", a.Outputs),
@@ -123,10 +124,10 @@ ROUTES = (
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),
     Route("POST", r"/experiments", a.Started),
-    Route("POST", r"/auth/token", a.Token),
+    Route("POST", r"/auth/token", c.Token),
     Route("POST", r"/operations/\w+", a.Operation),
     Route("GET", r"/operations/\d+", a.Operation),
-    Route("(POST|PATCH|DELETE)", r"/.*", a.Message),
+    Route("(POST|PATCH|DELETE)", r"/.*", c.Message),
 )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from airflow_provider_dtrain.client import answers, decoder
+from airflow_provider_dtrain.client import answers, common_answers, decoder
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.terminal import ranks, records
@@ -22,7 +22,7 @@ from tests.support.hostile_server import RAW, changed, valid
 
 KINDS = [
     kind
-    for module in (records, answers, ranks)
+    for module in (records, answers, common_answers, ranks)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
 ]
