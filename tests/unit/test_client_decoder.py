@@ -97,6 +97,10 @@ def test_texts_numbers_and_nesting_have_bounds(monkeypatch) -> None:
         with pytest.raises(ServerError):
             Answer(json.dumps({"anything": value}).encode()).record(Everything)
     assert Answer(json.dumps({"anything": 10**400}).encode()).record(Everything).anything == 10**400
+    for field in ("ratio", "anything", "value", "count"):
+        for raw in ("1e999", "-1e999", "NaN", "Infinity"):
+            with pytest.raises(ServerError):
+                Answer(f'{{"{field}": {raw}}}'.encode()).record(Everything)
     with pytest.raises(ServerError, match="101 levels deep"):
         Answer(b'{"anything":' + b"[" * 100 + b"]" * 100 + b"}")
 
