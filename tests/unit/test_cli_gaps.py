@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from datetime import UTC, datetime
 from typing import Any
+
+import pytest
 
 from airflow_provider_dtrain.core.gaps import limits_hit
 from airflow_provider_dtrain.listings.trials import gaps_of
 from airflow_provider_dtrain.store.records.trials import EventView
+from airflow_provider_dtrain.terminal.output import show
 from airflow_provider_dtrain.terminal.trials import gap_rows
 
 
@@ -34,11 +38,12 @@ def test_limits_are_told_with_how_much_was_left_out() -> None:
     assert limits_hit(gaps_of(store, 1)) == ["the limit is reached (1,234 so far, rank0.events of host 'h')"]
 
 
-def test_gaps_are_rows_with_place_and_reason_free_of_escapes() -> None:
+def test_gaps_are_rows_with_place_and_reason_free_of_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     store: Any = Store(CORRUPT)
     (row,) = gap_rows(gaps_of(store, 1))
     assert (row["host"], row["stream"], row["offset"], row["lines"]) == ("h", "rank0.events", 0, 1)
-    assert "\x1b" not in row["reason"]
+    show(Namespace(output="table"), [row])
+    assert "a \\x1b[31m checksum" in capsys.readouterr().out
 
 
 def test_a_file_that_began_anew_is_a_gap_without_bytes() -> None:

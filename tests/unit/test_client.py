@@ -340,6 +340,14 @@ def test_an_unchanged_answer_is_sent_once(serve):
     assert server.tags == [None, 'W/"1"']
 
 
+@pytest.mark.parametrize("tag", ['"a\x0bb"', "é", "x" * 201, " ", "a\tb"])
+def test_a_tag_of_another_form_is_not_sent_back(serve, tag):
+    server = serve(answers(200, {"ok": True}, ETag=tag))
+    of = session(server)
+    assert [of.get("/me", keep=True).record(Me).ok for _ in range(2)] == [True, True]
+    assert server.tags == [None, None]
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"1", b"{}", b"null", b'{"rows": {}}', b'{"rows": [{"path": 1}]}', b"[" * 200_000, b"<html>"],

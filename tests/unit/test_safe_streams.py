@@ -75,8 +75,20 @@ def test_names_and_values_of_rows_are_escaped_in_every_format(form: str) -> None
     assert shown.count("PWNED") >= 10
 
 
-@settings(max_examples=budget(200))
-@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8))
+def test_a_table_has_the_width_of_what_is_shown() -> None:
+    with terminal() as out:
+        show(Namespace(output="plain"), [{CONTROLS: 1, "second": 2}])
+        show_one(Namespace(output="table"), {"map": {CONTROLS: 1}, "second": 2})
+    header, row, first, second = out.getvalue().decode().splitlines()
+    assert header.index("second") == row.index("2")
+    assert first.index("  1") == second.index("  2") or first.rindex("1") == second.rindex("2")
+
+
+TEXTS = st.text() | st.text("a\u202e\u200f\x9b\x1b\ufeff: #'\"\\\n\t-", max_size=6)
+
+
+@settings(max_examples=budget(400))
+@given(st.recursive(TEXTS, lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=8))
 def test_json_and_yaml_keep_every_value(value: object) -> None:
     for form, read in (("json", json.loads), ("yaml", yaml.safe_load)):
         received = io.StringIO()
