@@ -227,7 +227,7 @@ class Experiment:
         if state == "killed":
             raise TrialKilledError(f"{self._words} was killed by a user.")
         if state in _FAILURES:
-            raise UserError(f"{self._words} ended {state}. {self._cause()}")
+            raise UserError(escaped(f"{self._words} ended {state}. {self._cause()}"))
         return self
 
     @property

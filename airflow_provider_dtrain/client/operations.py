@@ -14,6 +14,7 @@ from airflow_provider_dtrain.client.decoder import Record, record
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.output import FAILURE, NotNowError, UsageError, hint, note, show
@@ -113,7 +114,7 @@ class Operations:
             self.sleep(pause_s)
 
     def _failure(self, found: Operation) -> Exception:
-        words = self.session.words(found.error or "The server names no cause.")
+        words = self.session.words(escaped(found.error or "The server names no cause."))
         return NotNowError(words) if (found.result or {}).get("code") == "not_now" else UserError(words)
 
     def _poll(self, begun: Operation) -> Operation:

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.client.connections import connection
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.failures import AWAY, AwayError, away, failure, other, refused_by_proxy
 from airflow_provider_dtrain.client.proxy import proxy_of
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.errors import (
     ConfigError,
     ConflictError,
@@ -292,7 +293,7 @@ def refusal(answer: Response, server: Address, words: Callable[[str], str] = str
     :param words: names commands as this program has them
     """
     if 300 <= answer.status < 400:
-        place = answer.headers.get("location", "")[:200]
+        place = _short(answer.headers.get("location", "")[:200])
         return ServerError(f"{server.url} redirects to {place}. Use the URL of Airflow itself.")
     detail = _detail(answer.body)
     message, hint = _short(detail.message), _short(detail.hint or "")
@@ -311,7 +312,7 @@ def refusal(answer: Response, server: Address, words: Callable[[str], str] = str
             f"{server.url} has no such page. Is it an Airflow 3 API server with a current airflow-provider-dtrain?"
         )
     if detail.problems:
-        problems = [Problem(path=one.path, message=words(_short(one.message))) for one in detail.problems]
+        problems = [Problem(path=escaped(one.path), message=words(_short(one.message))) for one in detail.problems]
         return ConfigError(problems, source=words(message) or "The request")
     kinds: dict[int, type[DtrainError]] = {404: NotFoundError, 409: ConflictError}
     kind = kinds.get(answer.status, ServerError if answer.status >= 500 else UserError)
@@ -328,4 +329,5 @@ def _detail(body: bytes) -> Detail:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _MESSAGE_MOST else f"{text[:_MESSAGE_MOST]}..."
+    """Return a text of a server for an error, which a script may print without our streams."""
+    return escaped(text if len(text) <= _MESSAGE_MOST else f"{text[:_MESSAGE_MOST]}...")

@@ -15,6 +15,7 @@ from airflow_provider_dtrain.client.local_config import own_model_dir
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
 from airflow_provider_dtrain.terminal.records import ExperimentLine
@@ -47,7 +48,8 @@ def checked(session: Session, text: str, template: str | None, source: str) -> t
     errors = [one for one in found.problems if one.severity == "error"]
     if errors:
         raise ConfigError(
-            [Problem(path=one.path, message=f"{one.message} (line {one.line})") for one in errors], source=source
+            [Problem(path=escaped(one.path), message=escaped(f"{one.message} (line {one.line})")) for one in errors],
+            source=source,
         )
     warnings = [one for one in found.problems if one.severity == "warning"]
     words = tuple(f"{one.path}: {one.message}" if one.path else one.message for one in warnings)

@@ -27,8 +27,10 @@ from pydantic import TypeAdapter, ValidationError
 
 from airflow_provider_dtrain.client import answers, reconnection
 from airflow_provider_dtrain.client import session as sessions
+from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.definition import FUNCTIONS
 from airflow_provider_dtrain.client.main import main, parser
+from airflow_provider_dtrain.errors import DtrainError
 from tests.support.budgets import budget
 from tests.support.hostile_server import (
     CONTROLS,
@@ -416,3 +418,39 @@ def test_bytes_that_are_no_http_are_one_message(laptop: Laptop, monkeypatch: pyt
             assert shown
         listener.shutdown(socket.SHUT_RDWR)
     thread.join()
+
+
+def test_errors_of_the_python_client_have_no_control_characters(laptop: Laptop, server: HostileServer) -> None:
+    client = Client()
+    detail = {"code": "x", "message": CONTROLS, "hint": CONTROLS, "problems": [{"path": CONTROLS, "message": CONTROLS}]}
+    problem = {"path": CONTROLS, "line": 1, "message": CONTROLS, "severity": "error"}
+    failed = {**route_of(answers.Operation).answer(), "state": "failed", "error": CONTROLS}
+    trial = client.trials.get(1)
+    for status, replaced, act in (
+        (422, dict.fromkeys(ROUTES, json.dumps({"detail": detail}).encode()), client.queue),
+        (409, dict.fromkeys(ROUTES, json.dumps({"detail": CONTROLS}).encode()), client.hosts),
+        (
+            200,
+            {route_of(answers.Validation): json.dumps({"problems": [problem], "effective": []}).encode()},
+            lambda: client.experiments.create("c.yaml"),
+        ),
+        (200, dict.fromkeys(ROUTES[-3:], json.dumps(failed).encode()), trial.stacks),
+    ):
+        server.begin()
+        server.status, server.replaced = status, replaced
+        with pytest.raises(DtrainError) as caught:
+            act()
+        assert "PWNED" in str(caught.value)
+        assert obeyed(str(caught.value)) == ""
+
+
+@pytest.mark.parametrize("name", [".env", "keys.pem"])
+def test_a_credential_that_is_no_plain_file_is_left_out_as_well(
+    name: str, laptop: Laptop, server: HostileServer
+) -> None:
+    (laptop.work / "code" / name).symlink_to(laptop.home / ".ssh" / "id_rsa")
+    os.mkfifo(laptop.work / "code" / "pipe.pem")
+    code, shown = laptop.run("experiments", "create", "c.yaml")
+    assert code == 0
+    assert f"Not sent to hosts, because they hold credentials: {name}, pipe.pem. To send one of them" in shown
+    assert names(server.uploads[0]) == ["train.py"]
