@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -160,8 +161,12 @@ def test_a_run_of_the_dag_executes_what_a_user_requests(server, store, search, e
     shown = capsys.readouterr()
     assert "by run run-1 of the DAG dtrain_operations" in shown.err
     assert "host a" in shown.out
-    assert main(["hosts", "probe", "a"]) == 1
+    capsys.readouterr()
+    assert main(["hosts", "probe", "a", "-o", "json"]) == 1
     assert store.hosts.get("a").state == "unreachable"
+    # The client has a record for these rows, so a new column needs a field there.
+    (sent,) = store.operations.get(executed[-1]["operation"]).result["rows"]
+    assert json.loads(capsys.readouterr().out)[0].keys() == sent.keys()
     search.submit(0, slots=2)
     assert main(["trials", "stack", "1"]) == 3
     assert "Trial 1 has no running ranks: its attempt 1 is waiting" in capsys.readouterr().err

@@ -52,7 +52,7 @@ class QueueRow(Model):
     expected: str | None
     expected_at: datetime | None
     paused: bool
-    #: Last sign of life of a follower that is gone; None: it is alive, or none is needed.
+    #: Last sign of life of a follower that is gone; None: it is alive, on its way to the triggerer, or not needed.
     silent_since: datetime | None
     may_edit: bool
 
