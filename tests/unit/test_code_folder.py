@@ -37,7 +37,7 @@ def environment(argv: list[str], work: str = "/run/t1/work") -> dict[str, str]:
         path="/run/t1",
     )
     plan = {"ranks": [1], "env": {"PYTHONPATH": "/mine"}, "library": "abc", "argv": argv}
-    rank = {"rank": 0, "env": {}, "device": None}
+    rank = {"rank": 0, "env": {}, "device": None, "visible_devices": []}
     return rank_environment(plan, rank, folder, {"master_addr": "a", "master_port": 1}, {})  # type: ignore[arg-type]
 
 
