@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -39,6 +38,7 @@ from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
+from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.reports.events import EventWriter
 
 log = logging.getLogger(__name__)
@@ -357,7 +357,7 @@ class Saver:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, Any]:
-        torch = sys.modules.get("torch")
+        torch = imported("torch")
         return {
             "run": self._env.run,
             "trial_id": self._env.trial_id,

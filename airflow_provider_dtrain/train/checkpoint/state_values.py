@@ -7,7 +7,6 @@ value is made from: ``{"dtrain.value": ["deque", [1, 2], 5]}``. The bytes of an 
 from __future__ import annotations
 
 import datetime
-import sys
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import count, memory
 from airflow_provider_dtrain.train.errors import CheckpointError, StateError
+from airflow_provider_dtrain.train.process.imported import imported
 
 #: Only key of the dict that stands for a value.
 VALUE = "dtrain.value"
@@ -233,7 +233,7 @@ def _checked(tensor: Any) -> Any:
 
 def _numpy_form(value: Any) -> _Form | None:
     """Return the form of an array or number of NumPy, None for anything else."""
-    numpy = sys.modules.get("numpy")
+    numpy = imported("numpy")
     if numpy is None:
         return None
     if type(value) is numpy.ndarray:

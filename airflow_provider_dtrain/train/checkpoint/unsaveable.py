@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import sys
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint.state_values import FACTORIES
 from airflow_provider_dtrain.train.errors import CheckpointError, StateError
 from airflow_provider_dtrain.train.prepared import Prepared
+from airflow_provider_dtrain.train.process.imported import imported
 
 _ANY = (
     "Keep tensors, NumPy arrays, numbers, strings, dates, paths, lists, dicts and sets in it, and rebuild the object "
@@ -100,7 +100,7 @@ def _items(state: Any) -> Iterator[tuple[str, Any]]:
 
 def remedy(value: Any) -> str:
     """Return what a program saves instead of a value."""
-    numpy = sys.modules.get("numpy")
+    numpy = imported("numpy")
     if isinstance(value, enum.Enum):
         return "Save its value: member.value."
     if isinstance(value, tuple) and hasattr(value, "_asdict"):

@@ -7,9 +7,10 @@ import hashlib
 import logging
 import os
 import random
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+from airflow_provider_dtrain.train.process.imported import imported
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +28,8 @@ def derive(seed: int, *names: object) -> int:
 def seed_everything(seed: int) -> None:
     """Seed Python, torch on every device if this process uses torch, and numpy if it is installed."""
     random.seed(seed)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(seed)
+    if (torch := imported("torch")) is not None:
+        torch.manual_seed(seed)
     numpy = _numpy()
     if numpy is not None:
         numpy.random.seed(seed % 2**32)
@@ -163,8 +164,6 @@ def apply(state: Mapping[str, Any]) -> None:
 
 def _numpy() -> Any:
     """Return numpy, or None if it is not installed. torch has already imported it if it is."""
-    if "numpy" in sys.modules:
-        return sys.modules["numpy"]
     try:
         import numpy
     except ImportError:
