@@ -31,6 +31,7 @@ def infer(args: Namespace) -> int:
         "weights": args.weights,
         "batch_size": args.batch_size,
         "on_bad_shard": args.on_bad_shard,
+        "on_bad_row": args.on_bad_row,
     }
     document = with_inference(source.document, fields, slots=args.slots, host_pool=args.pool)
     return start(args, DtrainHook(), replace(source, document=document))

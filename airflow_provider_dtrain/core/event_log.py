@@ -273,7 +273,8 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     },
     "shard_skipped": {"shard": _shard, "label": _text(LABEL_LIMIT), "error": _text(4096)},
     "manifest": {
-        "location": _text(4096), "rows": _count, "shards": _shard, "bytes": _count, "skipped": _skipped,
+        "location": _text(4096), "rows": _count, "rows_skipped": _count, "shards": _shard, "bytes": _count,
+        "skipped": _skipped,
         "sha256": _text(64), "schema": _schema,
     },
     "trace": {"path": _text(4096), "step": _maybe(_count), "size_bytes": _maybe(_count)},

@@ -37,13 +37,14 @@ class BatchInferenceOperator(TrialOperator):
         (templated)
     :param batch_size: rows per batch, or ``auto``; None = the configuration's, else 64 (templated)
     :param on_bad_shard: ``fail`` or ``skip``; None = the configuration's, else ``fail`` (templated)
+    :param on_bad_row: ``fail`` or ``skip``; None = the configuration's, else ``fail`` (templated)
     :param slots: number of slots of the gang; None = the configuration's, else 1 (templated)
     :param host_pool: pool of hosts; None = the configuration's (templated)
     """
 
     template_fields: Sequence[str] = (
         *TrialOperator.template_fields, "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard",
-        "slots", "host_pool",
+        "on_bad_row", "slots", "host_pool",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **TrialOperator.template_fields_renderers, "inputs": "json", "outputs": "json", "weights": "json",
@@ -60,6 +61,7 @@ class BatchInferenceOperator(TrialOperator):
         weights: str | Mapping[str, Any] | None = None,
         batch_size: int | str | None = None,
         on_bad_shard: str | None = None,
+        on_bad_row: str | None = None,
         slots: int | str | None = None,
         host_pool: str | None = None,
         **kwargs: Any,
@@ -71,6 +73,7 @@ class BatchInferenceOperator(TrialOperator):
         self.weights = weights
         self.batch_size = batch_size
         self.on_bad_shard = on_bad_shard
+        self.on_bad_row = on_bad_row
         self.slots = slots
         self.host_pool = host_pool
         if not self.outlets and (location := _known_location(outputs)) is not None:
@@ -115,7 +118,7 @@ class BatchInferenceOperator(TrialOperator):
 
     def _fields(self) -> dict[str, Any]:
         """Return the arguments that are fields of the section ``inference``."""
-        names = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard")
+        names = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
         return {name: getattr(self, name) for name in names}
 
     def _announce(self, context: Context, result: Mapping[str, Any] | None) -> None:

@@ -85,6 +85,7 @@ def infer() -> Command:
     slots = Arg(("--slots",), help="Number of slots (default: the configuration's, else 1)", type=a.count, metavar="N")
     size = Arg(("--batch-size",), help="Rows per batch, or auto", metavar="N|auto")
     bad = Arg(("--on-bad-shard",), help="End of a shard that failed three times", choices=("fail", "skip"))
+    row = Arg(("--on-bad-row",), help="End of a shard with a row that cannot be read", choices=("fail", "skip"))
     pool = Arg(("--pool",), help="Pool of hosts", type=a.name)
     return action(
         "infer",
@@ -99,6 +100,7 @@ def infer() -> Command:
         slots,
         size,
         bad,
+        row,
         pool,
     )
 

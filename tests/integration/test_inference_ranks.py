@@ -127,7 +127,7 @@ def test_a_second_run_computes_nothing_again(place, alone):
     ranks = well(infer(place, 1, run="t2.1.9"))
 
     assert events(ranks, "shard_started") == []
-    assert ranks[0].said(r"All 20 shards are done in .*: nothing is left to compute")
+    assert ranks[0].said(r"20 of 20 shards done in .*: nothing is left to compute")
     (shards,) = events(ranks, "shards")
     assert (shards["total"], shards["missing"], shards["rows"], shards["rows_done"]) == (20, 0, ROWS, ROWS)
     assert len(events(ranks, "manifest")) == len(events(ranks, "validation")) == 1
@@ -154,6 +154,87 @@ def test_a_poisoned_shard_is_tried_three_times_and_fails_the_run_with_its_rows(p
     assert [event["tries"] for event in rank.events if event["kind"] == "shard_failed"] == [1, 2, 3]
     assert not (place / "out" / "_manifest.json").exists()
     assert os.listdir(place / "out") == ["_dtrain"]
+
+
+def test_rows_of_a_shard_that_is_computed_twice_count_once(place, alone):
+    (rank,) = well(infer(place, processor="processors:Flaky"))
+
+    assert rank.said("Shard 9 .* failed, try 1 of 3: ValueError: once")
+    assert rank.said(r"20 of 20 shards, 1,000 rows, [\d,]+ rows/s$")
+    assert rows(place) == alone
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_column_that_has_values_in_one_shard_only_has_one_type_in_all_parts(place, size):
+    well(infer(place, size, processor="processors:Sparse", outputs={"columns": []}))
+
+    found = rows(place)
+    assert [row["note"] for row in found] == [None] * 470 + ["late"] + [None] * 529
+    parts = [pq.read_schema(part) for part in (place / "out").glob("part-*")]
+    assert {str(schema.field("note").type) for schema in parts} == {"string"}
+    manifest = json.loads((place / "out" / "_manifest.json").read_text())
+    assert manifest["schema"]["note"] == "string"
+    # A later run finds every part.
+    again = well(infer(place, run="t2.1.9", processor="processors:Sparse", outputs={"columns": []}))
+    assert events(again, "shard_started") == []
+
+
+def test_an_input_that_cannot_be_read_is_tried_once_and_has_no_traceback(place):
+    lines = [*['{"text": "a"}'] * 1500, '{"text": "b", "late": 1}']
+    (place / "in.jsonl").write_text("\n".join(lines))
+    inputs = {"path": str(place / "in.jsonl")}
+
+    (rank,) = infer(place, processor="processors:echo", inputs=inputs, outputs={"columns": []})
+
+    assert rank.exit_code == 66
+    (failed,) = [event for event in rank.events if event["kind"] == "shard_failed"]
+    assert (failed["tries"], failed["is_final"]) == (1, True)
+    assert rank.said(r"has the field 'late'")
+    assert not rank.said(r"json_format\.py")
+    assert not rank.said(r"\.\.")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl"])
+def test_one_text_file_keeps_all_ranks_busy_and_its_codes_are_unchanged(place, kind):
+    codes = [f"{i:05}" for i in range(3000)]
+    if kind == "csv":
+        (place / "in.csv").write_text("code,text\n" + "".join(f'{code},"a\nb"\n' for code in codes))
+    else:
+        (place / "in.jsonl").write_text("".join(f'{{"code": "{code}", "text": "abc"}}\n' for code in codes))
+    inputs = {"path": str(place / f"in.{kind}"), "columns": ["text"]}
+
+    ranks = well(infer(place, 2, processor="processors:echo", inputs=inputs, outputs={"columns": ["code"]}))
+
+    assert all(len(events([rank], "shard_done")) > 1 for rank in ranks)
+    assert rows(place) == [{"row": i, "code": code, "n": 3} for i, code in enumerate(codes)]
+
+
+def test_a_row_that_cannot_be_read_is_left_out_and_named_in_the_manifest(place):
+    (place / "in.jsonl").write_text('{"text": "a"}\n{"text": \n{"text": "abc"}\n')
+    inputs = {"path": str(place / "in.jsonl")}
+
+    ranks = well(infer(place, processor="processors:echo", inputs=inputs, outputs={"columns": []}, on_bad_row="skip"))
+
+    assert rows(place) == [{"row": 0, "n": 1}, {"row": 2, "n": 3}]
+    manifest = json.loads((place / "out" / "_manifest.json").read_text())
+    assert (manifest["rows_skipped"], [row["row"] for row in manifest["bad_rows"]]) == (1, [1])
+    assert manifest["bad_rows"][0]["name"] == f"{place}/in.jsonl line 2"
+    assert events(ranks, "manifest")[0]["rows_skipped"] == 1
+    assert ranks[0].said("2 rows in .*; 1 row left out")
+
+
+@pytest.mark.parametrize("option", ["on_bad_shard", "on_bad_row"])
+def test_a_run_that_is_left_without_rows_fails_with_the_first_error(place, option):
+    good = '{"text": "a"}\n' * 1200 if option == "on_bad_shard" else ""
+    (place / "in.jsonl").write_text(good + '{"text": \n')
+    inputs = {"path": str(place / "in.jsonl"), "shard_rows": 2000, "schema": {"text": "string"}}
+
+    (rank,) = infer(place, processor="processors:echo", inputs=inputs, outputs={"columns": []}, **{option: "skip"})
+
+    assert rank.exit_code == 66
+    assert "No row of the input is left" in rank.error["message"]
+    assert f"line {1201 if good else 1} is no JSON object" in rank.error["message"]
+    assert not (place / "out" / "_manifest.json").exists()
 
 
 def test_a_processor_that_fails_in_every_shard_ends_the_run_after_two_of_them_and_shows_its_line(place):

@@ -10,6 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+
 ROWS = 1_000
 #: Module with processors. Files of the folder above its own outlast an attempt.
 PROCESSOR = '''
@@ -51,6 +53,19 @@ class Poisoned(Model):
             raise ValueError("row 450 is poison")
         return super().process_batch(batch, batch_idx)
 
+class Flaky(Model):
+    """Fails once in the shard that holds row 450, after some of its batches."""
+    def process_batch(self, batch, batch_idx):
+        if (batch["id"] == 470).any() and not os.path.exists("../failed"):
+            open("../failed", "w").close()
+            raise ValueError("once")
+        return super().process_batch(batch, batch_idx)
+
+class Sparse(Model):
+    """Returns a column that has a value in one shard only."""
+    def process_batch(self, batch, batch_idx):
+        return {"note": ["late" if i == 470 else None for i in batch["id"].tolist()]}
+
 class Typo(Model):
     def process_batch(self, batch, batch_idx):
         return {"label": batch["lable"]}
@@ -80,6 +95,9 @@ class Slow(Model):
 def double(batch):
     return {"twice": batch["x"] * 2}
 
+def echo(batch):
+    return {"n": [len(value) for value in batch["text"]]}
+
 def short(batch):
     return {"twice": batch["x"][:-1]}
 '''
@@ -104,6 +122,43 @@ def rows(place: Path, folder: str = "out") -> list[dict[str, Any]]:
     table = pa.concat_tables([pq.read_table(part) for part in parts])
     assert manifest["rows"] == table.num_rows
     return table.sort_by("row").to_pylist()  # type: ignore[no-any-return]
+
+
+def passed_through(
+    path: Path, passed: list[str], *, kind: str = "parquet", batch_size: int = 7, **settings: Any
+) -> tuple[list[Path], list[InputBatch]]:
+    """Read an input as ranks do, write its columns without those of a processor, and return the parts and batches.
+
+    :param kind: format of the output
+    """
+    from airflow_provider_dtrain.train.inference.inputs import open_input
+    from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+    from airflow_provider_dtrain.train.inference.outputs.rows import to_rows
+    from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter
+    from airflow_provider_dtrain.train.inference.shards import Shard
+
+    skips = settings.pop("on_bad_row", None) == "skip"
+    found = open_input(
+        {"path": str(path), **settings},
+        storage={},
+        passed=passed,
+        batch_size=batch_size,
+        skips_bad_rows=skips,
+        writes_json=kind == "jsonl",
+    )
+    options = OutputOptions(kind, tuple(passed), "row")
+    parts, batches = [], []
+    for shard in found.plan().shards:
+        sent = Shard.from_dict(json.loads(json.dumps(shard.to_dict())))
+        parts.append(path.parent / f"part-{shard.index:05}.{kind}")
+        with parts[-1].open("wb") as file:
+            writer = PartWriter(file, options)
+            for batch in found.batches(sent, batch_size):
+                batches.append(batch)
+                if batch.rows:
+                    writer.write(to_rows({"n": [0] * batch.rows}, batch, options))
+            writer.close()
+    return parts, batches
 
 
 def rows_of_a_loop() -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ def test_the_stored_section_has_every_default_and_runs_the_program_of_the_ranks(
         "outputs": {"path": "/out", "format": "parquet", "columns": [], "overwrite": False},
         "batch_size": 64,
         "on_bad_shard": "fail",
+        "on_bad_row": "fail",
         "collect": False,
         "compile": False,
     }

@@ -73,7 +73,7 @@ def compute(ledger, process=lambda batch, index: {"label": batch}, **options):
         process,
         begin=lambda *_: None,
         move=lambda batch: batch,
-        beat=lambda _: None,
+        beat=lambda: None,
         record=lambda work, entry: entries.append((work, entry)),
         pins=False,
     )
@@ -220,7 +220,7 @@ def compute_slowly(ledger, process):
         process,
         begin=lambda *_: None,
         move=lambda batch: batch,
-        beat=lambda _: None,
+        beat=lambda: None,
         record=lambda work, entry: entries.append((work, entry)),
         pins=False,
     )

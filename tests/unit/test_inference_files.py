@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard
 torch = pytest.importorskip("torch")
 pytest.importorskip("pyarrow")
 Image = pytest.importorskip("PIL.Image")
+ImageOps = pytest.importorskip("PIL.ImageOps")
 pytestmark = pytest.mark.torch
 
 
@@ -75,6 +76,48 @@ def test_images_of_every_mode_are_rgb_tensors(tmp_path, mode):
     assert tensor[:, 2, 4].tolist() == list(image.convert("RGB").getpixel((4, 2)))
     if mode == "RGB":
         assert tensor[:, 0, 0].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_photographs_are_upright_as_pillow_turns_them(tmp_path, orientation):
+    image = Image.frombytes("RGB", (4, 2), bytes(range(24)))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "a.png", exif=exif)
+    (upright,) = read(opened(tmp_path))
+    expected = ImageOps.exif_transpose(Image.open(tmp_path / "a.png"))
+    shape = upright.data["image"][0].shape
+    assert (shape[2], shape[1]) == expected.size == ((4, 2) if orientation < 5 else (2, 4))
+    assert upright.data["image"][0].permute(1, 2, 0).flatten().tolist() == list(expected.tobytes())
+    (stored,) = read(opened(tmp_path, orient=False))
+    assert stored.data["image"][0].permute(1, 2, 0).flatten().tolist() == list(range(24))
+
+
+def test_an_image_with_damaged_metadata_is_read_as_it_is(tmp_path):
+    Image.new("RGB", (4, 2)).save(tmp_path / "a.jpg", exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
+    (batch,) = read(opened(tmp_path))
+    assert tuple(batch.data["image"][0].shape) == (3, 2, 4)
+
+
+@pytest.mark.parametrize("kind", ["images", "files"])
+def test_a_file_that_cannot_be_read_costs_its_row_if_the_user_wishes(tmp_path, kind):
+    for i in range(7):
+        Image.new("RGB", (2, 2), (i, 0, 0)).save(tmp_path / f"{i}.png")
+    found = open_input(
+        {"path": str(tmp_path), "format": kind}, storage={}, passed=["path"], skips_bad_rows=True, batch_size=3
+    )
+    shards = sent(found)
+    for i in (1, 3, 4, 5):
+        if kind == "images":
+            (tmp_path / f"{i}.png").write_bytes(b"\0" * (tmp_path / f"{i}.png").stat().st_size)
+        else:
+            (tmp_path / f"{i}.png").unlink()
+    batches = [batch for shard in shards for batch in found.batches(shard, 3)]
+    assert [list(one.ids) for one in batches] == [[0, 2], [], [6]]
+    assert [one.rows for one in batches] == [2, 0, 1]
+    assert [row.row_id for one in batches for row in one.bad_rows] == [1, 3, 4, 5]
+    assert batches[0].bad_rows[0].name == str(tmp_path / "1.png")
+    assert [name[-5:] for one in batches for name in one.passed["path"].to_pylist()] == ["0.png", "2.png", "6.png"]
 
 
 def png_header(width, height):

@@ -45,6 +45,7 @@ def facts(
         ("settings", {"config": {"optimizations": {"mixed_precision": "bf16"}}}),
         ("settings", {"outputs": {"format": "jsonl"}}),
         ("settings", {"outputs": {"row_id": "row"}}),
+        ("settings", {"on_bad_row": "skip"}),
     ],
 )
 def test_what_changes_a_row_changes_one_part_of_the_facts(part, change):

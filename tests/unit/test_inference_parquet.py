@@ -203,6 +203,44 @@ def test_files_that_differ_only_in_encoding_or_column_order_are_read_together(tm
     assert {str(batch.passed.schema) for batch in batches} == {"s: string"}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        (pa.nulls(1), pa.array(["a"]), "string"), (pa.array(["a"]), pa.nulls(1), "string"),
+        (pa.array([1], pa.int32()), pa.array([2], pa.int64()), "int64"),
+        (pa.array([1], pa.int8()), pa.array([2], pa.uint8()), "int16"),
+        (pa.array([0.5], pa.float32()), pa.array([1.5], pa.float64()), "double"),
+        (pa.array([1], pa.timestamp("us")), pa.array([2], pa.timestamp("ns")), "timestamp[ns]"),
+        (pa.array([[]], pa.list_(pa.null())), pa.array([["a"]]), "list<element: string>"),
+        (pa.array([{"a": None}]), pa.array([{"a": 5}]), "struct<a: int64>"),
+        (pa.nulls(1), pa.nulls(1), "null"),
+    ],
+)  # fmt: skip
+def test_files_of_types_that_one_type_holds_are_read_in_that_type(tmp_path, first, second, expected):
+    for name, column in (("a", first), ("b", second)):
+        write(tmp_path / f"{name}.parquet", {"x": column, "id": [1]})
+    batches = read(opened(tmp_path, passed=["x"]))
+    assert {str(batch.passed.schema.field("x").type).replace("item:", "element:") for batch in batches} == {expected}
+    assert [batch.passed["x"].to_pylist() for batch in batches] == [
+        pa.array(column.to_pylist(), batches[0].passed.schema.field("x").type).to_pylist() for column in (first, second)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (pa.array([1]), pa.array([1.5])), (pa.array([1], pa.uint64()), pa.array([1])), (pa.array(["1"]), pa.array([1])),
+        (pa.array([1], pa.timestamp("us", "UTC")), pa.array([1], pa.timestamp("us"))),
+        (pa.array([{"a": 1}]), pa.array([{"b": 1}])),
+    ],
+)  # fmt: skip
+def test_files_of_types_that_no_type_holds_exactly_are_refused(tmp_path, first, second):
+    write(tmp_path / "a.parquet", {"x": first})
+    write(tmp_path / "b.parquet", {"x": second})
+    with pytest.raises(InputError, match=r"'x' is .* in .*a\.parquet and .* in .*b\.parquet"):
+        opened(tmp_path).plan()
+
+
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"no table at all, but long enough to be read as one"])
 def test_an_unreadable_file_among_good_ones_is_named(tmp_path, content):
     write(tmp_path / "a.parquet", {"x": [1]})

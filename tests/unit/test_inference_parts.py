@@ -49,7 +49,7 @@ def test_json_lines_have_a_row_per_line_with_plain_values():
     }  # fmt: skip
     assert json_rows(result, row_id="row") == [
         {"row": 0, "n": 1, "s": "ä\n\u2028", "b": "AP8=", "t": "2026-01-02T03:04:05", "d": "2026-01-02", "c": "1.10",
-         "h": 0.5, "v": [1.0, 0.0], "o": {"a": [1.5]}, "ns": "1970-01-01 00:00:00.000000001"},
+         "h": 0.5, "v": [1.0, 0.0], "o": {"a": [1.5]}, "ns": "1970-01-01T00:00:00.000000001"},
         {"row": 1, "n": None, "s": '"', "b": None, "t": None, "d": None, "c": None, "h": 2.0, "v": [0.0, 1.0],
          "o": None, "ns": None},
     ]  # fmt: skip

@@ -16,7 +16,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 np = pytest.importorskip("numpy")
 pytestmark = pytest.mark.torch
 
-from airflow_provider_dtrain.train.inference.outputs.column_types import parse_type, type_text  # noqa: E402
+from airflow_provider_dtrain.train.inference.column_types import parse_type, type_text  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.rows import to_rows  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.writers import PartWriter  # noqa: E402
@@ -52,6 +52,50 @@ def test_results_of_every_kind_become_the_same_rows():
     for result in results:
         assert table(result).to_pydict() == values, type(result)
         assert types(result) == {"x": "int64", "s": "string"}, type(result)
+
+
+def test_a_key_that_dicts_have_later_is_null_before_if_it_is_declared():
+    options = OutputOptions.parse({"schema": {"why": "string"}})
+    found = [to_rows([{"v": 1}, {"v": 2, **late}], batch(), options).table for late in ({}, {"why": "late"}, {})]
+    assert [one.to_pydict()["why"] for one in found] == [[None, None], [None, "late"], [None, None]]
+    options = OutputOptions()
+    to_rows([{"v": 1}, {"v": 2}], batch(), options)
+    with pytest.raises(SchemaError, match=r"new column 'why'.* declare the keys that come later in outputs.schema"):
+        to_rows([{"v": 1}, {"why": "late"}], batch(), options)
+
+
+MAP = pa.map_(pa.string(), pa.int64())
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[("a", 1)], None, []], MAP),
+        ([[("a", "b")], []], pa.map_(pa.string(), pa.string())),
+        ([[(1, 2), (3, 4)]], pa.map_(pa.int64(), pa.int64())),
+        ([{"m": [("a", 1)]}, None], pa.struct([("m", MAP)])),
+    ],
+)
+def test_a_map_column_is_returned_as_it_came_in(values, kind):
+    rows = len(values)
+    one = InputBatch(None, rows, None, 0, maps={"m": kind})
+    found = to_rows({"m": pa.array(values, kind).to_pylist(), "n": [0] * rows}, one, OutputOptions()).table
+    assert found.column("m").type == kind
+    assert found.column("m").to_pylist() == values
+
+
+def test_pairs_that_are_no_maps_of_the_input_are_lists_if_their_values_have_one_type():
+    assert types({"box": [[(1, 2)], [(3, 4)]]}) == {"box": "list<list<int64>>"}
+    assert types({"m": [[("a", 1)], []]}) == {"m": "map<string, int64>"}
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, [("a", 1)], [{"b": "x"}], datetime.timedelta(seconds=1)])
+def test_a_column_of_any_type_may_be_null_in_later_batches(value):
+    options = OutputOptions()
+    kind = to_rows({"v": [value, value]}, batch(), options).table.schema
+    options = OutputOptions()
+    options.expect({field.name: type_text(field.type) for field in kind})
+    assert to_rows({"v": [None, None]}, batch(), options).table.schema == kind
 
 
 def test_one_array_is_the_column_output():

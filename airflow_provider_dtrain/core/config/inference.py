@@ -25,6 +25,8 @@ _FORMS: Final = (
     "checkpoint, {experiment: NAME}, {trial: ID, which: best|latest|STEP}, or the result (XCom) of a trial"
 )
 LARGEST_BATCH: Final = 1 << 30
+#: Field of the inputs -> the formats that it is for.
+_ONLY_FOR: Final = {"schema": ("csv", "jsonl"), "delimiter": ("csv",), "orient": ("images",)}
 #: Names under which frameworks ask for a model that is spread over several slots.
 MODEL_PARALLEL: Final = frozenset(
     {
@@ -139,8 +141,19 @@ BatchSize = Annotated[
 TypeName = Annotated[Line, Field(max_length=256)]
 
 
+def _delimiter(value: str) -> str:
+    if len(value) != 1 or not value.isascii() or value in '"\r\n\0':
+        raise refuse(f"must be one ASCII character other than a quote or a line break, got {shown(value)}")
+    return value
+
+
+Delimiter = Annotated[str, AfterValidator(_delimiter)]
+
+
 class Inputs(Section):
     """Data that is read, or the size of the shards of a data set from code."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     #: Local paths or fsspec URLs of files, folders or globs. None: the processor builds the data set.
     path: Paths | None = None
@@ -148,14 +161,27 @@ class Inputs(Section):
     format: InputFormat | None = None
     #: Columns that are read. None: all.
     columns: Columns | None = None
+    #: Column of a text file -> type. None: numbers if the first rows are, else texts.
+    column_types: Annotated[dict[Line, TypeName], Field(min_length=1)] | None = Field(default=None, alias="schema")
+    #: Character between the values of a CSV file. None: a comma, or a tab in files named ``.tsv``.
+    delimiter: Delimiter | None = None
+    #: Turn images as their EXIF orientation says. None: yes.
+    orient: bool | None = None
     #: Most rows of a shard. None: chosen by the size of the input.
     shard_rows: Positive | None = None
 
     @model_validator(mode="after")
-    def _names_files(self) -> Inputs:
-        given = [name for name in ("format", "columns") if getattr(self, name) is not None]
-        if self.path is None and given:
-            raise refuse(f"{' and '.join(given)} given without path; a data set from code has neither")
+    def _fits_format(self) -> Inputs:
+        given = {
+            "format": self.format, "columns": self.columns, "schema": self.column_types, "delimiter": self.delimiter,
+            "orient": self.orient,
+        }  # fmt: skip
+        names = [name for name, value in given.items() if value is not None]
+        if self.path is None and names:
+            raise refuse(f"{' and '.join(names)} given without path; a data set from code has none of them")
+        for name, formats in _ONLY_FOR.items():
+            if name in names and self.format is not None and self.format not in formats:
+                raise refuse(f"{name} is for inputs of format {' and '.join(formats)}, and format is {self.format}")
         return self
 
 
@@ -202,6 +228,8 @@ class Inference(Section):
     batch_size: BatchSize = 64
     #: End of a run with a shard that failed three times: ``skip`` sets the shard aside.
     on_bad_shard: Literal["fail", "skip"] = "fail"
+    #: End of a shard with a row that cannot be read: ``skip`` leaves the row out.
+    on_bad_row: Literal["fail", "skip"] = "fail"
     #: ``outputs.path`` is a folder of the Airflow machine, which fetches the results from the hosts.
     collect: bool = False
     #: Compile the model of the processor with ``torch.compile``.

@@ -54,6 +54,8 @@ PARTIAL = "part-"
 ENTRY_LIMIT_BYTES, RECORD_LIMIT_BYTES = 1 << 20, 64 << 20
 #: Deepest nesting, and most values of an entry and of a record.
 _DEPTH, _ENTRY_VALUES, _RECORD_VALUES = 32, 20_000, 4_000_000
+#: Most rows of a shard that were left out and that its entry names, and characters of their names and errors.
+BAD_ROWS_LIMIT, BAD_ROW_TEXT_LIMIT = 100, 8192
 #: Errors of this machine or of a connection that may pass. All others are of the output folder.
 _PASSING = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET}
@@ -342,12 +344,26 @@ def _entry_of(found: Any, ledger: Ledger, shard: int) -> Entry:
     except TypeError as error:
         raise DamagedPartError(f"the entry of shard {shard} has other fields: {error!r:.200}") from error
     is_own = entry.shard == shard and entry.run == ledger.run and entry.part in (None, ledger.part_name(shard))
-    has_counts = all(is_count(count) for count in (entry.rows, entry.size, entry.rows_read))
+    has_counts = all(is_count(count) for count in (entry.rows, entry.size, entry.rows_read, entry.rows_skipped))
     if not (is_own and has_counts and isinstance(entry.sha256, str) and _is_schema(entry.schema)):
         raise DamagedPartError(f"the entry of shard {shard} is not one of this run")
     if not (isinstance(entry.metrics, dict) and len(entry.metrics) <= METRICS_LIMIT and _are_metrics(entry.metrics)):
         raise DamagedPartError(f"the entry of shard {shard} has metrics of an unknown form")
+    if not _are_bad_rows(entry.bad_rows):
+        raise DamagedPartError(f"the entry of shard {shard} has rows of an unknown form")
     return entry
+
+
+def _are_bad_rows(found: object) -> bool:
+    if not isinstance(found, list) or len(found) > BAD_ROWS_LIMIT:
+        return False
+    return all(
+        isinstance(row, list)
+        and len(row) == 3
+        and is_count(row[0])
+        and all(isinstance(text, str) and len(text) <= BAD_ROW_TEXT_LIMIT for text in row[1:])
+        for row in found
+    )
 
 
 def _is_schema(schema: object) -> bool:

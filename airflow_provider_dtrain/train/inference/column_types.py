@@ -1,4 +1,4 @@
-"""Types of output columns as texts, such as ``int64``, ``list<float32>`` and ``float32[3,224]``."""
+"""Types of columns as texts, such as ``int64``, ``list<float32>`` and ``float32[3,224]``."""
 
 from __future__ import annotations
 
@@ -20,9 +20,32 @@ SCALARS = {
 }  # fmt: skip
 #: Arrow's own names of types that are written differently here.
 NAMES = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64", pa.date32(): "date"}
+#: Longest text of a type, and most values of a tensor in one row.
+TEXT_LIMIT, VALUES_LIMIT = 10_000, 2**31 - 1
 _SHAPE = re.compile(r"(.+)\[(\d+(?:,\s*\d+)*)\]")
-_LIST = re.compile(r"list<(.+)>")
-_DECIMAL = re.compile(r"decimal128\((\d+), (-?\d+)\)")
+_NESTED = re.compile(r"(list|map|struct)<(.*)>", re.DOTALL)
+_DECIMAL = re.compile(r"decimal(128|256)\((\d+), ?(-?\d+)\)")
+_ZONED = re.compile(r"timestamp\[(s|ms|us|ns), ?tz=([\w+:/-]+)\]")
+_BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
+
+
+class JsonText(pa.ExtensionType):
+    """Texts that are JSON values, which only JSON lines hold: they are written there as they are."""
+
+    def __init__(self) -> None:
+        super().__init__(pa.string(), "dtrain.json")
+
+    def __hash__(self) -> int:
+        return hash(self.extension_name)
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        """Return the parameters of the type: it has none."""
+        return b""
+
+    @classmethod
+    def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> JsonText:
+        """Return the type."""
+        return cls()
 
 
 @lru_cache(maxsize=1024)
@@ -36,48 +59,86 @@ def type_text(kind: pa.DataType) -> str:
         return f"{type_text(kind)}[{','.join(shape)}]"
     if pa.types.is_list(kind):
         return f"list<{type_text(kind.value_type)}>"
-    return NAMES.get(kind, str(kind))
+    if pa.types.is_map(kind):
+        return f"map<{type_text(kind.key_type)}, {type_text(kind.item_type)}>"
+    if pa.types.is_struct(kind):
+        return f"struct<{', '.join(f'{field.name}: {type_text(field.type)}' for field in kind)}>"
+    return "json" if isinstance(kind, JsonText) else NAMES.get(kind, str(kind))
 
 
-#: Longest text of a declared type, and most values of a tensor in one row.
-TEXT_LIMIT, VALUES_LIMIT = 200, 2**31 - 1
-
-
-def parse_type(text: str) -> pa.DataType:
+def parse_type(text: str, setting: str = "outputs.schema") -> pa.DataType:
     """Return the type of a text.
 
+    :param setting: where a user has written the text, for messages
     :raises SchemaError: the text names no type
     """
     if len(text) > TEXT_LIMIT:
-        raise SchemaError(f"A type in outputs.schema must have at most {TEXT_LIMIT} characters, got {text[:40]!r}...")
+        raise SchemaError(f"A type in {setting} must have at most {TEXT_LIMIT} characters, got {text[:40]!r}...")
+    try:
+        found = _parsed(text.strip(), setting)
+    except RecursionError:
+        found = None
+    if found is None:
+        raise SchemaError(
+            f"{text[:200]!r} in {setting} is no type. Types are {', '.join(sorted(SCALARS))}, list<T>, map<K, V>, "
+            "struct<name: T>, and T[3,224] for tensors."
+        )
+    return found
+
+
+def _parsed(text: str, setting: str) -> pa.DataType | None:
     if text in SCALARS:
         return SCALARS[text]
+    if match := _BINARY.fullmatch(text):
+        return pa.binary(int(match[1]))
     if match := _SHAPE.fullmatch(text):
-        sizes = [int(size) for size in match[2].split(",")]
-        if not 0 < math.prod(sizes) <= VALUES_LIMIT:
-            raise SchemaError(f"The sizes of {text!r} in outputs.schema must be from 1 on, with a product below 2^31.")
-        kind = parse_type(match[1].strip())
-        for size in reversed(sizes):
-            kind = pa.list_(kind, size)
-        return kind
-    if match := _LIST.fullmatch(text):
-        return pa.list_(parse_type(match[1].strip()))
+        return _tensor(text, match[1].strip(), [int(size) for size in match[2].split(",")], setting)
+    if match := _NESTED.fullmatch(text):
+        return _nested(match[1], _parts(match[2]), setting)
+    if match := _ZONED.fullmatch(text):
+        return pa.timestamp(match[1], match[2])
     if match := _DECIMAL.fullmatch(text):
-        return _decimal(text, int(match[1]), int(match[2]))
+        decimal = pa.decimal128 if match[1] == "128" else pa.decimal256
+        try:
+            return decimal(int(match[2]), int(match[3]))
+        except (ValueError, OverflowError) as error:
+            raise SchemaError(f"{text!r} in {setting} is no type: {error}") from error
     try:
         return pa.type_for_alias(text)
     except ValueError:
-        raise SchemaError(
-            f"{text!r} in outputs.schema is no type. Types are {', '.join(sorted(SCALARS))}, list<T>, "
-            "and T[3,224] for tensors."
-        ) from None
+        return None
 
 
-def _decimal(text: str, precision: int, scale: int) -> pa.DataType:
-    try:
-        return pa.decimal128(precision, scale)
-    except (ValueError, OverflowError) as error:
-        raise SchemaError(f"{text!r} in outputs.schema is no type: {error}") from error
+def _tensor(text: str, inner: str, sizes: list[int], setting: str) -> pa.DataType | None:
+    if not 0 < math.prod(sizes) <= VALUES_LIMIT:
+        raise SchemaError(f"The sizes of {text!r} in {setting} must be from 1 on, with a product below 2^31.")
+    kind = _parsed(inner, setting)
+    for size in reversed(sizes if kind is not None else ()):
+        kind = pa.list_(kind, size)
+    return kind
+
+
+def _nested(name: str, parts: list[str], setting: str) -> pa.DataType | None:
+    names = [""] * len(parts)
+    if name == "struct":
+        pairs = [part.partition(": ") for part in parts if part]
+        names, parts = [one for one, _, _ in pairs], [inner for _, _, inner in pairs]
+    kinds = [_parsed(part.strip(), setting) for part in parts]
+    if None in kinds or len(kinds) != {"list": 1, "map": 2}.get(name, len(kinds)):
+        return None
+    return {"list": pa.list_, "map": pa.map_}[name](*kinds) if name != "struct" else pa.struct(list(zip(names, kinds)))
+
+
+def _parts(text: str) -> list[str]:
+    """Return the texts between the commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for char in text:
+        depth += (char in "<([") - (char in ">)]")
+        if char == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [part.strip() for part in parts]
 
 
 def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:

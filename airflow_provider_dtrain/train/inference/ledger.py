@@ -43,6 +43,8 @@ COMMON = "common-"
 #: Readers of folders, such as Arrow and Spark, leave out names that begin with an underscore.
 MANIFEST = "_manifest.json"
 FORMAT = 1
+#: Type of a column without any value.
+NULL = "null"
 _ENTRY = re.compile(r"(\d{5,})\.(.+)\.json", re.ASCII)
 #: Skipped shards that the event of the manifest names.
 SKIPPED_MOST = 100
@@ -68,6 +70,10 @@ class Entry:
     metrics: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     #: Rows of the input, which are also rows of the output unless the processor returned none.
     rows_read: int = 0
+    #: Rows of the input that could not be read and were left out.
+    rows_skipped: int = 0
+    #: The first of them: row id, name and error.
+    bad_rows: Sequence[Sequence[Any]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -322,8 +328,9 @@ class Ledger:
             "location": self.folder.location,
             "rows": sum(entry.rows for entry in ordered),
             "rows_read": sum(entry.rows_read for entry in ordered),
+            "rows_skipped": sum(entry.rows_skipped for entry in ordered),
             "bytes": sum(entry.size for entry in ordered),
-            "schema": next((dict(entry.schema) for entry in ordered if entry.schema), {}),
+            "schema": merged_schema(ordered),
             "metrics": dict(metrics),
             "facts": dict(facts),
             "objects": [
@@ -333,6 +340,11 @@ class Ledger:
                 if entry.part is not None
             ],
             "skipped": [{"shard": one.shard, "label": one.label, "error": one.error} for one in skipped],
+            "bad_rows": [
+                {"row": row_id, "name": name, "error": error}
+                for entry in ordered
+                for row_id, name, error in entry.bad_rows
+            ],
         }  # fmt: skip
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -382,13 +394,23 @@ class Ledger:
         )
 
 
+def merged_schema(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return column -> type of all parts. A column has the type ``null`` only if it has no other one in any part."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        for name, kind in entry.schema.items():
+            if found.get(name, NULL) == NULL:
+                found[name] = kind
+    return found
+
+
 def manifest_event(manifest: Mapping[str, Any], digest: str, *, shards: int) -> dict[str, Any]:
     """Return the event of a published manifest.
 
     :param digest: sha256 of its file
     :param shards: number of all shards
     """
-    names = ("location", "rows", "bytes", "schema")
+    names = ("location", "rows", "rows_skipped", "bytes", "schema")
     skipped = [one["shard"] for one in manifest["skipped"]][:SKIPPED_MOST]
     return {**{name: manifest[name] for name in names}, "shards": shards, "skipped": skipped, "sha256": digest}
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from airflow_provider_dtrain.train.inference.inputs import Input, InputBatch
+from airflow_provider_dtrain.train.inference.inputs import BadRow, Input, InputBatch
 from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.output_folder import explained
@@ -25,6 +26,8 @@ from airflow_provider_dtrain.train.inference.shards import Shard
 #: Batches that are read ahead, and batches that wait for the writer.
 READ_AHEAD = 4
 WRITE_BEHIND = 4
+#: Rows of a shard that could not be read and that its entry names, and characters of their errors.
+BAD_ROWS_MOST, ERROR_CHARACTERS = 20, 300
 _END = object()
 
 
@@ -108,6 +111,7 @@ class Work:
     metrics: ShardMetrics = field(default_factory=ShardMetrics)
     started_at: float = field(default_factory=time.monotonic)
     rows: int = 0
+    bad_rows: list[BadRow] = field(default_factory=list)
     #: First error of any stage. The shard's output is discarded.
     error: BaseException | None = None
 
@@ -138,25 +142,29 @@ class PartOutput:
 
     def finish(self, work: Work) -> Entry:
         """Deliver the part to the output folder and return its entry, which is not recorded yet."""
+        bad_rows = sorted(work.bad_rows, key=lambda row: row.row_id)
+        entry = Entry(
+            shard=work.shard.index,
+            run=self._ledger.run,
+            part=None,
+            rows=0,
+            size=0,
+            sha256="",
+            metrics=work.metrics.parts(),
+            rows_read=work.rows,
+            rows_skipped=len(work.bad_rows),
+            bad_rows=[[row.row_id, row.name, row.error[:ERROR_CHARACTERS]] for row in bad_rows[:BAD_ROWS_MOST]],
+        )
         if self._writer is None or self._open is None:
-            return Entry(work.shard.index, self._ledger.run, None, 0, 0, "", {}, work.metrics.parts(), work.rows)
+            return entry
         # Leaving the block closes the file, which a full disk refuses: no fault of the shard, which would be set aside.
         with explained(self._ledger.folder.location), self._open:
             info = self._writer.close()
             self._file.close()
             size, digest = digest_of(self._path)
             self._ledger.folder.deliver(self._path, self._ledger.delivery_name(work.shard.index))
-        return Entry(
-            shard=work.shard.index,
-            run=self._ledger.run,
-            part=self._ledger.part_name(work.shard.index),
-            rows=info.rows,
-            size=size,
-            sha256=digest,
-            schema=info.schema,
-            metrics=work.metrics.parts(),
-            rows_read=work.rows,
-        )
+        part = self._ledger.part_name(work.shard.index)
+        return replace(entry, part=part, rows=info.rows, size=size, sha256=digest, schema=info.schema)
 
     def discard(self) -> None:
         """Remove the incomplete part."""
@@ -183,7 +191,7 @@ class Pipeline:
     :param process: batch and its index in the shard -> rows
     :param begin: called before each batch with the shard's metrics and the rows of the batch
     :param move: moves a batch to the device
-    :param beat: called after each batch with its rows
+    :param beat: called after each batch
     :param record: called by the writer's thread with the entry of a complete shard
     """
 
@@ -195,7 +203,7 @@ class Pipeline:
         *,
         begin: Callable[[ShardMetrics, int], None],
         move: Callable[[Any], Any],
-        beat: Callable[[int], None],
+        beat: Callable[[], None],
         record: Callable[[Work, Entry], None],
         pins: bool,
     ) -> None:
@@ -207,6 +215,9 @@ class Pipeline:
         self._beat = beat
         self._record = record
         self._pins = pins
+        if pins:
+            # In this thread: readers would import it at the same time as the processor imports other parts of torch.
+            importlib.import_module("torch.utils.data._utils.pin_memory")
         self._reader: Reader | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dtrain-write")
         self._behind = threading.BoundedSemaphore(WRITE_BEHIND)
@@ -221,14 +232,19 @@ class Pipeline:
         """Compute a shard. Its last rows are written and its entry is recorded in the background."""
         output = self._new_output()
         try:
-            for index, batch in enumerate(work.reader):
+            index = 0
+            for batch in work.reader:
                 if work.error is not None:
                     break
+                work.bad_rows += batch.bad_rows
+                if not batch.rows:
+                    continue
                 self._begin(work.metrics, batch.rows)
                 result = copied(self._process(self._move(batch.data), index))
+                index += 1
                 work.rows += batch.rows
                 self._submit(work, output.write, result, batch)
-                self._beat(batch.rows)
+                self._beat()
         except Exception as error:
             work.error = work.error or error
         except SystemExit as error:

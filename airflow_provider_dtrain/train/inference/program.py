@@ -64,6 +64,8 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         collate=found.collate,
         passed=options.columns,
         batch_size=batch_size.configured(settings.get("batch_size")),
+        skips_bad_rows=settings.get("on_bad_row") == "skip",
+        writes_json=options.format == "jsonl",
     )
     ledger = _ledger(run)
     folder = ledger.folder
@@ -71,6 +73,7 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
         if run.collected_in is None:
             _check_common(run, folder)
         begun: Begun = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used, read))
+        source.prepare(begun.shards)
         with found.running():
             size = ctx.distributed.on_chief(lambda: _batch_size(run, ledger, source, begun, found, context))
             options.expect(begun.schema or {})

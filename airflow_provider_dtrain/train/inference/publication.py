@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from airflow_provider_dtrain.train.errors import BadShardError
 from airflow_provider_dtrain.train.inference import metrics
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, manifest_event
+from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, Skipped, manifest_event
 from airflow_provider_dtrain.train.inference.output_folder import OutputFolder
 from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.run import Begun, Run
@@ -54,19 +55,27 @@ class Progress(threading.Thread):
         """Log the last line."""
         self._over.set()
         self.join()
-        log.info("%s", self.words())
+        log.info("%s", self.words(is_over=True))
 
-    def words(self) -> str:
-        """Return shards, rows, rows per second and the time that is left."""
+    def words(self, *, is_over: bool = False) -> str:
+        """Return shards, rows, rows per second and the time that is left.
+
+        :param is_over: no rank computes, so that no time is left, even if rows were left out
+        """
         rows = self._queue.count_rows(0)
         ended = self._queue.ended
         passed_s = max(time.monotonic() - self._began, 1e-9)
         share = rows / self._total if self._total else ended / max(1, self._shards)
+        shards = f"{ended:,} of {counted(self._shards, 'shard')}"
+        if is_over:
+            return f"{shards}, {counted(rows, 'row')}, {rows / passed_s:,.0f} rows/s"
         left = f", about {duration(passed_s * (1 - share) / share)} left" if 0 < share < 1 else ""
-        return (
-            f"{ended:,} of {self._shards:,} shards, {rows:,} rows ({min(share, 1):.0%}), "
-            f"{rows / passed_s:,.0f} rows/s{left}"
-        )
+        return f"{shards}, {counted(rows, 'row')} ({min(share, 1):.0%}), {rows / passed_s:,.0f} rows/s{left}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, such as ``1 shard`` or ``2,000 shards``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -86,10 +95,14 @@ def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, bat
     total = _rows(begun.shards)
     done = sum(entry.rows_read for entry in begun.entries)
     if not missing:
-        log.info("All %d shards are done in %s: nothing is left to compute", len(begun.shards), folder.location)
+        every = counted(len(begun.shards), "shard")
+        log.info("%s of %s done in %s: nothing is left to compute", f"{len(begun.shards):,}", every, folder.location)
     elif begun.entries or begun.skipped:
         log.info(
-            "%d of %d shards are done in %s; computing the rest", len(begun.entries), len(begun.shards), folder.location
+            "%s of %s done in %s; computing the rest",
+            f"{len(begun.entries):,}",
+            counted(len(begun.shards), "shard"),
+            folder.location,
         )
     run.ctx._writer.write(
         "shards",
@@ -158,6 +171,11 @@ def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner | None, be
     new, aside = queue.results()
     entries = [*begun.entries, *new]
     skipped = [*begun.skipped, *aside]
+    _refuse_nothing(entries, skipped)
+    if run.kind == "parquet" and run.collected_in is None:
+        from airflow_provider_dtrain.train.inference.null_columns import with_types
+
+        entries = with_types(ledger, entries)
     found = metrics.combined([entry.metrics for entry in sorted(entries, key=_number)])
     confirm = owner.confirm if owner is not None else bool
     safe = run.ctx._reporter.json_safe(found)
@@ -167,14 +185,27 @@ def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner | None, be
         run.ctx.report_validation(rows, found, average=False)
     if digest is not None:
         run.ctx._writer.write("manifest", manifest_event(manifest, digest, shards=len(begun.shards)), sync=True)
-    log.info(
-        "%s rows in %s%s",
-        f"{manifest['rows']:,}",
-        manifest["location"],
-        f"; {len(skipped)} shards are set aside" if skipped else "",
-    )
+    rest = [f"{counted(len(skipped), 'shard')} set aside"] if skipped else []
+    rest += [f"{counted(left_out, 'row')} left out"] if (left_out := manifest["rows_skipped"]) else []
+    log.info("%s in %s%s", counted(manifest["rows"], "row"), manifest["location"], "".join(f"; {one}" for one in rest))
     run.ctx.set_result({"metrics": dict(found), "rows": manifest["rows"], "location": manifest["location"]})
     return manifest
+
+
+def _refuse_nothing(entries: Sequence[Entry], skipped: Sequence[Skipped]) -> None:
+    """Raise when every row of the input was set aside or left out.
+
+    :raises BadShardError: names the first error
+    """
+    bad_rows = [error for entry in entries for _, _, error in entry.bad_rows]
+    if any(entry.rows_read for entry in entries) or not (skipped or bad_rows):
+        return
+    first = f"{skipped[0].label}: {skipped[0].error}" if skipped else str(bad_rows[0])
+    left_out = sum(entry.rows_skipped for entry in entries)
+    counts = f"{counted(len(skipped), 'shard')} set aside, {counted(left_out, 'row')} left out"
+    raise BadShardError(
+        f"No row of the input is left: {counts}. The first error: {first.rstrip('.')}. Mend the input or the processor."
+    )
 
 
 def _number(entry: Entry) -> int:

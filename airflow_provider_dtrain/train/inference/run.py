@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.errors import SetupError
-from airflow_provider_dtrain.train.inference.ledger import Entry, Skipped
+from airflow_provider_dtrain.train.inference.ledger import Entry, Skipped, merged_schema
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 
@@ -81,4 +81,4 @@ class Begun:
     @property
     def schema(self) -> Mapping[str, str] | None:
         """Columns and types of the output so far, or None."""
-        return next((entry.schema for entry in self.entries if entry.schema), None)
+        return merged_schema(self.entries) or None

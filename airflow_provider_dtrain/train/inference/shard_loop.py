@@ -8,10 +8,18 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.errors import BadShardError, OutputError, ResultRowsError, SchemaError, SetupError
+from airflow_provider_dtrain.train.errors import (
+    BadShardError,
+    InputError,
+    InputUnavailableError,
+    OutputError,
+    ResultRowsError,
+    SchemaError,
+    SetupError,
+)
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.inputs import Input
-from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, Entry, Ledger, difference
+from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, NULL, Entry, Ledger, difference
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.owner import Owner
@@ -26,8 +34,6 @@ log = logging.getLogger(__name__)
 
 #: Failures after which a shard fails the run, or is set aside.
 MOST_TRIES = 3
-#: Interval at which a rank counts its rows for the progress of the gang, seconds.
-COUNT_EVERY_S = 0.5
 
 
 class ShardLoop:
@@ -69,8 +75,8 @@ class ShardLoop:
         self._is_careful = bool(self._tries)
         self._again: list[Shard] = []
         self._has_succeeded = False
-        self._uncounted = 0
-        self._count_at = 0.0
+        #: Column of the output -> its type in the first shard of the gang that has values in it.
+        self._types: dict[str, str] = {}
         #: The run was asked to stop, so shards may be missing.
         self.stopped = False
         self._pipeline = Pipeline(
@@ -91,7 +97,6 @@ class ShardLoop:
         """
         try:
             self._work()
-            self._count_rows()
         finally:
             self._pipeline.close()
 
@@ -181,23 +186,14 @@ class ShardLoop:
         self._context._begin(metrics, rows)
         HERE.now = COMPUTE
 
-    def _beat(self, rows: int) -> None:
+    def _beat(self) -> None:
         """Record the progress of one batch."""
         ctx = self._ctx
         if not HERE.started:
             HERE.started = True
             ctx._writer.write("first_step", {})
         ctx._batches += 1
-        self._uncounted += rows
-        if time.monotonic() >= self._count_at:
-            self._count_rows()
         HERE.now = DATA
-
-    def _count_rows(self) -> None:
-        """Add this rank's rows to those of the gang. One message takes longer than a small batch."""
-        self._queue.count_rows(self._uncounted)
-        self._uncounted = 0
-        self._count_at = time.monotonic() + COUNT_EVERY_S
 
     def _record(self, work: Work, entry: Entry) -> None:
         """Record a complete shard. Runs in the writer's thread."""
@@ -206,23 +202,34 @@ class ShardLoop:
         self._check_schema(entry)
         self._ledger.add(entry)
         self._queue.post(entry)
+        self._queue.count_rows(entry.rows_read)
         self._has_succeeded = True
         facts = {"rows": entry.rows, "bytes": entry.size, "part": entry.part, "sha256": entry.sha256}
         seconds = round(time.monotonic() - work.started_at, 3)
         self._event("shard_done", {"shard": entry.shard, **facts, "seconds": seconds})
 
     def _check_schema(self, entry: Entry) -> None:
-        """Raise when the shard's output has other columns or types than the first one of the gang.
+        """Raise when the shard's output has other columns or types than earlier ones of the gang.
+
+        A column without any value gets its type when the results are published, unless another machine does that.
 
         :raises SchemaError: names the first column that differs
         """
         if not entry.schema:
             return
-        first = json.loads(self._ctx.distributed.first_value("schema", json.dumps(dict(entry.schema))))
-        if first != dict(entry.schema):
+        first_value = self._ctx.distributed.first_value
+        earlier = dict.fromkeys(json.loads(first_value("columns", json.dumps(list(entry.schema)))), NULL)
+        for name, kind in entry.schema.items():
+            if kind != NULL or self._run.collected_in is not None:
+                if name not in self._types:
+                    self._types[name] = first_value(f"type of {name}", kind)
+                earlier[name] = self._types[name]
+            elif name in earlier:
+                earlier[name] = kind
+        if earlier != dict(entry.schema):
             raise SchemaError(
                 f"The output of shard {entry.shard} has other columns or types than that of an earlier shard: "
-                f"{difference(first, dict(entry.schema))}. Declare inference.outputs.schema."
+                f"{difference(earlier, dict(entry.schema))}. Declare inference.outputs.schema."
             )
 
     # -- failures --------------------------------------------------------------------------------------------------
@@ -241,17 +248,19 @@ class ShardLoop:
             shard = work.shard
             self._tries[shard.index] = tries = self._tries.get(shard.index, 0) + 1
             words = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
-            is_final = tries >= MOST_TRIES
+            is_input = isinstance(error, InputError) and not isinstance(error, InputUnavailableError)
+            # The input will be the same at the next try.
+            is_final = is_input or tries >= MOST_TRIES
             facts = {"shard": shard.index, "label": shard.label, "error": words, "tries": tries, "is_final": is_final}
             self._event("shard_failed", facts)
             log.warning(
-                "Shard %d (%s) failed, try %d of %d: %s",
+                "Shard %d (%s) failed%s: %s",
                 shard.index,
                 shard.label,
-                tries,
-                MOST_TRIES,
+                "" if is_input else f", try {tries} of {MOST_TRIES}",
                 words,
-                exc_info=error if tries == 1 else None,
+                # The traceback of a bad input shows the library alone.
+                exc_info=error if tries == 1 and not is_input else None,
             )
             if is_final:
                 self._give_up(shard, words, error)
@@ -264,9 +273,11 @@ class ShardLoop:
         :raises BadShardError: the configuration does not skip shards
         """
         if not self._skips:
+            tries = self._tries[shard.index]
+            times = "failed" if tries == 1 else f"failed {tries} times; the last error"
             raise BadShardError(
-                f"Shard {shard.index} ({shard.label}) failed {MOST_TRIES} times; the last error: {words}. Mend the "
-                "input or the processor, or set inference.on_bad_shard: skip."
+                f"Shard {shard.index} ({shard.label}) {times}: {words.rstrip('.')}. Mend the input or the processor, "
+                "or set inference.on_bad_shard: skip."
             ) from error
         skipped = self._ledger.set_aside(shard, words)
         self._queue.post(skipped)

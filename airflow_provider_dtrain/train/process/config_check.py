@@ -39,7 +39,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "environment": frozenset(("python", "variables", "image")),
     "inference": frozenset((
-        "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "collect", "compile",
+        "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row", "collect", "compile",
     )),
 }  # fmt: skip
 

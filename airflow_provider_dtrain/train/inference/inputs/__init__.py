@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import InputError
-from airflow_provider_dtrain.train.inference.inputs.batch import Input, InputBatch
+from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, Input, InputBatch
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
 from airflow_provider_dtrain.train.inference.inputs.sources import Sources
 from airflow_provider_dtrain.train.inference.inputs.stored import StoredInput
 
-__all__ = ["Input", "InputBatch", "open_input"]
+__all__ = ["BadRow", "Input", "InputBatch", "open_input"]
 
 
 def open_input(
@@ -22,6 +22,8 @@ def open_input(
     collate: Any = None,
     passed: Sequence[str] = (),
     batch_size: int | None = None,
+    skips_bad_rows: bool = False,
+    writes_json: bool = False,
 ) -> Input:
     """Return the input that the configuration names, or a data set from code. Files are not read before a call.
 
@@ -33,12 +35,17 @@ def open_input(
     :param passed: ``inference.outputs.columns``. They are read too, but given to the processor only if
         ``inputs.columns`` has them or is not set.
     :param batch_size: rows of a batch, for shards of whole batches; None: not known yet
+    :param skips_bad_rows: leave out rows of files that cannot be read
+    :param writes_json: the output is JSON lines
     :raises InputError: a setting is not valid
     """
     if settings is not None and settings.get("path"):
         if dataset is not None:
             raise InputError("The processor builds a data set and inputs.path is set. Remove one of them.")
-        return StoredInput(InputSettings.parse(settings, passed, batch_size), Sources(storage))
+        parsed = InputSettings.parse(
+            settings, passed, batch_size, skips_bad_rows=skips_bad_rows, writes_json=writes_json
+        )
+        return StoredInput(parsed, Sources(storage))
     if dataset is None:
         raise InputError("There is no input: set inputs.path, or build a data set in the processor.")
     if passed:
@@ -48,5 +55,5 @@ def open_input(
         )
     from airflow_provider_dtrain.train.inference.inputs.datasets import open_dataset
 
-    found: Input = open_dataset(dataset, collate, (settings or {}).get("shard_rows"), batch_size)
-    return found
+    opened: Input = open_dataset(dataset, collate, (settings or {}).get("shard_rows"), batch_size)
+    return opened

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import torch
 
 from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.plain_types import decoded, plain_type
+from airflow_provider_dtrain.train.inference.plain_types import decoded, plain_type, widest_type
 
 #: Types without a complete counterpart in torch -> the type that holds all of their values.
 WIDENED = {pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.bool_(): pa.uint8()}
@@ -35,26 +37,44 @@ def chosen_schema(schema: pa.Schema, settings: InputSettings, path: str) -> pa.S
     return pa.schema([(name, plain_type(schema.field(name).type)) for name in names])
 
 
-def same_schema(first: pa.Schema, first_path: str, schema: pa.Schema, path: str) -> None:
-    """Check that two files have the same columns and types.
+def common_schema(files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
+    """Return the columns of files, with types that hold the values of all of them exactly.
+
+    :param files: path and chosen columns of each file, at least one
+    :raises InputError: a column is missing in a file, or has types without a common one; the message names both files
+    """
+    (first, common), *others = files
+    #: Column -> the file that gave it its type.
+    origins = dict.fromkeys(common.names, first)
+    for path, schema in others:
+        check_names(common.names, first, schema.names, path)
+        for i, name in enumerate(common.names):
+            before, now = common.field(i).type, schema.field(name).type
+            kind = widest_type(before, now)
+            if kind is None:
+                raise InputError(
+                    f"The columns of the input's files differ: {name!r} is {type_text(before)} in {origins[name]} and "
+                    f"{type_text(now)} in {path}. Convert one of them, or leave the column out by inputs.columns."
+                )
+            if kind != before:
+                common = common.set(i, pa.field(name, kind))
+                origins[name] = path
+    return common
+
+
+def check_names(first: Sequence[str], first_path: str, names: Sequence[str], path: str) -> None:
+    """Check that two files have the same columns, in any order.
 
     :raises InputError: they differ; the message names both files and the column
     """
-    only = [name for name in first.names if name not in schema.names]
-    new = [name for name in schema.names if name not in first.names]
+    only = [name for name in first if name not in names]
+    new = [name for name in names if name not in first]
     if only or new:
         owner, other, name = (first_path, path, only[0]) if only else (path, first_path, new[0])
         raise InputError(
             f"The columns of the input's files differ: {owner} has {name!r}, {other} has not. "
             "Choose the common columns by inputs.columns, or run one inference for each kind of file."
         )
-    for name in first.names:
-        before, now = first.field(name).type, schema.field(name).type
-        if before != now:
-            raise InputError(
-                f"The columns of the input's files differ: {name!r} is {before} in {first_path} and {now} in {path}. "
-                "Convert one of them, or leave the column out by inputs.columns."
-            )
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

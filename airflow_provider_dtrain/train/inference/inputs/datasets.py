@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import InputError
-from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.inputs.batch import Input, InputBatch
 from airflow_provider_dtrain.train.inference.shards import (
     DATASET,
     SOURCE_ROWS,
@@ -26,7 +26,7 @@ LEAST_SAMPLES, MOST_SAMPLES = 8, 1024
 Collate = Callable[[list[Any]], Any]
 
 
-class MapDataset:
+class MapDataset(Input):
     """Samples of a data set with a length, by their indices.
 
     :param shard_rows: most samples of a shard; None: by the length
@@ -60,7 +60,7 @@ class MapDataset:
         return [self._dataset[index] for index in indices]
 
 
-class IterableDataset:
+class IterableDataset(Input):
     """Samples of a data set without a length: every rank iterates all, and keeps those of its shards.
 
     Each iteration must yield the same samples in the same order.
@@ -110,7 +110,7 @@ class IterableDataset:
         return samples
 
 
-class ShardedDataset:
+class ShardedDataset(Input):
     """Samples of a data set that names its shards: ``shards()``, and ``open_shard(shard)`` iterates one."""
 
     def __init__(self, dataset: Any, collate: Collate) -> None:

@@ -6,10 +6,11 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.train.errors import InputError
-from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.errors import InputError, InputUnavailableError
+from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
 from airflow_provider_dtrain.train.inference.inputs.listing import list_input
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
 from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, reason
@@ -70,12 +71,44 @@ class FileReader:
             )
         with ThreadPoolExecutor(DECODE_THREADS) as threads:
             for start in range(0, len(chosen), batch_size):
+                first = shard.first_row + start
                 paths = [file.path for file in chosen[start : start + batch_size]]
-                values: list[Any] = self._sources.contents(paths)
-                if self._decode is not None:
-                    values = list(threads.map(self._decode, paths, values))
-                passed = _paths(paths) if self._settings.passed else None
-                yield InputBatch({"path": paths, self._column: values}, len(paths), passed, shard.first_row + start)
+                found = list(threads.map(self._decoded, paths, self._sources.contents(paths)))
+                bad_rows = [
+                    self._left_out(first + i, paths[i], error)
+                    for i, error in enumerate(found)
+                    if isinstance(error, InputError)
+                ]
+                if bad_rows:
+                    left_out = {row.row_id - first for row in bad_rows}
+                    ids = [first + i for i in range(len(paths)) if i not in left_out]
+                    paths, found = ([values[i - first] for i in ids] for values in (paths, found))
+                yield InputBatch(
+                    {"path": paths, self._column: found},
+                    len(paths),
+                    _paths(paths) if self._settings.passed else None,
+                    first,
+                    row_ids=ids if bad_rows else None,
+                    bad_rows=bad_rows,
+                )
+
+    def _decoded(self, path: str, content: bytes | InputError) -> Any:
+        """Return the value of a file, or the error why it has none."""
+        if isinstance(content, InputError) or self._decode is None:
+            return content
+        try:
+            return self._decode(path, content)
+        except InputError as error:
+            return error
+
+    def _left_out(self, row_id: int, path: str, error: InputError) -> BadRow:
+        """Return the record of a file that cannot be read.
+
+        :raises InputError: such files are not left out, or its storage does not answer now
+        """
+        if not self._settings.skips_bad_rows or isinstance(error, InputUnavailableError):
+            raise error
+        return BadRow(row_id, path, str(error))
 
     def _listed(self) -> Sequence[SourceFile]:
         if self._files is None:
@@ -83,9 +116,10 @@ class FileReader:
         return self._files
 
 
-def decode_image(path: str, content: bytes) -> torch.Tensor:
+def decode_image(path: str, content: bytes, *, orient: bool) -> torch.Tensor:
     """Return an image in RGB.
 
+    :param orient: turn it as its EXIF orientation says, as phones store photographs
     :return: uint8 [3, height, width]
     :raises InputError: the file is no image, is cut, is too large, or has more than 8 bits per channel
     """
@@ -96,12 +130,22 @@ def decode_image(path: str, content: bytes) -> torch.Tensor:
         with Image.open(io.BytesIO(content)) as image:
             if image.mode.startswith(("I", "F")):
                 raise ValueError(f"mode {image.mode} has more than 8 bits per pixel; read it by inputs.format files")
-            colors = image.convert("RGB")
+            colors = (_upright(image) if orient else image).convert("RGB")
         height, width = colors.height, colors.width
         flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
         return flat.reshape(height, width, 3).permute(2, 0, 1).contiguous()
     except Exception as error:
         raise InputError(f"{path} cannot be read as an image: {reason(error)}") from error
+
+
+def _upright(image: Any) -> Any:
+    """Return an image as its EXIF orientation says, or as it is if that cannot be read."""
+    from PIL import ImageOps
+
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # whatever Pillow raises for metadata that are damaged
+        return image
 
 
 def image_reader(settings: InputSettings, sources: Sources) -> FileReader:
@@ -110,7 +154,7 @@ def image_reader(settings: InputSettings, sources: Sources) -> FileReader:
     :raises SetupError: Pillow is not installed
     """
     require("PIL.Image", "Reading images")
-    return FileReader(settings, sources, "image", decode_image)
+    return FileReader(settings, sources, "image", partial(decode_image, orient=settings.orient is not False))
 
 
 def _paths(paths: list[str]) -> pyarrow.RecordBatch:

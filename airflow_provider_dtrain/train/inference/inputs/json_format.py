@@ -1,132 +1,242 @@
-"""JSON lines as input: one object per line."""
+"""JSON lines as input: one object per line. A field that a line does not have is null.
+
+The processor gets numbers and booleans as tensors, other values as Python's. A field that is passed through to JSON
+lines stays the text that it is. For other outputs it has the type of the first lines, which holds each value exactly.
+"""
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 
 from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.inference.column_types import JsonText
+from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
+from airflow_provider_dtrain.train.inference.inputs.columns import values as tensor_or_list
+from airflow_provider_dtrain.train.inference.inputs.json_parser import LineParser
+from airflow_provider_dtrain.train.inference.inputs.json_values import (
+    JSON,
+    as_type,
+    declared_type,
+    guessed,
+    guessed_exact,
+    widest,
+)
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.text_tables import Start
+from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, Part, Start
 
 #: Lines that decide the types of a file's columns.
 FIRST_LINES = 1000
-#: Most lines and bytes that are converted at a time.
-PIECE_LINES, PIECE_BYTES = 4096, 4 * 1024 * 1024
 #: Longest line, so that a file of another format does not fill the memory.
 LINE_BYTES = 64 * 1024 * 1024
+#: What a conversion of values raises.
+_MISFITS = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
+class Row(NamedTuple):
+    """The object of a line."""
+
+    #: Number of the row in its file from 0 on, and of its line from 1 on.
+    number: int
+    line: int
+    values: Mapping[str, Any]
+    #: The values as they were written; empty if no column needs them.
+    texts: Mapping[str, str]
 
 
 class JsonFormat:
-    """Parses JSON lines. Fields that are missing in a line are null."""
+    """Parses JSON lines."""
 
     name = "JSON lines"
 
     def __init__(self, settings: InputSettings) -> None:
         self._settings = settings
+        for text in settings.types.values():
+            declared_type(text)
 
-    def start(self, path: str, stream: pa.NativeFile) -> Start:
+    def start(self, path: str, stream: BinaryIO) -> Start:
         """Return the fields of the first lines."""
-        rows = [row for _, row, _ in islice(_rows(path, stream), FIRST_LINES)]
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        missing: set[str] = set()
-        if rows and self._settings.read_columns is not None:
-            # A chosen field may be missing in all first lines of one file.
-            missing = set(self._settings.read_columns) - set(names)
-            names = list(self._settings.read_columns)
-        return Start(pa.schema([(name, _type(path, name, rows)) for name in names]), bool(rows), frozenset(missing))
+        part = Part(path, stream, Columns({}, {}), 0, 0, 0, (), None)
+        bad_rows: list[BadRow] = []
+        rows = list(islice(self._rows(part, bad_rows), FIRST_LINES))
+        names = list(dict.fromkeys(name for row in rows for name in row.values))
+        types = self._settings.types
+        read = names if self._settings.columns is None else self._settings.columns
+        data = {name: guessed([row.values.get(name) for row in rows]) for name in read if name not in types}
+        passed = {name: _guessed_exact(name, rows) for name in self._guessed_passed()}
+        return Start(tuple(names), Columns(data, passed), bool(rows or bad_rows))
 
-    def pieces(self, path: str, stream: pa.NativeFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file."""
-        fields = set(schema.names)
-        every = self._settings.read_columns is None
-        waiting: list[tuple[int, dict[str, Any]]] = []
-        size = 0
-        for number, row, length in _rows(path, stream):
-            if every and not row.keys() <= fields:
-                name = next(name for name in row if name not in fields)
-                raise InputError(
-                    f"{path}: line {number} has the field {name!r}, which the first {FIRST_LINES} lines of the files "
-                    "do not have. Choose the fields by inputs.columns."
-                )
-            waiting.append((number, row))
-            size += length
-            if len(waiting) == PIECE_LINES or size >= PIECE_BYTES:
-                yield _batch(path, waiting, schema)
-                waiting, size = [], 0
-        if waiting:
-            yield _batch(path, waiting, schema)
+    def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
+        """Return the fields of all files.
+
+        :raises InputError: a field that the settings name is in none of the first lines, and its type is not declared
+        """
+        types = self._settings.types
+        found = dict.fromkeys(name for _, start in starts for name in start.names)
+        read = self._settings.columns or list(dict.fromkeys([*found, *types]))
+        named = [*read, *self._settings.passed]
+        missing = [name for name in named if name not in found and name not in types]
+        if missing:
+            raise InputError(
+                f"No file has the field {missing[0]!r} in its first {FIRST_LINES} lines, see {starts[0][0]}. Correct "
+                f"its name, or declare it if it comes later: inputs.schema: {{{missing[0]}: json}}."
+            )
+        unread = [name for name in types if name not in named]
+        if unread:
+            raise InputError(f"inputs.schema has the field {unread[0]!r}, which inputs.columns does not read.")
+
+        several = [start.columns for _, start in starts]
+        data = {name: types.get(name) or widest((one.data.get(name) for one in several), JSON) for name in read}
+        passed = {name: types.get(name, JSON) for name in self._settings.passed}
+        for name in self._guessed_passed():
+            passed[name] = widest((one.passed.get(name) for one in several), "string")
+        return Columns(data, passed)
+
+    def records(self, path: str, stream: BinaryIO) -> Iterator[tuple[int, bool]]:
+        """Yield the bytes of each line, and whether it is not blank."""
+        for line in _lines(path, stream, 0):
+            yield len(line), not _is_blank(line)
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
+        """Yield the rows of a part."""
+        bad_rows: list[BadRow] = []
+        rows = self._rows(part, bad_rows)
+        while chosen := list(islice(rows, batch_size)):
+            yield self._batch(part, chosen, bad_rows)
+        if bad_rows:
+            yield InputBatch({}, 0, None, part.base_id + part.first, bad_rows=_taken(bad_rows))
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _guessed_passed(self) -> list[str]:
+        """Return the columns that are passed through with the type of the first lines."""
+        if self._settings.writes_json:
+            return []
+        return [name for name in self._settings.passed if name not in self._settings.types]
+
+    def _rows(self, part: Part, bad_rows: list[BadRow]) -> Iterator[Row]:
+        """Yield the objects of a part's lines. Those that are not valid are left out, or fail the part."""
+        parser = LineParser(keeps_texts=bool(self._settings.passed or self._settings.types))
+        known = part.columns.data.keys() if self._settings.columns is None and part.columns.data else None
+        number = part.first
+        for index, line in enumerate(_lines(part.path, part.stream, part.record), part.record + 1):
+            if _is_blank(line):
+                continue
+            try:
+                values, texts = parser.parse(line.decode("utf-8-sig" if index == 1 else "utf-8"))
+                if known is not None and not values.keys() <= known:
+                    raise _unknown_field(part.path, index, next(name for name in values if name not in known))
+            except InputError as error:
+                self._leave_out(part, number, index, error, bad_rows)
+            except (ValueError, RecursionError) as error:
+                words = " ".join(str(error).split())[:200]
+                refusal = InputError(f"{part.path}: line {index} is no JSON object: {words}")
+                self._leave_out(part, number, index, refusal, bad_rows)
+            else:
+                yield Row(number, index, values, texts)
+            number += 1
+
+    def _batch(self, part: Part, rows: Sequence[Row], bad_rows: list[BadRow]) -> InputBatch:
+        try:
+            return self._converted(part, rows, bad_rows)
+        except _MISFITS:
+            fitting = [row for row in rows if self._fits(part, row, bad_rows)]
+            return self._converted(part, fitting, bad_rows)
+
+    def _fits(self, part: Part, row: Row, bad_rows: list[BadRow]) -> bool:
+        """Return whether the values of a row have the types of their columns. Other rows are left out.
+
+        :raises InputError: a value has not, and such rows are not left out
+        """
+        for group in (part.columns.data, part.columns.passed):
+            for name, kind in group.items():
+                try:
+                    self._column([row], name, kind, is_passed=group is part.columns.passed)
+                except _MISFITS:
+                    origin = "inputs.schema declares" if name in self._settings.types else "the first lines have"
+                    error = InputError(
+                        f"{part.path}: line {row.line} has {name!r} = {_text(row, name)[:100]}, {origin} {kind}. Set "
+                        f"inputs.schema: {{{name}: json}}, which reads any value, or another type that fits."
+                    )
+                    self._leave_out(part, row.number, row.line, error, bad_rows)
+                    return False
+        return True
+
+    def _converted(self, part: Part, rows: Sequence[Row], bad_rows: list[BadRow]) -> InputBatch:
+        data: dict[str, Any] = {}
+        for name, kind in part.columns.data.items():
+            if kind == JSON:
+                data[name] = [row.values.get(name) for row in rows]
+            else:
+                data[name] = tensor_or_list(self._column(rows, name, kind, is_passed=False), is_shared=False)
+        passed = None
+        if part.columns.passed:
+            columns = [self._column(rows, name, kind, is_passed=True) for name, kind in part.columns.passed.items()]
+            passed = pa.RecordBatch.from_arrays(columns, names=list(part.columns.passed))
+        first = rows[0].number if rows else part.first
+        is_whole = not rows or rows[-1].number - first < len(rows)
+        ids = None if is_whole else [part.base_id + row.number for row in rows]
+        return InputBatch(data, len(rows), passed, part.base_id + first, row_ids=ids, bad_rows=_taken(bad_rows))
+
+    def _column(self, rows: Sequence[Row], name: str, kind: str, *, is_passed: bool) -> pa.Array:
+        """Return the values of a field.
+
+        :raises pyarrow.ArrowException, TypeError, ValueError, OverflowError: a value does not fit
+        """
+        values, texts = [row.values.get(name) for row in rows], [row.texts.get(name) for row in rows]
+        is_exact = is_passed and name not in self._settings.types
+        column = as_type(values, texts, declared_type(kind), is_exact=is_exact)
+        # Only JSON lines hold JSON.
+        return column.storage if isinstance(column.type, JsonText) and not self._settings.writes_json else column
+
+    def _leave_out(self, part: Part, number: int, line: int, error: InputError, bad_rows: list[BadRow]) -> None:
+        """Record a bad row.
+
+        :raises InputError: bad rows are not left out
+        """
+        if not self._settings.skips_bad_rows:
+            raise error
+        bad_rows.append(BadRow(part.base_id + number, f"{part.path} line {line}", str(error)))
 
 
-def _rows(path: str, stream: pa.NativeFile) -> Iterator[tuple[int, dict[str, Any], int]]:
-    """Yield the number, the object and the bytes of each line that is not blank."""
-    lines = io.BufferedReader(stream, 1024 * 1024)
-    number = 0
-    while line := lines.readline(LINE_BYTES + 1):
-        number += 1
+def _guessed_exact(name: str, rows: Iterable[Row]) -> str:
+    return guessed_exact([row.values.get(name) for row in rows], [row.texts.get(name) for row in rows])
+
+
+def _text(row: Row, name: str) -> str:
+    return row.texts.get(name) or json.dumps(row.values.get(name))
+
+
+def _taken(rows: list[BadRow]) -> list[BadRow]:
+    taken = rows[:]
+    rows.clear()
+    return taken
+
+
+def _unknown_field(path: str, line: int, name: str) -> InputError:
+    return InputError(
+        f"{path}: line {line} has the field {name!r}, which the first {FIRST_LINES} lines of the files do not have. "
+        f"Declare it: inputs.schema: {{{name}: json}}. Or name the fields to read in inputs.columns."
+    )
+
+
+def _lines(path: str, stream: BinaryIO, record: int) -> Iterator[bytes]:
+    """Yield the lines of a part, without the mark at the beginning of a file.
+
+    :param record: number of the first line in the file
+    """
+    while line := stream.readline(LINE_BYTES + 1):
         if len(line) > LINE_BYTES:
             raise InputError(
-                f"{path}: line {number} is longer than {LINE_BYTES >> 20} MiB. JSON lines has one object per line."
+                f"{path}: line {record + 1} is longer than {LINE_BYTES >> 20} MiB. JSON lines has one object per line."
             )
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{path}: line {number} is no JSON: {' '.join(str(error).split())[:200]}") from error
-        if not isinstance(row, dict):
-            raise InputError(f"{path}: line {number} is no JSON object, it is {json.dumps(row)[:100]}.")
-        yield number, row, len(line)
+        yield line
+        record += 1
 
 
-def _type(path: str, name: str, rows: list[dict[str, Any]]) -> pa.DataType:
-    try:
-        return pa.array([row.get(name) for row in rows]).type
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: the field {name!r} has no common type in the first lines: {text}") from error
-
-
-def _batch(path: str, rows: list[tuple[int, dict[str, Any]]], schema: pa.Schema) -> pa.RecordBatch:
-    try:
-        arrays = [_array([row.get(field.name) for _, row in rows], field.type) for field in schema]
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        for number, row in rows:
-            for field in schema:
-                try:
-                    _array([row.get(field.name)], field.type)
-                except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-                    value = json.dumps(row.get(field.name))[:100]
-                    raise InputError(
-                        f"{path}: line {number} has {field.name!r} = {value}, the first lines have {field.type}."
-                    ) from error
-        raise
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return values in a type.
-
-    :raises pyarrow.ArrowException: a value does not fit. pyarrow itself would cut fractions, and drop nested fields.
-    """
-    if pa.types.is_integer(kind):
-        fits = float not in set(map(type, values))
-    else:
-        fits = not pa.types.is_nested(kind) or all(_fits(value, kind) for value in values)
-    if not fits:
-        raise pa.ArrowInvalid(f"a value is no {kind}")
-    return pa.array(values, type=kind)
-
-
-def _fits(value: Any, kind: pa.DataType) -> bool:
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        fields = {field.name: field.type for field in kind}
-        return value.keys() <= fields.keys() and all(_fits(inner, fields[name]) for name, inner in value.items())
-    if pa.types.is_list(kind) and isinstance(value, list):
-        return all(_fits(inner, kind.value_type) for inner in value)
-    return not (pa.types.is_integer(kind) and isinstance(value, float))
+def _is_blank(line: bytes) -> bool:
+    return not line.strip()

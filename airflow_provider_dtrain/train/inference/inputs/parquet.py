@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +14,16 @@ import pyarrow.parquet as pq
 
 from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
-from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, fitted, same_schema
+from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, common_schema, fitted
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, unreadable
+from airflow_provider_dtrain.train.inference.inputs.sources import (
+    SourceFile,
+    Sources,
+    is_remote,
+    local,
+    no_rows,
+    unreadable,
+)
 from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches
 from airflow_provider_dtrain.train.inference.shards import Shard, default_shard_rows
 
@@ -55,21 +63,20 @@ class ParquetReader:
         """Return shards of row ranges. Row ids are row numbers of the whole input."""
         with ThreadPoolExecutor(FOOTER_THREADS) as threads:
             footers = list(threads.map(self._footer, files))
-        for one in footers[1:]:
-            same_schema(footers[0].schema, footers[0].path, one.schema, one.path)
+        common = common_schema((one.path, one.schema) for one in footers)
         total = sum(one.rows for one in footers)
         if not total:
-            raise InputError(
-                f"The input is empty: {footers[0].path} and {len(files) - 1} more Parquet files have no row."
-            )
+            raise no_rows(files)
         most = self._settings.shard_rows or default_shard_rows(
             total, self._settings.batch_size, least=LEAST_ROWS, most=MOST_ROWS
         )
         shards: list[Shard] = []
         first_row = 0
         for one in footers:
+            details = {"version": one.content}
+            if one.schema != common:
+                details["schema"] = base64.b64encode(common.serialize().to_pybytes()).decode()
             for start, stop in ranges(one.group_rows, most):
-                details = {"version": one.content}
                 shards.append(Shard(len(shards), one.path, start, stop, stop - start, first_row + start, details))
             first_row += one.rows
         return shards
@@ -96,7 +103,12 @@ class ParquetReader:
     def _opened(self, shard: Shard) -> _OpenFile:
         self._sources.check_version(shard)
         file = open_parquet(shard.source, self._sources)
-        return _OpenFile(shard.source, file, chosen_schema(file.schema_arrow, self._settings, shard.source))
+        text = shard.details.get("schema")
+        if text is None:
+            schema = chosen_schema(file.schema_arrow, self._settings, shard.source)
+        else:
+            schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+        return _OpenFile(shard.source, file, schema)
 
     def _footer(self, file: SourceFile) -> _Footer:
         try:

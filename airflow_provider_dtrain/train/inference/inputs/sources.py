@@ -7,7 +7,7 @@ import glob
 import logging
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -121,11 +121,8 @@ class Sources:
             return opened
         return open(local(path), "rb")
 
-    def contents(self, paths: list[str]) -> list[bytes]:
-        """Return the contents of files, objects of a bucket concurrently.
-
-        :raises InputError: a file cannot be read
-        """
+    def contents(self, paths: list[str]) -> list[bytes | InputError]:
+        """Return the contents of files, objects of a bucket concurrently, or the errors of those without any."""
         if paths and is_remote(paths[0]) and len({one.partition("://")[0] for one in paths}) == 1:
             system = self.system(paths[0])
             found = system.cat([system._strip_protocol(one) for one in paths], on_error="return")
@@ -139,12 +136,12 @@ class Sources:
             self._systems[scheme] = file_system(url, self._storage, purpose="Input files")
         return self._systems[scheme]
 
-    def _content(self, path: str) -> bytes:
+    def _content(self, path: str) -> bytes | InputError:
         try:
             with self.open(path) as file:
                 return file.read()
         except Exception as error:
-            raise unreadable(path, f"{path} cannot be read", error) from error
+            return unreadable(path, f"{path} cannot be read", error)
 
     def _local(self, path: str) -> tuple[bool, list[SourceFile]]:
         if os.path.isdir(path):
@@ -190,6 +187,12 @@ def reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
+def no_rows(files: Sequence[SourceFile]) -> InputError:
+    """Return the error of an input whose files have no row."""
+    others = {1: " has", 2: " and another file have"}.get(len(files), f" and {len(files) - 1} more files have")
+    return InputError(f"The input is empty: {files[0].path}{others} no row.")
+
+
 def unreadable(path: str, words: str, error: BaseException) -> InputError:
     """Return the error of an input that cannot be read.
 
@@ -213,12 +216,12 @@ def _may_pass(path: str, error: BaseException) -> bool:
     return is_remote(path) and not type(error).__module__.startswith("pyarrow")
 
 
-def _content(path: str, found: Any) -> bytes:
+def _content(path: str, found: Any) -> bytes | InputError:
     if isinstance(found, bytes):
         return found
     if isinstance(found, BaseException):
-        raise unreadable(path, f"{path} cannot be read", found) from found
-    raise InputError(f"{path} cannot be read: the storage returned no content")
+        return unreadable(path, f"{path} cannot be read", found)
+    return InputError(f"{path} cannot be read: the storage returned no content")
 
 
 def _below(match: str) -> Iterable[str]:

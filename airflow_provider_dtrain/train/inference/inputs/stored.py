@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.inference.inputs.batch import Input, InputBatch
 from airflow_provider_dtrain.train.inference.inputs.file_reader import FileReader, image_reader
 from airflow_provider_dtrain.train.inference.inputs.listing import identity_of, list_input
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote
 from airflow_provider_dtrain.train.inference.libraries import require
 from airflow_provider_dtrain.train.inference.shards import InputPlan, Shard
 
@@ -28,7 +28,7 @@ class Reader(Protocol):
         """Yield the batches of a shard."""
 
 
-class StoredInput:
+class StoredInput(Input):
     """Rows of files on this host or behind URLs.
 
     Only :meth:`plan` looks at all files. The other ranks learn the format from the shards.
@@ -47,6 +47,14 @@ class StoredInput:
         rows = InputPlan(shards, {}).rows
         return InputPlan(shards, identity_of(kind, self._settings, files, rows))
 
+    def prepare(self, shards: Sequence[Shard]) -> None:
+        """Import the readers of the shards' formats, and the clients of their storages."""
+        for kind in {str(shard.details["format"]) for shard in shards}:
+            self._reader(kind)
+        for source in {shard.source.partition("://")[0]: shard.source for shard in shards}.values():
+            if is_remote(source):
+                self._sources.system(source)
+
     def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
         """Yield the batches of a shard in order."""
         return self._reader(str(shard.details["format"])).batches(shard, batch_size)
@@ -58,7 +66,11 @@ class StoredInput:
 
 
 def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> Reader:
-    """Return the reader of a format. Only its own libraries are imported."""
+    """Return the reader of a format. Only its own libraries are imported.
+
+    :raises InputError: a setting is for other formats
+    """
+    settings.check_format(kind)
     if kind == "images":
         return image_reader(settings, sources)
     if kind == "files":
@@ -73,7 +85,7 @@ def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> Reader
     if kind == "csv":
         from airflow_provider_dtrain.train.inference.inputs.csv_format import CsvFormat
 
-        return TextReader(CsvFormat(), settings, sources)
+        return TextReader(CsvFormat(settings), settings, sources)
     from airflow_provider_dtrain.train.inference.inputs.json_format import JsonFormat
 
     return TextReader(JsonFormat(settings), settings, sources)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import values
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
@@ -25,7 +26,8 @@ def input_batch(rows: pa.RecordBatch, settings: InputSettings, first_row: int) -
     names = rows.schema.names if settings.columns is None else settings.columns
     data = {name: values(rows.column(name), is_shared=name in settings.passed) for name in names}
     passed = rows.select(list(settings.passed)) if settings.passed else None
-    return InputBatch(data, rows.num_rows, passed, first_row)
+    maps = {name: kind for name in names if "map<" in type_text(kind := rows.schema.field(name).type)}
+    return InputBatch(data, rows.num_rows, passed, first_row, maps=maps)
 
 
 def recut(pieces: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:

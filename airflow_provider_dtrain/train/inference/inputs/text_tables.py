@@ -1,35 +1,84 @@
-"""Tables in text files, CSV and JSON lines: one shard per file, read as a stream with the types of all files."""
+"""Tables in text files, CSV and JSON lines: shards are ranges of rows, and all files have the same types."""
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Iterator, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
 from airflow_provider_dtrain.train.errors import InputError, TrainError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
-from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, fitted, same_schema
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
-from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, unreadable
-from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches
-from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard
+from airflow_provider_dtrain.train.inference.inputs.sources import (
+    SourceFile,
+    Sources,
+    is_remote,
+    local,
+    no_rows,
+    unreadable,
+)
+from airflow_provider_dtrain.train.inference.inputs.text_cuts import Cuts, cuts_of
+from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard, default_shard_rows
 
-#: Files whose first lines are read at the same time.
-START_THREADS = 8
+#: Files that are read at the same time while the plan is made.
+PLAN_THREADS = 8
+#: Limits of the default size of a shard, rows.
+LEAST_ROWS, MOST_ROWS = 8, 16384
+#: A file that has less than this share of the input's bytes is one shard: the input has enough others.
+SHARDS = 256
+#: Buffer of a file that is read line by line, bytes.
+BUFFER_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns that are read, each with the text of its type."""
+
+    #: Those that the processor gets, and those that are passed through.
+    data: Mapping[str, str]
+    passed: Mapping[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """All names."""
+        return list(dict.fromkeys([*self.data, *self.passed]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the columns as plain JSON."""
+        return {"data": dict(self.data), "passed": dict(self.passed)}
 
 
 @dataclass(frozen=True)
 class Start:
     """The beginning of a file, which decides the types of its columns."""
 
-    schema: pa.Schema
+    #: All columns of a CSV file in its order; the fields that the first lines of JSON lines have.
+    names: tuple[str, ...]
+    columns: Columns
     has_rows: bool
-    #: Chosen columns that no row of the beginning has.
-    missing: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The bytes of one shard."""
+
+    #: Path or URL, for messages.
+    path: str
+    stream: BinaryIO
+    columns: Columns
+    #: Number of the first row in its file, and row id of row 0 of the file.
+    first: int
+    base_id: int
+    #: Number of the first record in its file. 0: the part begins with the header, if the format has one.
+    record: int
+    #: All columns of the file, in its order.
+    names: tuple[str, ...]
+    #: Bytes of the longest record of the file; None: not known.
+    longest: int | None
 
 
 class TextFormat(Protocol):
@@ -37,17 +86,27 @@ class TextFormat(Protocol):
 
     name: str
 
-    def start(self, path: str, stream: pa.NativeFile) -> Start:
+    def start(self, path: str, stream: BinaryIO) -> Start:
         """Return the columns of a file, with types that its first rows have."""
 
-    def pieces(self, path: str, stream: pa.NativeFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file, with at least the columns of a schema."""
+    def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
+        """Return the columns of all files.
+
+        :param starts: path and start of each file that has columns
+        """
+
+    def records(self, path: str, stream: BinaryIO) -> Iterator[tuple[int, bool]]:
+        """Yield the bytes of each record of a file, and whether it is a row: no header, no blank line."""
+
+    def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
+        """Yield the rows of a part in batches."""
 
 
 class TextReader:
     """Reads text files.
 
-    The number of rows is not known before a file was read, so that row ids begin anew with each file.
+    A file that is large in proportion to the input is read once to find the rows at which it can be cut. Other files,
+    and compressed ones, are one shard each. Row ids begin anew with each file, because not every file's rows are known.
     """
 
     def __init__(self, text_format: TextFormat, settings: InputSettings, sources: Sources) -> None:
@@ -56,33 +115,52 @@ class TextReader:
         self._sources = sources
 
     def shards(self, files: Sequence[SourceFile]) -> list[Shard]:
-        """Return one shard for each file that has rows."""
-        with ThreadPoolExecutor(START_THREADS) as threads:
+        """Return the shards of all files that have rows."""
+        total = sum(file.size for file in files)
+        with ThreadPoolExecutor(PLAN_THREADS) as threads:
             starts = list(threads.map(self._start, files))
-        if not any(start.has_rows for start in starts):
-            raise InputError(f"The input is empty: {files[0].path} and {len(files) - 1} more files have no row.")
-        missing = frozenset.intersection(*(start.missing for start in starts if start.has_rows))
-        if missing:
-            raise InputError(f"No file has the field {min(missing)!r} in its first lines, see {files[0].path}.")
-        schema = self._common_schema(files, starts)
-        text = base64.b64encode(schema.serialize().to_pybytes()).decode()
-        numbered = [(i, file) for i, (file, start) in enumerate(zip(files, starts)) if start.has_rows]
-        return [
-            Shard(index, file.path, 0, 0, None, number * SOURCE_ROWS, {"version": file.content, "schema": text})
-            for index, (number, file) in enumerate(numbered)
-        ]
+            if not any(start.has_rows for start in starts):
+                raise no_rows(files)
+            named = [(file.path, start) for file, start in zip(files, starts) if start.names]
+            columns = self._format.common(named)
+            cuts = list(threads.map(lambda file: self._cuts(file, total), files))
+        size = self._settings.shard_rows or default_shard_rows(
+            sum(one.rows for one in cuts if one is not None),
+            self._settings.batch_size,
+            least=LEAST_ROWS,
+            most=MOST_ROWS,
+        )
+        shards: list[Shard] = []
+        for number, (file, start, one) in enumerate(zip(files, starts, cuts)):
+            details = {"version": file.content, **columns.to_dict(), "names": list(start.names)}
+            base = number * SOURCE_ROWS
+            if one is None and start.has_rows:
+                shards.append(Shard(len(shards), file.path, 0, 0, None, base, details))
+            for first, stop, place, end in () if one is None else one.ranges(size):
+                own = {"offset": place.offset, "size": end - place.offset, "record": place.record}
+                facts = {**details, **own, "longest": one.longest if one is not None else None}
+                shards.append(Shard(len(shards), file.path, first, stop, stop - first, base + first, facts))
+        if not shards:
+            raise no_rows(files)
+        return shards
 
     def batches(self, shard: Shard, batch_size: int) -> Iterator[InputBatch]:
-        """Yield the batches of a file."""
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(shard.details["schema"])))
-        return input_batches(self._pieces(shard, schema), self._settings, shard.first_row, batch_size)
-
-    def _pieces(self, shard: Shard, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a shard."""
         self._sources.check_version(shard)
+        details = shard.details
         try:
-            with text_stream(shard.source, self._sources) as stream:
-                for piece in self._format.pieces(shard.source, stream, schema):
-                    yield fitted(piece, schema)
+            with text_stream(shard.source, self._sources, details.get("offset", 0), details.get("size")) as stream:
+                part = Part(
+                    path=shard.source,
+                    stream=stream,
+                    columns=Columns(details["data"], details["passed"]),
+                    first=shard.start,
+                    base_id=shard.first_row - shard.start,
+                    record=details.get("record", 0),
+                    names=tuple(details["names"]),
+                    longest=details.get("longest"),
+                )
+                yield from self._format.batches(part, batch_size)
         except TrainError:
             raise
         except Exception as error:
@@ -97,81 +175,61 @@ class TextReader:
         except Exception as error:
             raise self._unreadable(file.path, error) from error
 
-    def _common_schema(self, files: Sequence[SourceFile], starts: Sequence[Start]) -> pa.Schema:
-        """Return the types that fit the first rows of all files.
-
-        :raises InputError: the columns of two files differ
-        """
-        common: pa.Schema | None = None
-        first = ""
-        for file, start in zip(files, starts):
-            if not len(start.schema) and not start.has_rows:
-                continue
-            schema = chosen_schema(start.schema, self._settings, file.path)
-            bytes_in = [field.name for field in schema if pa.types.is_binary(field.type)]
-            if bytes_in:
-                raise InputError(f"{file.path}: column {bytes_in[0]!r} is no UTF-8 text. Convert the file to UTF-8.")
-            if common is None:
-                common, first = schema, file.path
-                continue
-            widest = _widest(common, schema)
-            if widest is None:
-                same_schema(common, first, schema, file.path)
-            else:
-                common = widest
-        assert common is not None
-        return pa.schema([(field.name, _without_null(field.type)) for field in common])
+    def _cuts(self, file: SourceFile, total: int) -> Cuts | None:
+        """Return the places at which a file can be cut, or None: it is one shard."""
+        fixed = self._settings.shard_rows
+        is_cut = fixed is not None or file.size * SHARDS > total
+        if split_codec(file.path)[1] is not None or not is_cut:
+            return None
+        stride = fixed or self._settings.batch_size or LEAST_ROWS
+        try:
+            with text_stream(file.path, self._sources) as stream:
+                return cuts_of(self._format.records(file.path, stream), stride, is_fixed=fixed is not None)
+        except TrainError:
+            raise
+        except Exception as error:
+            raise self._unreadable(file.path, error) from error
 
     def _unreadable(self, path: str, error: BaseException) -> InputError:
         return unreadable(path, f"{path} cannot be read as {self._format.name}", error)
 
 
-def text_stream(path: str, sources: Sources) -> pa.NativeFile:
-    """Return a stream of a file's bytes, without its compression."""
-    file: Any = pa.PythonFile(sources.open(path), mode="r") if is_remote(path) else pa.OSFile(local(path))
+def text_stream(path: str, sources: Sources, offset: int = 0, size: int | None = None) -> BinaryIO:
+    """Return a buffered stream of a file's bytes, without its compression.
+
+    :param offset: first byte
+    :param size: number of bytes; None: up to the end
+    """
     _, codec = split_codec(path)
-    return pa.CompressedInputStream(file, codec) if codec else file
+    if codec is not None:
+        file: Any = pa.PythonFile(sources.open(path), mode="r") if is_remote(path) else pa.OSFile(local(path))
+        return io.BufferedReader(pa.CompressedInputStream(file, codec), BUFFER_BYTES)
+    raw: Any = sources.open(path)
+    raw.seek(offset)
+    return io.BufferedReader(_Range(raw, size), BUFFER_BYTES)
 
 
-def widest_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """Return the type that holds the values of two inferred types without a change of meaning, else None."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if {one, other} == {pa.int64(), pa.float64()}:
-        return pa.float64()
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        inner = widest_type(one.value_type, other.value_type)
-        return None if inner is None else pa.list_(inner)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _widest_struct(one, other)
-    return None
+class _Range(io.RawIOBase):
+    """A stream that ends after a number of bytes."""
 
+    def __init__(self, file: BinaryIO, size: int | None) -> None:
+        self._file = file
+        self._left = size
 
-def _widest(one: pa.Schema, other: pa.Schema) -> pa.Schema | None:
-    if sorted(one.names) != sorted(other.names):
-        return None
-    kinds = [(name, widest_type(one.field(name).type, other.field(name).type)) for name in one.names]
-    return None if any(kind is None for _, kind in kinds) else pa.schema(kinds)
+    def readable(self) -> bool:
+        """Return True."""
+        return True
 
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes, none at the end."""
+        view = memoryview(buffer)[: self._left]
+        count: int = self._file.readinto(view) if len(view) else 0  # type: ignore[attr-defined]
+        if self._left is not None:
+            self._left -= count
+        return count
 
-def _widest_struct(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    fields = {field.name: field.type for field in one}
-    for field in other:
-        kind = widest_type(fields.get(field.name, pa.null()), field.type)
-        if kind is None:
-            return None
-        fields[field.name] = kind
-    return pa.struct(list(fields.items()))
-
-
-def _without_null(kind: pa.DataType) -> pa.DataType:
-    """Return a type in which columns without any value are texts."""
-    if pa.types.is_null(kind):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_without_null(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _without_null(field.type)) for field in kind])
-    return kind
+    def close(self) -> None:
+        """Close the file."""
+        if not self.closed:
+            self._file.close()
+        super().close()

@@ -8,10 +8,14 @@ import decimal
 import json
 import logging
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_provider_dtrain.train.errors import SchemaError
+from airflow_provider_dtrain.train.inference.column_types import JsonText
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 
 log = logging.getLogger(__name__)
@@ -23,7 +27,8 @@ LINE_ENDS = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\x85\u2028\u
 class JsonLinesEncoder:
     """Writes record batches as JSON lines.
 
-    Bytes become base64, times ISO 8601, decimals texts. JSON has no NaN and no infinity: they become null.
+    Bytes become base64, times ISO 8601, decimals texts. JSON has no NaN and no infinity: they become null. JSON that
+    is passed through is written as it was read.
     """
 
     def __init__(self, file: BinaryIO, options: OutputOptions) -> None:
@@ -34,8 +39,13 @@ class JsonLinesEncoder:
     def write(self, table: pa.RecordBatch) -> None:
         """Write rows at once."""
         self._schema = table.schema
-        rows = pa.Table.from_batches([_for_python(table)]).to_pylist()
-        self._file.write("".join(f"{self._line(row)}\n" for row in rows).translate(LINE_ENDS).encode())
+        names = [field.name for field in table.schema if isinstance(field.type, JsonText)]
+        lines = list(map(self._line, _rows(table, names)))
+        if names:
+            texts = [table.column(name).storage.to_pylist() for name in names]
+            keys = [f"{json.dumps(name, ensure_ascii=False)}: " for name in names]
+            lines = [_with_texts(keys, values, line) for line, *values in zip(lines, *texts)]
+        self._file.write("".join(f"{line}\n" for line in lines).translate(LINE_ENDS).encode())
 
     def close(self) -> pa.Schema:
         """Return the schema of the last rows."""
@@ -54,13 +64,55 @@ class JsonLinesEncoder:
             log.warning("NaN and infinite numbers are written as null, because JSON has neither.")
 
 
-def _for_python(table: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows whose values Python can hold: its times have no nanoseconds."""
-    columns = [
-        column.cast(pa.string()) if pa.types.is_timestamp(column.type) and column.type.unit == "ns" else column
-        for column in table.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=table.schema.names)
+def _rows(table: pa.RecordBatch, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield rows as Python's values.
+
+    :raises SchemaError: Python has no such value, as of a date after the year 9999
+    """
+    names = [name for name in table.schema.names if name not in left_out]
+    columns = []
+    for name in names:
+        try:
+            columns.append(_for_python(table.column(name)).to_pylist())
+        except (pa.ArrowException, OverflowError, ValueError) as error:
+            raise SchemaError(
+                f"Column {name!r} has a value that JSON lines cannot hold: {error}. Set outputs.format: parquet, or "
+                "leave the column out."
+            ) from error
+    return (dict(zip(names, values)) for values in zip(*columns)) if names else iter([{}] * table.num_rows)
+
+
+def _for_python(column: pa.Array) -> pa.Array:
+    """Return a column whose values Python can hold: its times have no nanoseconds.
+
+    :raises pyarrow.ArrowInvalid: a duration has nanoseconds
+    """
+    kind = _without_nanoseconds(column.type)
+    if kind == column.type:
+        return column
+    found = column.cast(kind)
+    return pc.replace_substring(found, " ", "T", max_replacements=1) if pa.types.is_timestamp(column.type) else found
+
+
+def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if types.is_duration(kind):
+        return pa.duration("us") if kind.unit == "ns" else kind
+    if types.is_timestamp(kind) or types.is_time64(kind):
+        return pa.string() if kind.unit == "ns" else kind
+    if types.is_map(kind):
+        return pa.map_(_without_nanoseconds(kind.key_type), _without_nanoseconds(kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _without_nanoseconds(field.type)) for field in kind])
+    if types.is_fixed_size_list(kind):
+        return pa.list_(_without_nanoseconds(kind.value_type), kind.list_size)
+    return pa.list_(_without_nanoseconds(kind.value_type)) if types.is_list(kind) else kind
+
+
+def _with_texts(keys: Sequence[str], values: Sequence[str | None], line: str) -> str:
+    """Return the line of an object with fields whose values are JSON already."""
+    fields = ", ".join(f"{key}{'null' if value is None else value}" for key, value in zip(keys, values))
+    return f"{{{fields}}}" if line == "{}" else f"{{{fields}, {line[1:]}"
 
 
 def _plain(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SchemaError
-from airflow_provider_dtrain.train.inference.outputs.column_types import parse_type
+from airflow_provider_dtrain.train.inference.column_types import parse_type
 
 FORMATS = ("parquet", "jsonl", "safetensors")
 

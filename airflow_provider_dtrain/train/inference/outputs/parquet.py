@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_dtrain.train.errors import SchemaError
-from airflow_provider_dtrain.train.inference.outputs.column_types import parse_type, type_text
+from airflow_provider_dtrain.train.inference.column_types import parse_type, type_text
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 
 #: A row group is written once it has this many rows or bytes.

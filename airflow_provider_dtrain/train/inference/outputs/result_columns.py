@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import torch
 
 from airflow_provider_dtrain.train.errors import ResultRowsError, SchemaError
+from airflow_provider_dtrain.train.inference.outputs.result_copy import is_of
 from airflow_provider_dtrain.train.inference.plain_types import plain
 
 #: Name of the column if the result is one array.
@@ -23,12 +25,13 @@ TYPES = {
 _ADVICE = "Return a dict of columns, an array, a list with one item per row, a table or None."
 
 
-def result_columns(result: Any, rows: int) -> dict[str, pa.Array]:
+def result_columns(result: Any, rows: int, maps: Mapping[str, pa.DataType] | None = None) -> dict[str, pa.Array]:
     """Return the columns of a result.
 
     :param result: dict of array-likes, one array-like (column ``output``), list of dicts or values, Arrow table,
         pandas frame
     :param rows: number of rows of the batch
+    :param maps: column of the input that has maps -> its type, which a result of the same name keeps
     :raises ResultRowsError: the result has another number of rows
     :raises SchemaError: a column has no type that can be written
     """
@@ -42,8 +45,17 @@ def result_columns(result: Any, rows: int) -> dict[str, pa.Array]:
                 f"process_batch returned {length} rows in column {name!r} for a batch of {rows} rows. "
                 "Return one row for each row of the batch, in the same order, or None for no rows at all."
             )
-        columns[name] = _column(name, value)
+        columns[name] = _as_it_came(value, (maps or {}).get(name)) or _column(name, value)
     return columns
+
+
+def _as_it_came(value: Any, kind: pa.DataType | None) -> pa.Array | None:
+    """Return maps that a processor returns in the type of the input, whose pairs could also be lists."""
+    if kind is None or not isinstance(value, list):
+        return None
+    with contextlib.suppress(pa.ArrowException, TypeError, ValueError):
+        return pa.array(value, kind)
+    return None
 
 
 def _named(result: Any) -> Mapping[str, Any]:
@@ -51,7 +63,8 @@ def _named(result: Any) -> Mapping[str, Any]:
         return result
     if isinstance(result, list):
         return _of_dicts(result) if result and all(isinstance(row, Mapping) for row in result) else {OUTPUT: result}
-    if isinstance(result, torch.Tensor) or _is_of(result, "numpy", "ndarray") or _is_of(result, "pandas", "Series"):
+    kind = type(result)
+    if isinstance(result, torch.Tensor) or is_of(kind, "numpy", "ndarray") or is_of(kind, "pandas", "Series"):
         return {OUTPUT: result}
     if isinstance(result, (pa.Array, pa.ChunkedArray)):
         return {OUTPUT: result}
@@ -68,7 +81,7 @@ def _table(result: Any) -> Any:
     """Return a table of pyarrow, pandas, or a library that exports Arrow data, else None."""
     if isinstance(result, (pa.Table, pa.RecordBatch)):
         return result
-    if _is_of(result, "pandas", "DataFrame"):
+    if is_of(type(result), "pandas", "DataFrame"):
         return pa.Table.from_pandas(result, preserve_index=False)
     return pa.table(result) if hasattr(result, "__arrow_c_stream__") else None
 
@@ -92,7 +105,7 @@ def _column(name: str, value: Any) -> pa.Array:
     try:
         if isinstance(value, torch.Tensor):
             return of_tensor(value)
-        if _is_of(value, "numpy", "ndarray"):
+        if is_of(type(value), "numpy", "ndarray"):
             return _of_numpy(value)
         if isinstance(value, list):
             return _of_list(value)
@@ -134,9 +147,24 @@ def _of_numpy(array: Any) -> pa.Array:
 
 
 def _of_list(items: list[Any]) -> pa.Array:
-    if any(isinstance(item, torch.Tensor) or _is_of(item, "numpy", "ndarray") for item in items):
+    if any(isinstance(item, torch.Tensor) or is_of(type(item), "numpy", "ndarray") for item in items):
         return _of_arrays([_as_tensor(item) for item in items])
-    return plain(pa.array(items))
+    try:
+        return plain(pa.array(items))
+    except (pa.ArrowException, TypeError, ValueError):
+        if not _are_maps(items):
+            raise
+    pairs = [pair for item in items for pair in item or ()]
+    keys, values = (_of_list([pair[i] for pair in pairs]).type for i in (0, 1))
+    return pa.array(items, pa.map_(keys, values))
+
+
+def _are_maps(items: list[Any]) -> bool:
+    """Return whether values are maps as Arrow returns them: lists of pairs. A pair of a JSON list is no tuple."""
+    lists = [item for item in items if item is not None]
+    pairs = [pair for item in lists if isinstance(item, list) for pair in item]
+    is_map = all(isinstance(item, list) for item in lists)
+    return is_map and bool(pairs) and all(type(pair) is tuple and len(pair) == 2 for pair in pairs)
 
 
 def _of_arrays(items: list[torch.Tensor | None]) -> pa.Array:
@@ -157,8 +185,3 @@ def _of_arrays(items: list[torch.Tensor | None]) -> pa.Array:
 
 def _as_tensor(item: Any) -> torch.Tensor | None:
     return item if item is None or isinstance(item, torch.Tensor) else torch.as_tensor(item)
-
-
-def _is_of(value: Any, library: str, name: str) -> bool:
-    """Return whether a value is of a class of a library that need not be installed."""
-    return any(one.__name__ == name and one.__module__.partition(".")[0] == library for one in type(value).__mro__)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
+
+#: Classes whose objects a processor may change after it has returned them: library -> their names. The names suffice,
+#: so that a library that another thread imports at this moment is never used.
+_CHANGEABLE = {"numpy": ("ndarray",), "pandas": ("DataFrame", "Series")}
 
 
 def copied(result: Any) -> Any:
@@ -19,14 +22,17 @@ def copied(result: Any) -> Any:
     if isinstance(result, Mapping):
         return {name: copied(value) for name, value in result.items()}
     if isinstance(result, (list, tuple)):
-        return [copied(item) for item in result] if result and _is_changeable(result[0]) else list(result)
-    return result.copy() if _is_changeable(result) else result
+        kinds = set(map(type, result))
+        return [copied(item) for item in result] if any(map(_is_changeable, kinds)) else list(result)
+    return result.copy() if _is_changeable(type(result)) else result
 
 
-def _is_changeable(value: Any) -> bool:
-    if isinstance(value, (torch.Tensor, Mapping, list)):
-        return True
-    numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
-    if numpy is not None and isinstance(value, numpy.ndarray):
-        return True
-    return pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series))
+def _is_changeable(kind: type) -> bool:
+    return issubclass(kind, (torch.Tensor, Mapping, list)) or any(
+        is_of(kind, library, name) for library, names in _CHANGEABLE.items() for name in names
+    )
+
+
+def is_of(kind: type, library: str, name: str) -> bool:
+    """Return whether a class is one of a library that need not be installed, or inherits from it."""
+    return any(one.__name__ == name and one.__module__.partition(".")[0] == library for one in kind.__mro__)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-import torch
 
 from airflow_provider_dtrain.train.errors import ResultRowsError, SchemaError
+from airflow_provider_dtrain.train.inference.column_types import converted, parse_type, type_text
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
-from airflow_provider_dtrain.train.inference.outputs.column_types import converted, parse_type, type_text
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
-from airflow_provider_dtrain.train.inference.outputs.result_columns import of_tensor, result_columns
+from airflow_provider_dtrain.train.inference.outputs.result_columns import result_columns
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,11 @@ def to_rows(result: Any, batch: InputBatch, options: OutputOptions) -> Rows:
     if result is None:
         options.has_rows = False
         return Rows(None)
-    columns = _merged(result_columns(result, batch.rows), batch, options)
+    columns = _merged(result_columns(result, batch.rows, batch.maps), batch, options)
+    if isinstance(result, list) and isinstance(result[0], Mapping):
+        # A key that no row of the batch has is null in all of them.
+        for name in (*options.declared, *options.known):
+            columns.setdefault(name, pa.nulls(batch.rows))
     _check_names(columns, options)
     names = list(options.known or columns)
     table = pa.record_batch([_fitted(name, columns[name], options) for name in names], names=names)
@@ -56,7 +59,7 @@ def _merged(result: dict[str, pa.Array], batch: InputBatch, options: OutputOptio
     """Return all columns in the order of the output: row id, passed columns, result."""
     columns: dict[str, pa.Array] = {}
     if options.row_id is not None:
-        columns[options.row_id] = of_tensor(torch.arange(batch.first_row, batch.first_row + batch.rows))
+        columns[options.row_id] = pa.array(batch.ids, pa.int64())
     if options.columns:
         assert batch.passed is not None, "the input was opened without outputs.columns"
         columns.update({name: batch.passed.column(name) for name in options.columns})
@@ -81,7 +84,10 @@ def _check_names(columns: Mapping[str, pa.Array], options: OutputOptions) -> Non
     new = [name for name in columns if name not in options.known]
     if options.known and (gone or new):
         change = f"has no column {gone[0]!r}" if gone else f"has a new column {new[0]!r}"
-        raise SchemaError(f"The result {change}. The columns of earlier rows are {', '.join(options.known)}.")
+        raise SchemaError(
+            f"The result {change}. The columns of earlier rows are {', '.join(options.known)}. Return the same columns "
+            "for each batch. Of rows that are dicts, declare the keys that come later in outputs.schema."
+        )
 
 
 def _fitted(name: str, column: pa.Array, options: OutputOptions) -> pa.Array:

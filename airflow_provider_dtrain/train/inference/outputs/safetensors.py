@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 
 from airflow_provider_dtrain.train.errors import SchemaError
-from airflow_provider_dtrain.train.inference.outputs.column_types import type_text
+from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 
 #: Type -> name in the header, and bytes of a value.

@@ -10,7 +10,7 @@ from typing import BinaryIO, Protocol
 import pyarrow as pa
 
 from airflow_provider_dtrain.train.errors import OutputError
-from airflow_provider_dtrain.train.inference.outputs.column_types import type_text
+from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.outputs.json_lines import JsonLinesEncoder
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.parquet import ParquetEncoder
