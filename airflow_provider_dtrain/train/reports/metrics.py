@@ -194,7 +194,7 @@ def _hold(name: str, value: Any) -> Any:
     """Return a float, or a tensor of one element that no other code changes."""
     if type(value) is float:
         return value
-    if getattr(value, "is_cuda", False) and value.numel() == 1:
+    if getattr(value, "is_cuda", False) and value.numel() == 1 and not value.is_complex():
         return value.detach().clone()
     return number(name, value)
 

@@ -213,17 +213,26 @@ def reducers_of(choice: Any, names: Sequence[str]) -> dict[str, Reducer]:
 
 
 def number(name: str, value: Any) -> float:
-    """Return a metric as a float.
+    """Return a metric as a float. A text is no number, even if it looks like one.
 
-    :raises MetricError: the value is not a number
+    :raises MetricError: the value is not one number, or is larger than any float
     """
     try:
-        return float(value.detach() if hasattr(value, "detach") else value)
-    except (TypeError, ValueError, RuntimeError):
+        # The item of a tensor or array; raises unless it has exactly one.
+        single = value.item() if hasattr(value, "item") else value
+        if not isinstance(single, (str, bytes, bytearray)):
+            return float(single)
+    except OverflowError:
         raise MetricError(
-            f"Metric {name!r} must be one number (int, float, or a tensor of one element), got "
-            f"{type(value).__name__} {str(value)[:80]}."
+            f"Metric {name!r} must be at most about 1.8e308 in size, as every float is, got {type(value).__name__} of "
+            f"{int(single).bit_length()} bits."
         ) from None
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise MetricError(
+        f"Metric {name!r} must be one number (int, float, or a tensor or array of one element), got "
+        f"{type(value).__name__} {str(value)[:80]}."
+    )
 
 
 def _plain(value: Any) -> Any:
