@@ -37,24 +37,22 @@ def outputs_alias(name: str) -> AssetAlias:
 
 
 def outputs_asset(location: str) -> Asset:
-    """Return the asset of the results of a batch inference. The ``extra`` of its events is the manifest.
+    """Return the asset of the results of a batch inference. The ``extra`` of its events is the XCom of its task.
 
     :param location: absolute path or URL of the output folder
     """
     return Asset(location if "://" in location else f"file://{quote(location)}")
 
 
-def announce_outputs(
-    context: Context, outlets: Iterable[object], manifest: Mapping[str, Any], result: Mapping[str, Any]
-) -> None:
-    """Add a manifest to the events of a task's outlets. An alias gets an event of the output folder.
+def announce_outputs(context: Context, outlets: Iterable[object], result: Mapping[str, Any]) -> None:
+    """Add the result of a batch inference to the events of a task's outlets. An alias gets an event of the folder.
 
     :param outlets: those of the task; others than assets and aliases are left out
-    :param result: XCom of the trial
+    :param result: XCom of the task, with the manifest
     """
-    extra = {"experiment_id": result["experiment_id"], "trial_id": result["trial_id"], **manifest}
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):
-            context["outlet_events"][outlet].add(outputs_asset(manifest["location"]), extra=extra)
+            asset = outputs_asset(result["manifest"]["location"])
+            context["outlet_events"][outlet].add(asset, extra=dict(result))
         elif isinstance(outlet, Asset):
-            context["outlet_events"][outlet].extra.update(extra)
+            context["outlet_events"][outlet].extra.update(result)

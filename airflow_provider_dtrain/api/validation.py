@@ -15,11 +15,12 @@ from airflow_provider_dtrain.api.forks import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
 from airflow_provider_dtrain.api.models.experiments import NewExperiment
 from airflow_provider_dtrain.core.config import mask
+from airflow_provider_dtrain.core.config.forms import looks_like_path
 from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
 from airflow_provider_dtrain.core.config.secrets import masked_paths
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.engine.submission.assembly import Assembled, Checked, assembled, checked
-from airflow_provider_dtrain.engine.submission.submit import looks_like_path, render
+from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, UnplaceableError
 from airflow_provider_dtrain.store.records.trials import Config
 

@@ -81,7 +81,7 @@ def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str,
     :param folder: base folder of a relative path
     :raises NotFoundError: no stored template has this name; lists those that exist
     """
-    from airflow_provider_dtrain.engine.submission.submit import looks_like_path
+    from airflow_provider_dtrain.core.config.forms import looks_like_path
 
     if named is None:
         return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
@@ -12,6 +12,16 @@ from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from airflow_provider_dtrain.decorators._function import check_function, read_function
 from airflow_provider_dtrain.decorators._payload import FOLDER, call_of, code_with
 from airflow_provider_dtrain.errors import FunctionError
+from airflow_provider_dtrain.hooks.arguments import (
+    COUNT,
+    LIST,
+    MAP,
+    TEXT,
+    CheckedArguments,
+    Kind,
+    check_mapped_call,
+    known,
+)
 from airflow_provider_dtrain.hooks.tasks import host_pool_of, log_mistaken_pool
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
@@ -48,6 +58,10 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         **DecoratedOperator.template_fields_renderers, **TrialOperator.template_fields_renderers,
     }  # fmt: skip
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
+        **TrialOperator.ARGUMENTS, "op_args": LIST, "op_kwargs": MAP, "slots": COUNT, "host_pool": TEXT,
+        "environment": MAP,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -63,16 +77,31 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
     ) -> None:
         check_function(python_callable)
         super().__init__(
-            kwargs_to_upstream={"config": config or {}},
+            kwargs_to_upstream={"config": {} if config is None else config},
             python_callable=python_callable,
             op_args=op_args,
             op_kwargs=op_kwargs,
             **kwargs,
         )
+        given = {"op_args": op_args, "op_kwargs": op_kwargs, "slots": slots, "host_pool": host_pool}
+        self.check_arguments(self.task_id, {**given, "environment": environment})
         self.slots = slots
         self.host_pool = host_pool
         self.environment = environment
         self._context: Context | None = None
+
+    @classmethod
+    def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the configuration with its overrides, the template, and the fields that the other arguments give."""
+        from airflow_provider_dtrain.engine.submission.inference import whole
+
+        yield from super().documents(given)
+        fields = {"slots_per_trial": given.get("slots"), "pool": given.get("host_pool")}
+        resources = {name: known(value) for name, value in fields.items() if value is not None}
+        if "slots_per_trial" in resources:
+            resources["slots_per_trial"] = whole(resources["slots_per_trial"])
+        document = {"resources": resources, "environment": given.get("environment")}
+        yield "", {name: value for name, value in document.items() if value}, False
 
     def execute(self, context: Context) -> Any:
         """Run the function on every rank and return the value of rank 0. Raises like a ``TrialOperator``."""
@@ -147,6 +176,7 @@ class DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
     """Decorator that gives mapped tasks the operator's defaults, which Airflow's own decorator ignores."""
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
+        check_mapped_call(cast("type[CheckedArguments]", self.operator_class), self.kwargs, expand_input.value)
         mapped = super()._expand(expand_input, strict=strict)
         given: dict[str, Any] = mapped.operator.partial_kwargs  # type: ignore[attr-defined]
         for name, default in _OF_MAPPED.items():

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.decorators._function import check_function, read_fu
 from airflow_provider_dtrain.decorators._payload import FOLDER, call_of, code_with
 from airflow_provider_dtrain.decorators.dtrain import DtrainDecorator
 from airflow_provider_dtrain.errors import FunctionError
+from airflow_provider_dtrain.hooks.arguments import LIST, MAP, Kind
 from airflow_provider_dtrain.hooks.tasks import log_mistaken_pool
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator
 
@@ -75,6 +76,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         **DecoratedOperator.template_fields_renderers, **BatchInferenceOperator.template_fields_renderers,
     }  # fmt: skip
     shallow_copy_attrs: Sequence[str] = ("python_callable",)
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {**BatchInferenceOperator.ARGUMENTS, "op_args": LIST, "op_kwargs": MAP}
 
     def __init__(
         self,
@@ -93,6 +95,12 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
             op_kwargs={**(op_kwargs or {}), **given},
             **kwargs,
         )
+        self.check_arguments(self.task_id, {"op_args": op_args, "op_kwargs": op_kwargs})
+        if self.processor is not None:
+            raise FunctionError(
+                f"processor is {self.processor!r}, but @task.dtrain_batch runs the function "
+                f"{python_callable.__name__}(). Remove processor, or use a BatchInferenceOperator."
+            )
         self._context: Context | None = None
 
     def execute(self, context: Context) -> Any:
@@ -103,11 +111,6 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
     def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
         from airflow_provider_dtrain.engine.submission.submit import render, submit
 
-        if self.processor is not None:
-            raise FunctionError(
-                f"processor is {self.processor!r}, but @task.dtrain_batch runs the function "
-                f"{self.python_callable.__name__}(). Remove processor, or use a BatchInferenceOperator."
-            )
         source = read_function(self.python_callable)
         call = call_of(self.python_callable, list(self.op_args), self.op_kwargs, self._context or {})
         gang = self._gang()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_dtrain.hooks.arguments import DOCUMENT, MAP, CheckedArguments, Kind, configured, text_of_path
 from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
 
 
-class RenderConfigOperator(BaseOperator):
+class RenderConfigOperator(CheckedArguments, BaseOperator):
     """Merges a template and a configuration, validates the result and stores it.
 
     XCom: ``{"config_id": int, "digest": str}``. The document itself is in the provider's store, and
@@ -32,6 +31,7 @@ class RenderConfigOperator(BaseOperator):
     template_fields: Sequence[str] = ("config", "template", "overrides")
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     ui_color = "#e8f0fe"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {"config": DOCUMENT, "template": DOCUMENT, "overrides": MAP}
 
     def __init__(
         self,
@@ -42,9 +42,15 @@ class RenderConfigOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.config = config
-        self.template = template
+        self.check_arguments(self.task_id, {"config": config, "template": template, "overrides": overrides})
+        self.config = text_of_path(config)
+        self.template = text_of_path(template)
         self.overrides = overrides
+
+    @classmethod
+    def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the configuration with its overrides, and the template."""
+        return configured(given)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the ID and digest of the stored configuration.

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_dtrain.hooks.arguments import MAP, CheckedArguments, Kind
 from airflow_provider_dtrain.hooks.tasks import failing_at_once
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.gangs import GangView
 
 
-class ReleaseGangOperator(BaseOperator):
+class ReleaseGangOperator(CheckedArguments, BaseOperator):
     """Releases a gang that a ``GangSensor`` holds.
 
     It can run repeatedly: a gang that has ended stays as it is. Make it a teardown, so that it runs whether or not the
@@ -41,6 +40,7 @@ class ReleaseGangOperator(BaseOperator):
     template_fields: Sequence[str] = ("allocation",)
     template_fields_renderers: ClassVar[dict[str, str]] = {"allocation": "json"}
     ui_color = "#fef7e0"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {"allocation": MAP}
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class ReleaseGangOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        self.check_arguments(self.task_id, {"allocation": allocation})
         self.allocation = allocation
 
     def execute(self, context: Context) -> None:

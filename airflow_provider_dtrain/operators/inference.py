@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_dtrain.assets import announce_outputs, outputs_alias, outputs_asset
+from airflow_provider_dtrain.hooks.arguments import COUNT, PATHS, PLACE, TEXT, UNKNOWN, Kind, known, text_of_path
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ class BatchInferenceOperator(TrialOperator):
     weights and processor computes only what is missing.
 
     XCom: that of a ``TrialOperator``, and ``manifest`` with ``location, rows, shards, bytes, skipped, sha256, schema``.
-    The end of the task is an event of its outlets with the manifest as ``extra``. Without ``outlets``, the outlet is
+    The end of the task is an event of its outlets with the XCom as ``extra``. Without ``outlets``, the outlet is
     the asset of the output folder, or, if a template names the folder, the alias ``dtrain-outputs-<dag>.<task>``.
 
     :param config: experiment configuration as for a ``TrialOperator``; None = the arguments below say everything
@@ -50,6 +51,10 @@ class BatchInferenceOperator(TrialOperator):
         **TrialOperator.template_fields_renderers, "inputs": "json", "outputs": "json", "weights": "json",
     }  # fmt: skip
     ui_color = "#e0f2f1"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
+        **TrialOperator.ARGUMENTS, "processor": TEXT, "inputs": PATHS, "outputs": PLACE, "weights": PLACE,
+        "batch_size": COUNT, "on_bad_shard": TEXT, "on_bad_row": TEXT, "slots": COUNT, "host_pool": TEXT,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -67,10 +72,15 @@ class BatchInferenceOperator(TrialOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(config=config, **kwargs)
+        own = {
+            "processor": processor, "inputs": inputs, "outputs": outputs, "weights": weights, "batch_size": batch_size,
+            "on_bad_shard": on_bad_shard, "on_bad_row": on_bad_row, "slots": slots, "host_pool": host_pool,
+        }  # fmt: skip
+        self.check_arguments(self.task_id, {"config": self.config, "overrides": self.overrides, **own})
         self.processor = processor
-        self.inputs = inputs
-        self.outputs = outputs
-        self.weights = weights
+        self.inputs = text_of_path(inputs)
+        self.outputs = text_of_path(outputs)
+        self.weights = text_of_path(weights)
         self.batch_size = batch_size
         self.on_bad_shard = on_bad_shard
         self.on_bad_row = on_bad_row
@@ -78,6 +88,20 @@ class BatchInferenceOperator(TrialOperator):
         self.host_pool = host_pool
         if not self.outlets and (location := _known_location(outputs)) is not None:
             self.outlets = [outputs_asset(location)]
+
+    @classmethod
+    def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the configuration with its overrides, the template, and the section that the other arguments make."""
+        from airflow_provider_dtrain.engine.submission.inference import with_inference
+
+        yield from super().documents(given)
+        names = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
+        fields = {name: text_of_path(known(given.get(name))) for name in names}
+        # The configuration may name the input to which the arguments add fields.
+        below = {"inference": {"inputs": {"path": UNKNOWN}}} if given.get("config") is not None else {}
+        slots, host_pool = given.get("slots"), given.get("host_pool")
+        if any(value is not None for value in (*fields.values(), slots, host_pool)):
+            yield "", with_inference(below, fields, slots=known(slots), host_pool=known(host_pool)), False
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Run the inference to its end, or defer to the triggerer. Raises like a ``TrialOperator``."""
@@ -95,8 +119,9 @@ class BatchInferenceOperator(TrialOperator):
         return result
 
     def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:
+        from airflow_provider_dtrain.core.config.forms import is_rendered
         from airflow_provider_dtrain.engine.submission.inference import with_inference
-        from airflow_provider_dtrain.engine.submission.submit import is_rendered, overridden, read_document
+        from airflow_provider_dtrain.engine.submission.submit import overridden, read_document
         from airflow_provider_dtrain.errors import ConfigError, Problem
 
         fields = self._fields()
@@ -123,13 +148,12 @@ class BatchInferenceOperator(TrialOperator):
 
     def _announce(self, context: Context, result: Mapping[str, Any] | None) -> None:
         """Add the manifest to the events of the outlets."""
-        manifest = (result or {}).get("manifest")
-        if result is None or not manifest:
+        if result is None or not result.get("manifest"):
             return
         if not self.outlets:
             # Airflow accepts no events of other aliases.
             self.outlets = [outputs_alias(f"{self.dag_id}.{self.task_id}")]
-        announce_outputs(context, self.outlets, manifest, result)
+        announce_outputs(context, self.outlets, result)
 
 
 def _known_location(outputs: object) -> str | None:

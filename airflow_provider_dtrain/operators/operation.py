@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.hooks.arguments import COUNT, CheckedArguments, Kind
 
 
-class OperationOperator(BaseOperator):
+class OperationOperator(CheckedArguments, BaseOperator):
     """Execute one operation: the logs, files, stacks, commands or probes that a user of the API requested.
 
     The store has the request, which the API checked against the rights of its user. A run of the DAG with another
@@ -20,9 +21,11 @@ class OperationOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = ("operation_id",)
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {"operation_id": COUNT}
 
     def __init__(self, *, operation_id: int | str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        self.check_arguments(self.task_id, {"operation_id": operation_id})
         self.operation_id = operation_id
 
     def execute(self, context: Any) -> None:

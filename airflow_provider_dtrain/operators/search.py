@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,6 +10,16 @@ from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.configuration import conf
 
 from airflow_provider_dtrain.errors import SearchFailedError
+from airflow_provider_dtrain.hooks.arguments import (
+    DOCUMENT,
+    LIST,
+    MAP,
+    TEXT,
+    CheckedArguments,
+    Kind,
+    configured,
+    text_of_path,
+)
 from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once, trial_key
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 from airflow_provider_dtrain.notifications.events import notifiers_of
@@ -22,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.notifications.events import Given
 
 
-class PlanTrialsOperator(BaseOperator):
+class PlanTrialsOperator(CheckedArguments, BaseOperator):
     """Plans the trials of an experiment.
 
     XCom: one ``{number, hparams, search_id, bracket, rungs, name}`` per trial, for a mapped ``TrialOperator``::
@@ -49,6 +59,9 @@ class PlanTrialsOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     operator_extra_links = (ExperimentLink(),)
     ui_color = "#e8f0fe"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
+        "config": DOCUMENT, "template": DOCUMENT, "overrides": MAP, "name": TEXT, "payload": TEXT,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -63,11 +76,18 @@ class PlanTrialsOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
-        self.config = config
-        self.template = template
+        given = {"config": config, "template": template, "overrides": overrides, "name": name, "payload": payload}
+        self.check_arguments(self.task_id, given)
+        self.config = text_of_path(config)
+        self.template = text_of_path(template)
         self.overrides = overrides
         self.name = name
         self.payload = payload
+
+    @classmethod
+    def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the configuration with its overrides, and the template."""
+        return configured(given)
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Return the trials.
@@ -97,7 +117,7 @@ class PlanTrialsOperator(BaseOperator):
         return trials
 
 
-class SelectBestTrialOperator(BaseOperator):
+class SelectBestTrialOperator(CheckedArguments, BaseOperator):
     """Returns the best trial of an experiment after all its trials have ended, in any state.
 
     The task succeeds if at least one trial completed or was stopped by the searcher. If the metric beats all earlier
@@ -120,6 +140,7 @@ class SelectBestTrialOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"plan": "json"}
     operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#fef7e0"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {"plan": LIST, "name": TEXT}
 
     def __init__(
         self,
@@ -133,6 +154,7 @@ class SelectBestTrialOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(trigger_rule=trigger_rule, retries=retries, retry_delay=retry_delay, **kwargs)
+        self.check_arguments(self.task_id, {"plan": plan, "name": name})
         self.plan = plan
         self.notify = notify
         self._notifiers = notifiers_of(notify)
@@ -190,7 +212,7 @@ class SelectBestTrialOperator(BaseOperator):
             result["metric"],
             result["hparams"],
         )
-        if selection.manifest is not None:
+        if result.get("manifest"):
             self._announce_outputs(context, selection)
         elif selection.is_new_best:
             self._announce(context, selection)
@@ -206,11 +228,10 @@ class SelectBestTrialOperator(BaseOperator):
         """Announce the results of a batch inference, which is no model."""
         from airflow_provider_dtrain.assets import announce_outputs, outputs_alias
 
-        assert selection.manifest is not None
         alias = outputs_alias(selection.experiment)
         if alias not in self.outlets:
             self.outlets = [*self.outlets, alias]
-        announce_outputs(context, [alias], selection.manifest, selection.result)
+        announce_outputs(context, [alias], selection.result)
 
     def _declare(self, name: str) -> None:
         """Add the alias to the outlets: Airflow accepts no events of other aliases."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +15,16 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_dtrain.errors import DtrainError, ExecutionTimeoutError
+from airflow_provider_dtrain.hooks.arguments import (
+    DOCUMENT,
+    FLAG,
+    MAP,
+    SECONDS,
+    CheckedArguments,
+    Kind,
+    configured,
+    text_of_path,
+)
 from airflow_provider_dtrain.hooks.tasks import (
     as_airflow,
     dag_folder,
@@ -45,7 +55,7 @@ if TYPE_CHECKING:
 MAP_INDEX_TEMPLATE = "{{ task.map_index_name or 'trial ' ~ ti.map_index }}"
 
 
-class TrialOperator(BaseOperator):
+class TrialOperator(CheckedArguments, BaseOperator):
     """Trains one trial on a gang of slots.
 
     The operator waits in the pool's queue, starts one rank per slot over SSH (or on this machine) and streams the log
@@ -78,6 +88,10 @@ class TrialOperator(BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml", "trial": "json"}
     operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#e6f4ea"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
+        "config": DOCUMENT, "template": DOCUMENT, "overrides": MAP, "trial": MAP, "allocation": MAP,
+        "deferrable": FLAG, "notify_waiting_after": SECONDS,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -98,8 +112,11 @@ class TrialOperator(BaseOperator):
         # Only Airflow's mapped task needs the default; a single task would show an empty name.
         of_mapped = None if map_index_template == MAP_INDEX_TEMPLATE else map_index_template
         super().__init__(retries=retries, retry_delay=retry_delay, map_index_template=of_mapped, **kwargs)
-        self.config = config
-        self.template = template
+        given = {"config": config, "template": template, "overrides": overrides, "trial": trial}
+        waits = {"allocation": allocation, "deferrable": deferrable, "notify_waiting_after": notify_waiting_after}
+        self.check_arguments(self.task_id, {**given, **waits})
+        self.config = text_of_path(config)
+        self.template = text_of_path(template)
         self.overrides = overrides
         self.trial = trial
         self.allocation = allocation
@@ -111,6 +128,11 @@ class TrialOperator(BaseOperator):
         self._name: str | None = None
         #: Words about the end of the trial, or about what it does now.
         self._ending = ""
+
+    @classmethod
+    def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the configuration with its overrides, and the template."""
+        return configured(given)
 
     @property
     def map_index_name(self) -> str:

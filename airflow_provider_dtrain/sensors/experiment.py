@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
@@ -19,6 +19,7 @@ from airflow_provider_dtrain.engine.observation import (
     states_of,
 )
 from airflow_provider_dtrain.errors import StoreError
+from airflow_provider_dtrain.hooks.arguments import COUNT, FLAG, TEXT, CheckedArguments, Kind, of
 from airflow_provider_dtrain.hooks.tasks import as_airflow, failing_at_once
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ExperimentSensor(BaseSensorOperator):
+class ExperimentSensor(CheckedArguments, BaseSensorOperator):
     """Waits until an experiment or a trial has reached a state.
 
     Another DAG or the command line has started it. The sensor changes nothing. It fails at once when there is no such
@@ -48,6 +49,11 @@ class ExperimentSensor(BaseSensorOperator):
     template_fields: Sequence[str] = ("experiment", "trial_id", "external_dag_id", "external_run_id")
     operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#fef7e0"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
+        "experiment": of("an id or a name", int, str), "trial_id": COUNT, "external_dag_id": TEXT,
+        "external_run_id": TEXT, "deferrable": FLAG,
+        **dict.fromkeys(("target_states", "failed_states"), of("a state or several", str, list, tuple, set, frozenset)),
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +70,12 @@ class ExperimentSensor(BaseSensorOperator):
         super().__init__(**kwargs)
         if (experiment is None) == (trial_id is None):
             raise ValueError("ExperimentSensor expects exactly one of experiment and trial_id, got both or neither.")
+        given = {
+            "experiment": experiment, "trial_id": trial_id, "external_dag_id": external_dag_id,
+            "external_run_id": external_run_id, "deferrable": deferrable, "target_states": target_states,
+            "failed_states": failed_states,
+        }  # fmt: skip
+        self.check_arguments(self.task_id, given)
         kind = "trial" if experiment is None else "experiment"
         self.experiment = experiment
         self.trial_id = trial_id

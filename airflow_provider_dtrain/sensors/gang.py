@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,6 +15,18 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 
 from airflow_provider_dtrain.errors import DtrainError, UserError
+from airflow_provider_dtrain.hooks.arguments import (
+    COUNT,
+    DOCUMENT,
+    FLAG,
+    SECONDS,
+    TEXT,
+    CheckedArguments,
+    Kind,
+    configured,
+    known,
+    text_of_path,
+)
 from airflow_provider_dtrain.hooks.tasks import (
     as_airflow,
     dag_folder,
@@ -26,8 +38,6 @@ from airflow_provider_dtrain.hooks.tasks import (
 from airflow_provider_dtrain.links.pages import QueueLink, note_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter
@@ -36,7 +46,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import TrialKey
 
 
-class GangSensor(BaseSensorOperator):
+class GangSensor(CheckedArguments, BaseSensorOperator):
     """Waits in a pool's queue for a gang of slots and holds it for the tasks that follow.
 
     Pass its XCom to these tasks as ``allocation``, and end the gang with a ``ReleaseGangOperator`` as teardown. The
@@ -65,6 +75,10 @@ class GangSensor(BaseSensorOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"config": "yaml", "template": "yaml"}
     operator_extra_links = (QueueLink(),)
     ui_color = "#fef7e0"
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
+        "config": DOCUMENT, "template": DOCUMENT, "slots": COUNT, "host_pool": TEXT, "hold_for": SECONDS,
+        "priority": COUNT, "is_single_host": FLAG, "deferrable": FLAG,
+    }  # fmt: skip
 
     def __init__(
         self,
@@ -93,8 +107,13 @@ class GangSensor(BaseSensorOperator):
                 "GangSensor does not support mode='reschedule', because it must renew its request continuously. "
                 "Set deferrable=True."
             )
-        self.config = config
-        self.template = template
+        given = {
+            "config": config, "template": template, "slots": slots, "host_pool": host_pool, "hold_for": hold_for,
+            "priority": priority, "is_single_host": is_single_host, "deferrable": deferrable,
+        }  # fmt: skip
+        self.check_arguments(self.task_id, given)
+        self.config = text_of_path(config)
+        self.template = text_of_path(template)
         self.slots = slots
         self.host_pool = host_pool
         self.hold_for = hold_for
@@ -102,6 +121,17 @@ class GangSensor(BaseSensorOperator):
         self.is_single_host = is_single_host
         self.deferrable = deferrable
         self._waiting: tuple[asyncio.AbstractEventLoop, asyncio.Future[Any], GangWaiter] | None = None
+
+    @classmethod
+    def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
+        """Yield the configuration and the template, and the resources that the other arguments describe."""
+        from airflow_provider_dtrain.engine.submission.inference import whole
+
+        yield from configured(given)
+        fields = {"slots_per_trial": given.get("slots"), "priority": given.get("priority")}
+        resources = {name: whole(known(value)) for name, value in fields.items() if value is not None}
+        if resources:
+            yield "", {"resources": resources}, False
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Return the gang once it is held, or defer to the triggerer, which waits for it.

@@ -36,7 +36,8 @@ def shared() -> Iterator[Path]:
 def test_the_best_model_of_a_search_classifies_all_digits_and_a_second_dag_follows_it(
     cluster: Cluster, shared: Path
 ) -> None:
-    cluster.airflow.api("PATCH", "/dags/dtrain_continuous", {"is_paused": False})
+    for dag_id in ("dtrain_continuous", "dtrain_new_predictions"):
+        cluster.airflow.api("PATCH", f"/dags/{dag_id}", {"is_paused": False})
     conf = {"pool": "nfs", "slots": 4, "outputs": str(shared), "epochs": 1}
     state, run_id = cluster.run("dtrain_batch_inference", conf)
     log = cluster.airflow.log("dtrain_batch_inference", run_id, "predict")
@@ -46,7 +47,7 @@ def test_the_best_model_of_a_search_classifies_all_digits_and_a_second_dag_follo
     manifest = result["manifest"]
     assert (manifest["rows"], manifest["shards"], manifest["skipped"]) == (1797, 9, [])
     assert len(result["hosts"]) == 2
-    assert "1,797 rows (100%)" in log
+    assert "9 of 9 shards, 1,797 rows, " in log
     published = json.loads((Path(manifest["location"]) / "_manifest.json").read_text())
     report = cluster.airflow.xcom("dtrain_batch_inference", run_id, "report")
     assert report["rows"] == 1797
@@ -65,7 +66,13 @@ def _assert_continued(cluster: Cluster, trial_id: int) -> None:
     assert state == "success", cluster.airflow.log("dtrain_continuous", run_id, "predict")[-6000:]
     manifest = cluster.airflow.xcom("dtrain_continuous", run_id, "predict")["manifest"]
     assert manifest["location"].endswith(f"/model-{trial_id}")
-    shutil.rmtree(manifest["location"])
     events = cluster.airflow.api("GET", "/assets/events?source_dag_id=dtrain_continuous")["asset_events"]
     (extra,) = [event["extra"] for event in events]
-    assert (extra["rows"], extra["location"]) == (1797, manifest["location"])
+    assert extra["manifest"] == manifest
+    # The event starts a third DAG, which reads the predictions.
+    (counted,) = cluster.until(lambda: cluster.runs("dtrain_new_predictions"), "a run of dtrain_new_predictions")
+    run_id = counted["dag_run_id"]
+    state = cluster.airflow.wait("dtrain_new_predictions", run_id)
+    assert state == "success", cluster.airflow.log("dtrain_new_predictions", run_id, "count")[-6000:]
+    assert sum(cluster.airflow.xcom("dtrain_new_predictions", run_id, "count").values()) == 1797
+    shutil.rmtree(manifest["location"])

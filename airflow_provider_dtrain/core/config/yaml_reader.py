@@ -72,12 +72,13 @@ def load_yaml(text: str | bytes, *, source: str = "configuration") -> dict[str, 
     return document
 
 
-def check_shape(document: Mapping[str, Any]) -> list[Problem]:
+def check_shape(document: Mapping[str, Any], *, is_argument: bool = False) -> list[Problem]:
     """Return the problems of a Python document: size, depth, keys, types.
 
     Walks an explicit stack and stops at the limits, so that it also ends on cycles and shared values.
 
     :param document: a mapping from code instead of YAML
+    :param is_argument: it is part of a DAG, whose integers have 64 bits when Airflow sends it to another process
     """
     problems: list[Problem] = []
     stack: list[tuple[str, int, Any]] = [("", 0, document)]
@@ -87,8 +88,11 @@ def check_shape(document: Mapping[str, Any]) -> list[Problem]:
         seen += 1
         if depth > MAX_DEPTH or seen > MAX_VALUES:
             what = f"nested deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else f"more than {MAX_VALUES} values"
-            return [*problems, Problem(path=path if depth <= MAX_DEPTH else "", message=what)]
+            # The whole path of a value in a cycle would be as long as the limit is deep.
+            return [*problems, Problem(path=".".join(path.split(".")[:4]), message=what)]
         stack.extend(_children(path, depth + 1, value, problems))
+        if is_argument and isinstance(value, int) and not -(2**63) <= value < 2**64:
+            problems.append(Problem(path=path, message=f"{shown(value)} has more than 64 bits: pass it as a text"))
     return problems
 
 
@@ -102,16 +106,37 @@ def _children(path: str, depth: int, value: Any, problems: list[Problem]) -> lis
         # Names of hyperparameters are shown in tables and charts.
         hidden = [key for key in value if isinstance(key, str) and not is_one_line(key)]
         problems.extend(Problem(path=path, message=f"key {shown(key)} has a control character") for key in hidden)
+        problems.extend(Problem(path=path, message=_NO_UNICODE) for key in value if not _is_unicode(key))
         return [(join_path(path, _key_text(key)), depth, item) for key, item in value.items()]
     if isinstance(value, (list, tuple)):
         return [(join_path(path, str(index)), depth, item) for index, item in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
+    if not _is_unicode(value):
+        problems.append(Problem(path=path, message=_NO_UNICODE))
+    elif isinstance(value, float) and not math.isfinite(value):
         problems.append(Problem(path=path, message=f"{value} is not finite"))
     elif isinstance(value, int) and value.bit_length() > _MAX_BITS:
         problems.append(Problem(path=path, message=f"{shown(value)}; at most {MAX_DIGITS} are accepted"))
     elif not (value is None or value is RESET or isinstance(value, (str, int, float, bool))):
-        problems.append(Problem(path=path, message=f"a {type(value).__name__} is not plain data"))
+        library = type(value).__module__.partition(".")[0]
+        kind = type(value).__qualname__ if library == "builtins" else f"{library}.{type(value).__qualname__}"
+        problems.append(Problem(path=path, message=f"a value of the type {kind} is not plain data. {_PLAIN}"))
     return []
+
+
+_PLAIN: Final = (
+    "Accepted are texts, numbers, True, False, None, lists and maps; of NumPy, value.item() or value.tolist()"
+)
+_NO_UNICODE: Final = "a text has half a pair of surrogates, which no encoding of Unicode holds"
+
+
+def _is_unicode(value: object) -> bool:
+    if not isinstance(value, str) or value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _key_text(key: object) -> str:

@@ -170,8 +170,6 @@ class Selection:
     before: float | None
     #: Metric that this run has announced before, if that is as good.
     announced: float | None = None
-    #: Manifest of an experiment that is a batch inference, whose result is no model.
-    manifest: Mapping[str, Any] | None = None
 
 
 def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
@@ -195,8 +193,8 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     result = _result(store, search, best, counts)
     metric = result["metric"]
     announced = None
-    manifest = (best.result or {}).get("manifest")
-    is_new_best = manifest is None and _beats(metric, before, search.smaller_is_better)
+    # A batch inference has no model.
+    is_new_best = not result.get("manifest") and _beats(metric, before, search.smaller_is_better)
     if is_new_best:
         announced = store.searches.announce_best(search_id, key, metric)
     return Selection(
@@ -205,7 +203,6 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
         is_new_best=is_new_best and announced is None,
         before=before,
         announced=announced,
-        manifest=manifest,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.core.search.seeds import SEED_LIMIT, trial_seed
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 _log = logging.getLogger(__name__)
-#: Longest text that is treated as a path.
-MAX_PATH_CHARS = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,16 +78,6 @@ def overridden(
         message = "belong to the task that renders the configuration; this task gets a rendered one"
         raise ConfigError([Problem(path="overrides", message=message)])
     return with_overrides(read_document(config, folder, what="configuration").document, overrides)
-
-
-def is_rendered(config: str | Mapping[str, Any]) -> bool:
-    """Return whether a configuration is the result of a ``RenderConfigOperator``."""
-    return isinstance(config, Mapping) and set(config) == {"config_id", "digest"}
-
-
-def looks_like_path(value: str) -> bool:
-    """Return whether a text names a file rather than being YAML itself."""
-    return len(value) <= MAX_PATH_CHARS and "\n" not in value and value.endswith((".yaml", ".yml"))
 
 
 def render(
