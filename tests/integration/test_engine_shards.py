@@ -74,14 +74,22 @@ async def test_a_shard_that_is_set_aside_lets_the_run_complete(
     assert 'failures {"1": 3}' in caplog.text
 
 
-async def test_a_rank_that_gives_a_shard_up_ends_the_run_at_once(engine: Engine, tmp_path: Path) -> None:
-    outcome, trial = await infer(engine, tmp_path, {"0": "give up"}, slots=1)
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [
+        ("give up", "Shard 0 (part-0.parquet rows 0-9) failed 3 times in rank 0 on host 'local': ValueError: poison"),
+        ("unreadable", "Shard 0 (part-0.parquet rows 0-9) failed in rank 0 on host 'local': ValueError: poison"),
+        ("nothing left", "The batch inference ended in rank 0 on host 'local': exit code 66: dtrain: nothing left"),
+    ],
+)
+async def test_a_rank_that_gives_a_shard_up_ends_the_run_at_once(
+    engine: Engine, tmp_path: Path, end: str, words: str
+) -> None:
+    outcome, trial = await infer(engine, tmp_path, {"0": end}, slots=1)
     assert (outcome.state, trial.attempts) == ("errored", 1)
     assert outcome.failure is not None
     assert outcome.failure.error == "BadShardError"
-    assert outcome.failure.cause == (
-        "Shard 0 (part-0.parquet rows 0-9) failed 3 times in rank 0 on host 'local': ValueError: poison"
-    )
+    assert outcome.failure.cause == words
 
 
 async def test_a_failure_outside_of_shards_counts_as_usual(engine: Engine, tmp_path: Path) -> None:

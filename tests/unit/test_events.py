@@ -102,8 +102,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "shard_failed": {"shard": 3, "label": "part-3", "error": "poison", "tries": 3, "is_final": True},
     "shard_skipped": {"shard": 3, "label": "part-3", "error": "poison"},
     "manifest": {
-        "location": "/out", "rows": 90, "shards": 9, "bytes": 999, "skipped": [{"shard": 3}], "sha256": "a" * 64,
-        "schema": {"label": "int64"},
+        "location": "/out", "rows": 90, "rows_skipped": 0, "shards": 9, "bytes": 999, "skipped": [{"shard": 3}],
+        "sha256": "a" * 64, "schema": {"label": "int64"},
     },
 }  # fmt: skip
 OF_SUPERVISOR: dict[str, dict[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.shard_blame import EXIT_BAD_SHARD, FAILED, unfinished_shard
+from airflow_provider_dtrain.core.lifecycle.shard_blame import EXIT_BAD_SHARD, FAILED, SKIPPED, unfinished_shard
 from airflow_provider_dtrain.core.lifecycle.states import first_failure
 from airflow_provider_dtrain.errors import BadShardError, DtrainError, RankFailedError, RankHangsError, ShardFailedError
 
@@ -27,12 +27,16 @@ async def given_up(rt: Runtime, view: AttemptView, end: GangEnd) -> BadShardErro
     if found is None or found.exit_code != EXIT_BAD_SHARD or found.sent_signal:
         return None
     events = await rt.db(rt.store.shards.of_rank, view.attempt_id, found.rank)
-    last = next((one for one in reversed(events) if one["kind"] == FAILED and one.get("is_final")), None)
+    # A shard that was set aside did not end the run.
+    aside = {one["shard"] for one in events if one["kind"] == SKIPPED}
+    given_up = (one for one in reversed(events) if one["kind"] == FAILED and one.get("is_final"))
+    last = next((one for one in given_up if one["shard"] not in aside), None)
     where = f"rank {found.rank} on host '{found.host}'"
     if last is None:
-        return BadShardError(f"A shard failed too often in {where}: {found.message.strip() or 'no reason was given'}")
-    head = f"Shard {last['shard']} ({last['label']}) failed {last['tries']} times in {where}: {last['error']}"
-    return BadShardError(f"{head}\n{_REMEDY}")
+        reason = found.message.strip() or "no reason was given"
+        return BadShardError(f"The batch inference ended in {where}: {reason}")
+    times = "failed" if last["tries"] == 1 else f"failed {last['tries']} times"
+    return BadShardError(f"Shard {last['shard']} ({last['label']}) {times} in {where}: {last['error']}\n{_REMEDY}")
 
 
 async def blamed_on_shard(rt: Runtime, view: AttemptView, error: DtrainError) -> DtrainError:

@@ -295,7 +295,7 @@ def _named(location: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _PASSING:
             raise
-        raise CollectError(f"The output folder {location} cannot be used: {error}.") from error
+        raise CollectError(f"The output folder {location} cannot be used: {str(error).rstrip('.')}.") from error
 
 
 def _document(path: Path, limit_bytes: int, values: int) -> Any:
@@ -394,7 +394,7 @@ def _combined(entries: list[Entry]) -> dict[str, float]:
     try:
         return metrics.combined([entry.metrics for entry in entries])
     except (ArithmeticError, ValueError) as error:
-        raise CollectError(f"The metrics of the shards cannot be combined: {error}.") from error
+        raise CollectError(f"The metrics of the shards cannot be combined: {str(error).rstrip('.')}.") from error
 
 
 def _sha256(path: Path) -> str:

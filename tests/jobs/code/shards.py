@@ -1,7 +1,8 @@
 """Ranks that report shards as those of a batch inference do. ``data`` of the configuration says how each shard ends.
 
-``data.total`` is the number of shards, and ``data.ends`` maps a shard to ``kill`` (at each try), ``kill once`` or
-``give up``. Finished shards are files in ``data.ledger``, which all attempts share.
+``data.total`` is the number of shards, and ``data.ends`` maps a shard to ``kill`` (at each try), ``kill once``,
+``give up`` after three tries, ``unreadable`` at the first one, or ``nothing left`` after it was set aside. Finished
+shards are files in ``data.ledger``, which all attempts share.
 """
 
 import json
@@ -40,9 +41,14 @@ for index in range(rank, data["total"], world_size):
     end = data.get("ends", {}).get(str(index))
     if end == "kill" or (end == "kill once" and not failures):
         os.kill(os.getpid(), signal.SIGKILL)
-    if end == "give up":
-        events.write("shard_failed", {**shard, "error": "ValueError: poison", "tries": 3, "is_final": True}, sync=True)
-        print("dtrain: the shard is poison", file=sys.stderr, flush=True)
+    if end in ("give up", "unreadable", "nothing left"):
+        tries = 3 if end == "give up" else 1
+        events.write(
+            "shard_failed", {**shard, "error": "ValueError: poison", "tries": tries, "is_final": True}, sync=True
+        )
+        if end == "nothing left":
+            events.write("shard_skipped", {**shard, "error": "ValueError: poison"}, sync=True)
+        print(f"dtrain: {end}", file=sys.stderr, flush=True)
         sys.exit(66)
     (ledger / str(index)).touch()
     events.write(
@@ -52,7 +58,7 @@ for index in range(rank, data["total"], world_size):
     )
 if rank == 0:
     events.write("manifest", {
-        "location": section["outputs"]["path"], "rows": data["total"] * 10, "shards": data["total"],
+        "location": section["outputs"]["path"], "rows": data["total"] * 10, "rows_skipped": 0, "shards": data["total"],
         "bytes": data["total"] * 100, "skipped": [], "sha256": "b" * 64, "schema": {"label": "int64"},
     }, sync=True)  # fmt: skip
 events.close()

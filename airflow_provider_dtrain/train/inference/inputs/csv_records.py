@@ -40,8 +40,6 @@ def _ends_open(line: str, delimiter: str, is_open: bool) -> bool:
     """
     at = 0
     while True:
-        if not is_open and line.startswith(QUOTE, at):
-            is_open, at = True, at + 1
         if is_open:
             at = line.find(QUOTE, at)
             while at >= 0 and line.startswith(QUOTE, at + 1):
@@ -49,6 +47,9 @@ def _ends_open(line: str, delimiter: str, is_open: bool) -> bool:
             if at < 0:
                 return True
             is_open = False
-        at = line.find(delimiter, at) + 1
-        if at == 0:
-            return False
+        else:
+            at = line.find(QUOTE, at)
+            if at < 0:
+                return False
+            is_open = at == 0 or line[at - 1] == delimiter
+        at += 1
