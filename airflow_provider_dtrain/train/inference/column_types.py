@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from functools import lru_cache
@@ -24,9 +25,12 @@ NAMES = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float6
 TEXT_LIMIT, VALUES_LIMIT = 10_000, 2**31 - 1
 _SHAPE = re.compile(r"(.+)\[(\d+(?:,\s*\d+)*)\]")
 _NESTED = re.compile(r"(list|map|struct)<(.*)>", re.DOTALL)
-_DECIMAL = re.compile(r"decimal(128|256)\((\d+), ?(-?\d+)\)")
+_DECIMAL = re.compile(r"(decimal(?:32|64|128|256))\((\d+), ?(-?\d+)\)")
 _ZONED = re.compile(r"timestamp\[(s|ms|us|ns), ?tz=([\w+:/-]+)\]")
 _BINARY = re.compile(r"fixed_size_binary\[(\d+)\]")
+#: Name of a field of a struct that needs no quotes.
+_NAME = re.compile(r"\w+(?:[ .-]\w+)*")
+_QUOTED_OR_CHAR = re.compile(r'"(?:[^"\\]|\\.)*"|.', re.DOTALL)
 
 
 class JsonText(pa.ExtensionType):
@@ -62,7 +66,7 @@ def type_text(kind: pa.DataType) -> str:
     if pa.types.is_map(kind):
         return f"map<{type_text(kind.key_type)}, {type_text(kind.item_type)}>"
     if pa.types.is_struct(kind):
-        return f"struct<{', '.join(f'{field.name}: {type_text(field.type)}' for field in kind)}>"
+        return f"struct<{', '.join(f'{_name_text(field.name)}: {type_text(field.type)}' for field in kind)}>"
     return "json" if isinstance(kind, JsonText) else NAMES.get(kind, str(kind))
 
 
@@ -98,9 +102,10 @@ def _parsed(text: str, setting: str) -> pa.DataType | None:
     if match := _ZONED.fullmatch(text):
         return pa.timestamp(match[1], match[2])
     if match := _DECIMAL.fullmatch(text):
-        decimal = pa.decimal128 if match[1] == "128" else pa.decimal256
+        # Early versions of pyarrow have two of the four.
+        decimal = getattr(pa, match[1], None)
         try:
-            return decimal(int(match[2]), int(match[3]))
+            return decimal and decimal(int(match[2]), int(match[3]))
         except (ValueError, OverflowError) as error:
             raise SchemaError(f"{text!r} in {setting} is no type: {error}") from error
     try:
@@ -121,18 +126,35 @@ def _tensor(text: str, inner: str, sizes: list[int], setting: str) -> pa.DataTyp
 def _nested(name: str, parts: list[str], setting: str) -> pa.DataType | None:
     names = [""] * len(parts)
     if name == "struct":
-        pairs = [part.partition(": ") for part in parts if part]
-        names, parts = [one for one, _, _ in pairs], [inner for _, _, inner in pairs]
+        pairs = [_field(part) for part in parts if part]
+        names, parts = [one for one, _ in pairs], [inner for _, inner in pairs]
     kinds = [_parsed(part.strip(), setting) for part in parts]
     if None in kinds or len(kinds) != {"list": 1, "map": 2}.get(name, len(kinds)):
         return None
     return {"list": pa.list_, "map": pa.map_}[name](*kinds) if name != "struct" else pa.struct(list(zip(names, kinds)))
 
 
+def _name_text(name: str) -> str:
+    return name if _NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
+def _field(text: str) -> tuple[str, str]:
+    """Return name and type of a struct's field."""
+    quoted = _QUOTED_OR_CHAR.match(text)
+    if quoted is None or len(quoted[0]) == 1:
+        name, _, kind = text.partition(": ")
+        return name, kind
+    try:
+        name = json.loads(quoted[0])
+    except ValueError:
+        return text, ""
+    return name, text[quoted.end() :].removeprefix(":")
+
+
 def _parts(text: str) -> list[str]:
-    """Return the texts between the commas that are not inside brackets."""
+    """Return the texts between the commas that are not inside brackets or quotes."""
     parts, depth = [""], 0
-    for char in text:
+    for char in _QUOTED_OR_CHAR.findall(text):
         depth += (char in "<([") - (char in ">)]")
         if char == "," and depth == 0:
             parts.append("")
