@@ -28,7 +28,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from airflow_provider_dtrain.train.inference.column_types import parse_type, type_text  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs import csv_format, json_format, text_cuts  # noqa: E402
-from airflow_provider_dtrain.train.inference.inputs.csv_records import csv_records  # noqa: E402
+from airflow_provider_dtrain.train.inference.inputs.csv_records import ClosedQuotes, OpenQuoteError, csv_records  # noqa: E402
 from airflow_provider_dtrain.train.inference.plain_types import plain_type, widest_type  # noqa: E402
 from tests.support.budgets import budget  # noqa: E402
 from tests.support.inference import passed_through  # noqa: E402
@@ -111,6 +111,27 @@ def test_records_are_divided_as_pyarrow_does(text: str) -> None:
     assert at == len(content)
     assert [row for record in records for row in parsed(record)] == parsed(content)
     assert all(len(parsed(record)) == 1 for record in records)
+
+
+@settings(max_examples=budget(200))
+@given(st.text(alphabet='a",\r\n ', max_size=20), st.booleans(), st.integers(1, 8))
+@example('"', True, 1)
+@example('a\r\n"b""', False, 3)
+def test_the_end_inside_a_quoted_value_is_found_in_pieces_of_any_size(text: str, mark: bool, size: int) -> None:
+    content = (b"\xef\xbb\xbf" if mark else b"") + text.encode()
+    try:
+        sum(size for size, _ in csv_records(io.BytesIO(content), ",", is_whole=True))
+        is_open = False
+    except OpenQuoteError:
+        is_open = True
+    stream, found = ClosedQuotes(io.BytesIO(content), ","), b""
+    try:
+        while piece := stream.read(size):
+            found += piece
+        assert not is_open
+    except OpenQuoteError:
+        assert is_open
+    assert found == content
 
 
 def parsed(content: bytes) -> list[Any]:

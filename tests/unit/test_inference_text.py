@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import csv
 import datetime
 import decimal
 import gzip
+import io
 import json
 
 import pytest
@@ -164,7 +166,7 @@ def test_a_csv_that_differs_from_the_good_ones_is_named(tmp_path, content, words
     [
         ("abc,1\n", r"row 1001 has 'x' = 'abc', expected int64 .* Set inputs.schema: \{x: string\}"),
         ("1\n", "row 1001 has 1 values, the header has 2: '1'"),
-        ('"' + "1,\n" * 99, "row 1001 has 1 values"),
+        ('"' + "1,\n" * 99, "a quote in row 1001 is never closed"),
     ],
 )
 def test_a_value_that_does_not_fit_the_first_rows_is_named_when_it_is_read(
@@ -177,7 +179,7 @@ def test_a_value_that_does_not_fit_the_first_rows_is_named_when_it_is_read(
     (tmp_path / "a.csv").write_text("x,y\n" + "1,2\n" * 1000 + tail)
     with pytest.raises(InputError, match=words) as caught:
         read(opened(tmp_path, shard_rows=shard_rows))
-    assert f"{tmp_path}/a.csv: row" in str(caught.value)
+    assert f"{tmp_path}/a.csv" in str(caught.value)
 
 
 def test_a_csv_without_rows_is_an_empty_input(tmp_path):
@@ -430,6 +432,38 @@ def test_rows_that_cannot_be_read_are_left_out_if_the_user_wishes(tmp_path, monk
         assert next(row.name for one in batches for row in one.bad_rows) == f"{tmp_path}/{first_bad}"
         with pytest.raises(InputError):
             read(opened(tmp_path / name))
+
+
+OPEN_QUOTES = ['1,"x\n2,y\n3,z\n', '1,x\n2,"', '"', '1,x\r\n"2""\r\n"",3\r\n', '1,x\n2,"y""', '1,x\n\n2,y\n\n3,"""']
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("start", [4, 1 << 20])
+@pytest.mark.parametrize("rows", OPEN_QUOTES)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_csv_that_ends_inside_a_quoted_value_is_refused(tmp_path, monkeypatch, name, start, rows, mark):
+    """Its reader would take all rows behind the quote for one text."""
+    from airflow_provider_dtrain.train.inference.inputs import csv_format
+
+    header = f'{mark}"x",y\n'
+    monkeypatch.setattr(csv_format, "START_BYTES", len(header.encode()) + start)
+    write = gzip.compress if name.endswith("gz") else bytes
+    for skips in (False, True):
+        settings = {"path": str(tmp_path / name)}
+        (tmp_path / name).write_bytes(write((header + rows).encode()))
+        with pytest.raises(InputError, match=r"a\.csv\S* cannot be read as CSV: .* is never closed"):
+            read(open_input(settings, storage={}, passed=["y"], skips_bad_rows=skips))
+    # Oracle: Python's own module.
+    with pytest.raises(csv.Error, match="unexpected end of data"):
+        list(csv.reader(io.StringIO(rows, newline=""), strict=True))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_a_csv_whose_first_rows_are_all_left_out_is_read(tmp_path, name):
+    write = gzip.compress if name.endswith("gz") else bytes
+    (tmp_path / name).write_bytes(write(b"x,y\n1,2,3\n4\n"))
+    found = open_input({"path": str(tmp_path / name)}, storage={}, passed=["x"], skips_bad_rows=True)
+    assert [row.row_id for one in read(found) for row in one.bad_rows] == [0, 1]
 
 
 def test_a_csv_that_is_no_utf_8_is_refused(tmp_path):

@@ -10,7 +10,7 @@ import io
 import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 from pyarrow import csv
@@ -19,7 +19,7 @@ from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import check_names, chosen_schema, values
-from airflow_provider_dtrain.train.inference.inputs.csv_records import csv_records
+from airflow_provider_dtrain.train.inference.inputs.csv_records import ClosedQuotes, csv_records
 from airflow_provider_dtrain.train.inference.inputs.csv_values import declared_type, guessed, misfits, of_texts
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
 from airflow_provider_dtrain.train.inference.inputs.sources import reason
@@ -53,7 +53,7 @@ class CsvFormat:
         """Return the header's columns, with types that all values of the first rows have."""
         content = stream.read(START_BYTES)
         is_whole = len(content) < START_BYTES
-        records = list(csv_records(io.BytesIO(content), self._delimiter(path)))
+        records = list(csv_records(io.BytesIO(content), self._delimiter(path), is_whole=is_whole))
         at = next((i for i, (_, is_record) in enumerate(records) if is_record), None)
         if at is None:
             raise InputError(f"{path} has no header line.")
@@ -68,7 +68,8 @@ class CsvFormat:
         has_rows = any(is_record for _, is_record in records[at + 1 :])
         if has_rows and stop > header:
             part = Part(path, io.BytesIO(content[header:stop]), Columns({}, {}), 0, 0, at + 1, tuple(names), None)
-            rows = pa.Table.from_batches([piece for piece, _ in self._pieces(part, chosen, [], START_BYTES)])
+            pieces = [piece for piece, _ in self._pieces(part, chosen, [], START_BYTES)]
+            rows = pa.Table.from_batches(pieces, rows.schema)
         return Start(tuple(names), self._columns(rows.combine_chunks()), has_rows or not is_whole)
 
     def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
@@ -96,7 +97,7 @@ class CsvFormat:
     def records(self, path: str, stream: BinaryIO) -> Iterator[tuple[int, bool]]:
         """Yield the bytes of each record, and whether it is a row. The first record is the header."""
         has_header = False
-        for size, is_record in csv_records(stream, self._delimiter(path)):
+        for size, is_record in csv_records(stream, self._delimiter(path), is_whole=True):
             yield size, is_record and has_header
             has_header = has_header or is_record
 
@@ -259,7 +260,10 @@ class CsvFormat:
         )
         types = dict.fromkeys(chosen, pa.string())
         convert = csv.ConvertOptions(check_utf8=False, column_types=types, include_columns=list(chosen))
-        with csv.open_csv(part.stream, read, parse, convert) as reader:
+        # Of other parts, the plan has found the end of each record.
+        is_checked = part.record > 0 or part.longest is not None
+        stream: Any = part.stream if is_checked else ClosedQuotes(part.stream, self._delimiter(part.path))
+        with csv.open_csv(stream, read, parse, convert) as reader:
             yield from reader
 
 

@@ -4,33 +4,85 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 QUOTE = '"'
+#: UTF-8 with a mark begins with these bytes.
+MARK = b"\xef\xbb\xbf"
 
 
-def csv_records(stream: BinaryIO, delimiter: str) -> Iterator[tuple[int, bool]]:
+class OpenQuoteError(ValueError):
+    """Raised when a file ends inside a quoted value: it would hold the rows that follow its quote as text."""
+
+    def __init__(self, row: str) -> None:
+        super().__init__(
+            f"a quote in {row} is never closed. Is the file complete? A value that begins with a quote needs quotes "
+            "around it, and its own quotes twice"
+        )
+
+
+def csv_records(stream: BinaryIO, delimiter: str, *, is_whole: bool = False) -> Iterator[tuple[int, bool]]:
     """Yield the bytes of each record with its line end, and False for a blank line.
 
     It divides as pyarrow and Python's own module do: a quote counts at the beginning of a value only.
+
+    :param is_whole: the stream is a file from its header to its end
+    :raises OpenQuoteError: such a file ends inside a quoted value
     """
     # Each byte is one character, and every separator is ASCII.
     lines = io.TextIOWrapper(stream, "latin-1", newline="")
-    size = 0
+    size = rows = 0
     is_open = False
     is_first = True
     for line in lines:
-        if is_first and line.startswith("\xef\xbb\xbf"):
+        if is_first and line.startswith(MARK.decode("latin-1")):
             size, line = 3, line[3:]
         is_first = False
         size += len(line)
         if is_open or QUOTE in line:
             is_open = _ends_open(line, delimiter, is_open)
         if not is_open:
-            yield size, len(line) > 2 or line not in ("\n", "\r", "\r\n", "")
+            is_row = len(line) > 2 or line not in ("\n", "\r", "\r\n", "")
+            rows += is_row
+            yield size, is_row
             size = 0
+    if is_open and is_whole:
+        raise OpenQuoteError(f"row {rows}" if rows else "the header")
     if is_open:
         yield size, True
+
+
+class ClosedQuotes(io.RawIOBase):
+    """A CSV file as a stream, which raises at its end if that is inside a quoted value."""
+
+    def __init__(self, stream: BinaryIO, delimiter: str) -> None:
+        self._stream = stream
+        self._delimiter = delimiter
+        self._is_first = True
+        self._is_open = False
+        #: Last line up to now, which may go on.
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes.
+
+        :raises OpenQuoteError: there are none, and a quoted value has no end
+        """
+        count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]
+        lines = (self._rest + memoryview(buffer)[:count]).splitlines(keepends=True)
+        self._rest = lines.pop() if count else b""
+        for line in lines:
+            if self._is_open or b'"' in line:
+                text = line.removeprefix(MARK) if self._is_first else line
+                self._is_open = _ends_open(text.decode("latin-1"), self._delimiter, self._is_open)
+            self._is_first = False
+        if not count and self._is_open:
+            raise OpenQuoteError("the last row")
+        return count
 
 
 def _ends_open(line: str, delimiter: str, is_open: bool) -> bool:

@@ -114,7 +114,10 @@ def _column(name: str, value: Any) -> pa.Array:
         raise
     except (pa.ArrowException, TypeError, ValueError, OverflowError, RuntimeError) as error:
         text = " ".join(str(error).split())[:300]
-        raise SchemaError(f"Column {name!r} of the result cannot be written: {text}") from error
+        raise SchemaError(
+            f"Column {name!r} of the result cannot be written: {text.rstrip('.')}. Return values of one type, such as "
+            "texts or JSON."
+        ) from error
 
 
 def of_tensor(tensor: torch.Tensor) -> pa.Array:
