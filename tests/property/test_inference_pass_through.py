@@ -225,6 +225,7 @@ def test_json_is_passed_to_json_lines_as_it_was_written(
 @settings(max_examples=budget(200))
 @given(json_documents(), st.sampled_from([2, 1000]))
 @example([{"x": "1", "y": '"a"', "z": "null"}, {"x": "2.5", "y": "1", "z": '"late"'}], 1000)
+@example([{"x": "1", "y": "0.5", "z": "[0.5]"}, {}, {"y": "9007199254740993", "z": "[9007199254740993]"}], 2)
 def test_json_is_passed_to_parquet_in_types_that_hold_it_or_as_its_text(
     folder: Path, lines: list[dict[str, str]], first: int
 ) -> None:

@@ -275,6 +275,24 @@ def test_values_of_several_types_are_pythons_values_for_the_processor(tmp_path):
     }
 
 
+@pytest.mark.parametrize("values", [[0.5, 2**53 + 1], [0.5, -(2**60) - 1], [True, 1], [1, 2**63]])
+def test_numbers_that_no_tensor_holds_together_are_a_list_for_the_processor(tmp_path, values):
+    lines(tmp_path / "a.jsonl", *({"x": value} for value in values))
+    found = columns(opened(tmp_path))["x"]
+    assert [(type(value), value) for value in found] == [(type(value), value) for value in values]
+
+
+def test_a_later_integer_that_a_column_of_floats_cannot_hold_fails_its_shard(tmp_path, monkeypatch):
+    from airflow_provider_dtrain.train.inference.inputs import json_format
+
+    monkeypatch.setattr(json_format, "FIRST_LINES", 1)
+    for first, later in ((0.5, 2**53 + 1), ([0.5], [2**53 + 1])):
+        lines(tmp_path / "a.jsonl", {"x": first}, {"x": later})
+        found = open_input({"path": str(tmp_path), "columns": ["x"]}, storage={}, passed=["x"])
+        with pytest.raises(InputError, match=r"line 2 has 'x' = .*9007199254740993.* Set inputs.schema: \{x: json\}"):
+            read(found)
+
+
 @pytest.mark.parametrize(
     ("kind", "values", "expected"),
     [
