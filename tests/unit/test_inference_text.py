@@ -452,6 +452,12 @@ def test_rows_that_cannot_be_read_are_left_out_if_the_user_wishes(tmp_path, monk
             read(opened(tmp_path / name))
 
 
+def test_a_value_that_is_not_as_declared_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("day\n2024-02-29\n2024-13-01\n")
+    with pytest.raises(InputError, match=r"row 2 has 'day' = '2024-13-01', expected date as declared\. Set"):
+        read(opened(tmp_path, schema={"day": "date"}))
+
+
 OPEN_QUOTES = ['1,"x\n2,y\n3,z\n', '1,x\n2,"', '"', '1,x\r\n"2""\r\n"",3\r\n', '1,x\n2,"y""', '1,x\n\n2,y\n\n3,"""']
 
 

@@ -194,9 +194,10 @@ class CsvFormat:
         for name, kind in types:
             for i in misfits(piece.column(name), kind):
                 value = reprlib.repr(piece.column(name)[i].as_py())
+                origin = "as declared" if name in self._settings.types else "as in the first rows"
                 bad[i] = InputError(
-                    f"{part.path}: row {numbers[i] + 1} has {name!r} = {value}, expected {type_text(kind)} as in the "
-                    f"first rows. Set inputs.schema: {{{name}: string}}, or another type."
+                    f"{part.path}: row {numbers[i] + 1} has {name!r} = {value}, expected {type_text(kind)} {origin}. "
+                    f"Set inputs.schema: {{{name}: string}}, or another type."
                 )
         for i, error in sorted(bad.items()):
             self._leave_out(part, numbers[i], error, bad_rows)

@@ -124,7 +124,7 @@ def decode_image(path: str, content: bytes, *, orient: bool) -> torch.Tensor:
     :raises InputError: the file is no image, is cut, is too large, or has more than 8 bits per channel
     """
     import torch
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with Image.open(io.BytesIO(content)) as image:
@@ -135,7 +135,9 @@ def decode_image(path: str, content: bytes, *, orient: bool) -> torch.Tensor:
         flat = torch.frombuffer(bytearray(colors.tobytes()), dtype=torch.uint8)
         return flat.reshape(height, width, 3).permute(2, 0, 1).contiguous()
     except Exception as error:
-        raise InputError(f"{path} cannot be read as an image: {reason(error)}") from error
+        # Pillow's own message has an address of memory.
+        words = "its format is unknown" if isinstance(error, UnidentifiedImageError) else reason(error)
+        raise InputError(f"{path} cannot be read as an image: {words}") from error
 
 
 def _upright(image: Any) -> Any:
