@@ -28,7 +28,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from airflow_provider_dtrain.train.inference.column_types import parse_type, type_text  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs import csv_format, json_format, text_cuts  # noqa: E402
-from airflow_provider_dtrain.train.inference.inputs.csv_records import ClosedQuotes, OpenQuoteError, csv_records  # noqa: E402
+from airflow_provider_dtrain.train.inference.inputs.csv_records import ClosedQuotes, csv_records  # noqa: E402
 from airflow_provider_dtrain.train.inference.plain_types import plain_type, widest_type  # noqa: E402
 from tests.support.budgets import budget  # noqa: E402
 from tests.support.inference import passed_through  # noqa: E402
@@ -122,14 +122,14 @@ def test_the_end_inside_a_quoted_value_is_found_in_pieces_of_any_size(text: str,
     try:
         sum(size for size, _ in csv_records(io.BytesIO(content), ",", is_whole=True))
         is_open = False
-    except OpenQuoteError:
+    except ValueError:
         is_open = True
     stream, found = ClosedQuotes(io.BytesIO(content), ","), b""
     try:
         while piece := stream.read(size):
             found += piece
         assert not is_open
-    except OpenQuoteError:
+    except ValueError:
         assert is_open
     assert found == content
 

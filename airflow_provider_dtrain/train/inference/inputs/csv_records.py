@@ -11,23 +11,13 @@ QUOTE = '"'
 MARK = b"\xef\xbb\xbf"
 
 
-class OpenQuoteError(ValueError):
-    """Raised when a file ends inside a quoted value: it would hold the rows that follow its quote as text."""
-
-    def __init__(self, row: str) -> None:
-        super().__init__(
-            f"a quote in {row} is never closed. Is the file complete? A value that begins with a quote needs quotes "
-            "around it, and its own quotes twice"
-        )
-
-
 def csv_records(stream: BinaryIO, delimiter: str, *, is_whole: bool = False) -> Iterator[tuple[int, bool]]:
     """Yield the bytes of each record with its line end, and False for a blank line.
 
     It divides as pyarrow and Python's own module do: a quote counts at the beginning of a value only.
 
     :param is_whole: the stream is a file from its header to its end
-    :raises OpenQuoteError: such a file ends inside a quoted value
+    :raises ValueError: such a file ends inside a quoted value
     """
     # Each byte is one character, and every separator is ASCII.
     lines = io.TextIOWrapper(stream, "latin-1", newline="")
@@ -47,7 +37,7 @@ def csv_records(stream: BinaryIO, delimiter: str, *, is_whole: bool = False) -> 
             yield size, is_row
             size = 0
     if is_open and is_whole:
-        raise OpenQuoteError(f"row {rows}" if rows else "the header")
+        raise _open_quote(f"row {rows}" if rows else "the header")
     if is_open:
         yield size, True
 
@@ -70,7 +60,7 @@ class ClosedQuotes(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read the next bytes.
 
-        :raises OpenQuoteError: there are none, and a quoted value has no end
+        :raises ValueError: there are none, and a quoted value has no end
         """
         count: int = self._stream.readinto(buffer)  # type: ignore[attr-defined]
         lines = (self._rest + memoryview(buffer)[:count]).splitlines(keepends=True)
@@ -81,8 +71,16 @@ class ClosedQuotes(io.RawIOBase):
                 self._is_open = _ends_open(text.decode("latin-1"), self._delimiter, self._is_open)
             self._is_first = False
         if not count and self._is_open:
-            raise OpenQuoteError("the last row")
+            raise _open_quote("the last row")
         return count
+
+
+def _open_quote(row: str) -> ValueError:
+    """Return the error for a file that ends inside a quoted value: it would hold the rows after its quote as text."""
+    return ValueError(
+        f"a quote in {row} is never closed. Is the file complete? A value that begins with a quote needs quotes "
+        "around it, and its own quotes twice"
+    )
 
 
 def _ends_open(line: str, delimiter: str, is_open: bool) -> bool:
