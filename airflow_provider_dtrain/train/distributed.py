@@ -117,34 +117,49 @@ class Distributed:
         """
         if self._group is None:
             return [value]
-        import torch.distributed as dist
-
-        values: list[Any] = [None] * self.get_size()
-        with HERE.at(MESSAGE):
-            dist.all_gather_object(values, value, group=self._group)
-        return values
+        return [pickle.loads(part) for part in self._parts(pickle.dumps(value))]  # noqa: S301 - of a rank of this gang
 
     def gather(self, value: Any) -> list[Any] | None:
         """Return every rank's value, in order of rank, on rank 0, and None on the other ranks."""
         if self._group is None:
             return [value]
-        import torch.distributed as dist
-
-        values: list[Any] | None = [None] * self.get_size() if self.get_rank() == 0 else None
-        with HERE.at(MESSAGE):
-            dist.gather_object(value, values, dst=0, group=self._group)
-        return values
+        parts = self._parts(pickle.dumps(value), to_chief=True)
+        return [pickle.loads(part) for part in parts] if self.get_rank() == 0 else None  # noqa: S301 - as above
 
     def broadcast(self, value: Any = None) -> Any:
         """Return rank 0's value on every rank."""
         if self._group is None:
             return value
+        mine = pickle.dumps(value) if self.get_rank() == 0 else None
+        content = self.broadcast_bytes(mine)
+        return value if mine is not None else pickle.loads(content)  # noqa: S301 - as above
+
+    def _parts(self, mine: bytes, *, to_chief: bool = False) -> list[memoryview]:
+        """Return every rank's bytes, in order of rank.
+
+        PyTorch's own functions for objects need NumPy, on which PyTorch does not depend.
+
+        :param to_chief: only rank 0 gets them
+        """
+        import torch
         import torch.distributed as dist
 
-        box = [value]
+        ranks = range(self.get_size())
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in ranks]
         with HERE.at(MESSAGE):
-            dist.broadcast_object_list(box, src=0, group=self._group)
-        return box[0]
+            dist.all_gather(sizes, torch.tensor([len(mine)]), group=self._group)
+        counts = [int(size) for size in sizes]
+        room = max(counts)
+        whole = bytearray(room * len(ranks) if self.get_rank() == 0 or not to_chief else 0)
+        padded = torch.frombuffer(bytearray(mine.ljust(room, b"\0")), dtype=torch.uint8)
+        rooms = list(torch.frombuffer(whole, dtype=torch.uint8).split(room)) if whole else None
+        with HERE.at(MESSAGE):
+            if to_chief:
+                dist.gather(padded, rooms, dst=0, group=self._group)
+            else:
+                dist.all_gather(rooms, padded, group=self._group)
+        view = memoryview(whole)
+        return [view[room * rank : room * rank + counts[rank]] for rank in ranks] if whole else []
 
     def allgather_local(self, value: Any) -> list[Any]:
         """Return the values of this host's ranks, in order of rank, on each of them. Called by all ranks."""
@@ -218,16 +233,18 @@ class Distributed:
 
     def broadcast_bytes(self, content: bytes | None = None) -> bytes:
         """Return rank 0's bytes on every rank. Nothing is unpickled."""
-        size = self.broadcast(len(content) if content is not None else None)
         if self._group is None:
             return content or b""
         import torch
         import torch.distributed as dist
 
+        size = torch.tensor([len(content or b"")])
+        with HERE.at(MESSAGE):
+            dist.broadcast(size, src=0, group=self._group)
         # A copy, because torch requires writable memory.
-        whole = bytearray(content) if content is not None else bytearray(size)
-        for start in range(0, size, PIECE_BYTES):
-            piece = torch.frombuffer(whole, dtype=torch.uint8, offset=start, count=min(PIECE_BYTES, size - start))
+        whole = bytearray(content) if content is not None else bytearray(int(size))
+        for start in range(0, len(whole), PIECE_BYTES):
+            piece = torch.frombuffer(whole, dtype=torch.uint8, offset=start, count=min(PIECE_BYTES, len(whole) - start))
             with HERE.at(MESSAGE):
                 dist.broadcast(piece, src=0, group=self._group)
         return bytes(whole)

@@ -22,10 +22,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from tests.support.only_torch import hide_other_packages
+
 ROOT = Path(__file__).parents[2]
 #: Variables that PyTorch reads when it is imported, and their usual values. Other values need a program of their own.
-#: The last one names further modules to import.
-AT_IMPORT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "DTRAIN_TEST_IMPORTS": ""}
+#: Of those for tests, one names further modules to import, and one, if set, hides all packages but PyTorch.
+AT_IMPORT = {
+    "OMP_NUM_THREADS": "1",
+    "CUDA_VISIBLE_DEVICES": "",
+    "DTRAIN_TEST_IMPORTS": "",
+    "DTRAIN_TEST_ONLY_TORCH": "",
+}
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,8 @@ def _become(order: Order) -> None:
 
 
 if __name__ == "__main__":
+    if os.environ["DTRAIN_TEST_ONLY_TORCH"]:
+        hide_other_packages()
     # The first optimizer of a process imports torch._dynamo, which takes as long as torch itself.
     import torch._dynamo  # noqa: F401
     import torch.utils.data  # noqa: F401

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,3 +102,66 @@ def test_the_package_itself_brings_in_neither_airflow_nor_anything_heavy() -> No
 
 def test_the_training_library_can_be_imported_without_torch() -> None:
     assert loaded_after("import airflow_provider_dtrain.train") & {"torch", "airflow"} == set()
+
+
+#: Modules that code on hosts imports beside Python's own and PyTorch -> the files that may. A file that imports one
+#: when it is imported itself serves nothing else. The other ones do without, or name what to install.
+ON_HOSTS = {
+    "PIL": ["train/inference/inputs/file_reader.py"],
+    "accelerate": ["train/integrations/accelerate.py"],
+    "fsspec": ["train/checkpoint/storage_options.py"],
+    "lightning": ["train/integrations/lightning.py"],
+    "mlflow": ["train/reports/experiment_loggers.py"],
+    "numpy": ["train/checkpoint/state_values.py", "train/process/seeding.py", "train/trial/samplers.py"],
+    "pyarrow": ["train/inference/"],
+    "pynvml": ["supervisor/gpu.py"],
+    "pytorch_optimizer": ["train/optim/layerwise.py"],
+    "transformers": ["train/integrations/transformers.py"],
+    "wandb": ["train/reports/experiment_loggers.py"],
+    "yaml": ["train/process/yaml12.py"],
+}
+#: Functions of PyTorch that need NumPy.
+NEED_NUMPY = {
+    "all_gather_object", "broadcast_object_list", "from_numpy", "gather_object", "recv_object_list",
+    "scatter_object_list", "send_object_list",
+}  # fmt: skip
+
+
+def sources_on_hosts() -> Iterator[tuple[str, ast.Module]]:
+    for folder in ("train", "supervisor"):
+        for file in sorted((PACKAGE / folder).rglob("*.py")):
+            yield file.relative_to(PACKAGE).as_posix(), ast.parse(file.read_text())
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_code_on_hosts_needs_nothing_but_python_and_pytorch() -> None:
+    expected = {*sys.stdlib_module_names, "airflow_provider_dtrain", "torch"}
+    found = {(module, file) for file, tree in sources_on_hosts() for module in imported(tree) if module not in expected}
+    assert {module for module, _ in found} == set(ON_HOSTS)
+    assert [one for one in found if not one[1].startswith(tuple(ON_HOSTS[one[0]]))] == []
+
+
+def test_code_on_hosts_calls_nothing_of_pytorch_that_needs_numpy() -> None:
+    """``tensor.numpy()`` is called where a RuntimeError is caught, which PyTorch raises without NumPy."""
+    wrong = []
+    for file, tree in sources_on_hosts():
+        caught = {
+            id(node)
+            for block in ast.walk(tree)
+            if isinstance(block, ast.Try) and any("RuntimeError" in ast.dump(handler) for handler in block.handlers)
+            for statement in block.body
+            for node in ast.walk(statement)
+        }
+        for node in ast.walk(tree):
+            name = getattr(node, "attr", getattr(node, "id", None))
+            converts = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "numpy"
+            if (name in NEED_NUMPY and "inference/outputs" not in file) or (converts and id(node) not in caught):
+                wrong.append(f"{file}:{node.lineno}")
+    assert wrong == []

@@ -171,7 +171,10 @@ def _made(document: Any) -> Any:
     try:
         return form.value(*parts)
     except ImportError as error:
-        raise CheckpointError(f"The checkpoint has a value of the type {name!r}, which needs {error.name}.") from error
+        raise CheckpointError(
+            f"The checkpoint has a value of the type {name!r}, which needs {error.name}. Install it where the "
+            f"ranks run: {sys.executable} -m pip install {error.name}"
+        ) from error
     except (TypeError, ValueError, KeyError, OverflowError, MemoryError) as error:
         raise CheckpointError(
             f"The checkpoint has a value of the type {name!r} that cannot be made: {str(error)[:200]}. {_STRANGE}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
@@ -32,7 +33,7 @@ class Compression:
     def install(self, model: Any) -> None:
         """Register the hook with a DistributedDataParallel model.
 
-        :raises SetupError: powersgd is configured and the ranks use gloo
+        :raises SetupError: powersgd is configured, and NumPy is missing
         """
         if not self.kind:
             return
@@ -63,18 +64,30 @@ class Compression:
 
     def _install_powersgd(self, model: Any) -> None:
         import torch.distributed as dist
-
-        backend = dist.get_backend()
-        if "nccl" not in backend:
-            raise SetupError(
-                f"optimizations.gradient_compression is powersgd, which needs NCCL, that is one GPU per rank, got "
-                f"{backend}, on which it never returns. On the CPU, use fp16 or bf16."
-            )
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersgd
 
         # Source: Vogels et al. 2019, PowerSGD; rank 1 and 1,000 whole exchanges first are torch's defaults.
-        state = powersgd.PowerSGDState(process_group=None, start_powerSGD_iter=POWERSGD_START)
-        model.register_comm_hook(state, powersgd.powerSGD_hook)
+        try:
+            state = powersgd.PowerSGDState(process_group=None, start_powerSGD_iter=POWERSGD_START)
+        except ImportError as error:
+            raise SetupError(
+                "optimizations.gradient_compression is powersgd, for which PyTorch needs NumPy, and it is not "
+                f"installed. Where the ranks run: {sys.executable} -m pip install numpy. Or use fp16 or bf16."
+            ) from error
+        hook = powersgd.powerSGD_hook if "nccl" in dist.get_backend() else _one_by_one
+        model.register_comm_hook(state, lambda state, bucket: hook(state, bucket))
+
+
+def _one_by_one(state: Any, bucket: Any) -> Any:
+    """Return a future of the bucket's mean, after its exchange.
+
+    torch's hook waits for messages in a thread of gloo. With a second bucket under way, no thread is left that sends.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
+
+    future = powerSGD_hook(state, bucket)
+    future.wait()
+    return future
 
 
 def _exchange(dtype: Any, bucket: Any) -> Any:

@@ -9,6 +9,7 @@ Source: determined 0.38.1, ``determined/pytorch/samplers.py``.
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -105,7 +106,14 @@ class ReproducibleShuffleSampler(_Around, Sampler[Any]):
     """
 
     def __init__(self, sampler: Any, seed: int) -> None:
-        import numpy as np  # optional for PyTorch
+        try:
+            import numpy as np  # optional for PyTorch
+        except ImportError as error:
+            raise SetupError(
+                "ReproducibleShuffleSampler shuffles with NumPy, as that of Determined does, and it is not installed. "
+                f"Install it where the ranks run: {sys.executable} -m pip install numpy. Or shuffle by the library: "
+                "DataLoader(data, batch_size=..., shuffle=True)."
+            ) from error
 
         super().__init__(sampler)
         # The orders are those of Determined.
