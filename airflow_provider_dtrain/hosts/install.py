@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 
+from airflow_provider_dtrain.core.launch.requirements import OLDEST_PYTHON, dotted
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError, HostRefusedError
 from airflow_provider_dtrain.hosts.payload import Payload
 from airflow_provider_dtrain.hosts.transport.base import Completed, Transport
 from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
-MINIMUM_PYTHON = (3, 9)
 _MARK = "DTRAIN-INSTALL "
 
 # The interpreter may be of any version, including Python 2. Hosts often share home directories, so two hosts may
@@ -102,7 +102,7 @@ try:
 except OSError as error:
     say("os %s %s" % (errno.errorcode.get(error.errno, "?"), error.strerror))
 say("ok")
-""".replace("@MARK@", _MARK).replace("@MINIMUM@", repr(MINIMUM_PYTHON))
+""".replace("@MARK@", _MARK).replace("@MINIMUM@", repr(OLDEST_PYTHON))
 # One line without any character that a login shell might interpret.
 _ONE_LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_BOOTSTRAP.encode()).decode()}'))"
 
@@ -143,7 +143,7 @@ def missing_python(host: str, python: str, done: Completed) -> EnvironmentMissin
     how = "cannot be executed" if done.exit_code == 126 else "does not exist"
     return EnvironmentMissingError(
         f"Host '{host}': interpreter '{python}' {how} there ({shown(done.stderr).strip()}). Python "
-        f"{_dotted(MINIMUM_PYTHON)} or newer is needed. Install it, or name another interpreter for this host."
+        f"{dotted(OLDEST_PYTHON)} or newer is needed. Install it, or name another interpreter for this host."
     )
 
 
@@ -151,7 +151,7 @@ def _refusal(host: str, python: str, remote_dir: str, verdict: str) -> HostError
     kind, _, words = verdict.partition(" ")
     if kind == "old":
         return EnvironmentMissingError(
-            f"Host '{host}': interpreter '{python}' is Python {shown(words.encode())}, {_dotted(MINIMUM_PYTHON)} or "
+            f"Host '{host}': interpreter '{python}' is Python {shown(words.encode())}, {dotted(OLDEST_PYTHON)} or "
             "newer is needed. Install a newer Python, or name another interpreter for this host."
         )
     if kind == "os":
@@ -171,7 +171,3 @@ def _nonsense(host: str, python: str, done: Completed) -> HostProtocolError:
         f"Host '{host}': '{python}' ended with exit status {done.exit_code} and without an answer while it installed "
         f"the supervisor. Output: '{shown(done.stdout)}'. Errors: '{shown(done.stderr)}'.",
     )
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

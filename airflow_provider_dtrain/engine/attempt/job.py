@@ -241,6 +241,12 @@ def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:
     return (found[1],) if found and config.checkpoint_policy != "none" else ()
 
 
+def optimization_modules(config: ExperimentConfig, slots: int) -> tuple[str, ...]:
+    """Return the modules that the ranks need for the configured optimizations."""
+    # PyTorch takes the first directions of powersgd from NumPy's random numbers.
+    return ("numpy",) if slots > 1 and config.optimizations.gradient_compression == "powersgd" else ()
+
+
 def inference_modules(config: ExperimentConfig) -> tuple[str, ...]:
     """Return the modules that the ranks need for the inputs and outputs of a batch inference."""
     from airflow_provider_dtrain.train.checkpoint.storage_options import PROTOCOLS
@@ -295,7 +301,12 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         document=stored.document,
         archives=archives,
         devices={name: _devices(store, name) for name in view.placement},
-        modules=(*needed, *storage_modules(config), *inference_modules(config)),
+        modules=(
+            *needed,
+            *storage_modules(config),
+            *optimization_modules(config, view.slots),
+            *inference_modules(config),
+        ),
         world_size=max(1, view.slots),
         settings=settings,
         secrets=as_variables(stored.secrets),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.launch.devices import notices
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
+from airflow_provider_dtrain.core.launch.requirements import shortcoming
 from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.copies.collector import send_known
@@ -172,12 +173,9 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
             f"Host '{link.host}' has no interpreter {job.python!r}. "
             "Install it there, or set environment.python to one that exists on every host."
         )
-    missing = [name for name in job.modules if not found["modules"].get(name)]
-    if missing:
-        raise EnvironmentMissingError(
-            f"Host '{link.host}': {found['executable']} (Python {found['python']}) lacks {', '.join(missing)}. "
-            f"Install with: {found['executable']} -m pip install {' '.join(missing)}"
-        )
+    modules = {name: found["modules"].get(name) for name in job.modules}
+    if (words := shortcoming(found["executable"], found["python"], modules)) is not None:
+        raise EnvironmentMissingError(f"Host '{link.host}': {words}")
     if found["mounts"]:
         raise EnvironmentMissingError(
             f"Host '{link.host}': bind_mounts: {'; '.join(found['mounts'])}. Ranks run without containers: link "

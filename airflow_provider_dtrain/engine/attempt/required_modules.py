@@ -6,7 +6,7 @@ import ast
 import io
 import tarfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import PurePosixPath
 
@@ -32,18 +32,32 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     :param payload: tar.gz of the user's code
     """
     sources = python_sources(payload)
+    imported = {*_run_modules(command), *_reached(command, sources, _imports)}
+    needed = set(filter(None, map(_needed, imported)))
+    # PyTorch does without NumPy. Code that imports it where it is there does without as well.
+    if any(module.partition(".")[0] == "numpy" for module in _reached(command, sources, _unconditional_imports)):
+        needed.add("numpy")
+    return tuple(sorted(needed))
+
+
+def _reached(
+    command: Sequence[str], sources: Mapping[str, bytes], imports: Callable[[bytes], Iterator[str]]
+) -> set[str]:
+    """Return the modules that a command imports, directly or through files of the payload.
+
+    :param imports: returns the modules that a file imports
+    """
     waiting = [name for name in _entry_files(command) if name in sources]
     seen = set(waiting)
-    needed = set(filter(None, map(_needed, _run_modules(command))))
+    reached = set()
     while waiting:
-        for module in _imports(sources[waiting.pop()]):
-            if (found := _needed(module)) is not None:
-                needed.add(found)
+        for module in imports(sources[waiting.pop()]):
+            reached.add(module)
             for name in _files_of(module):
                 if name in sources and name not in seen:
                     seen.add(name)
                     waiting.append(name)
-    return tuple(sorted(needed))
+    return reached
 
 
 def _run_modules(command: Sequence[str]) -> Iterator[str]:
@@ -92,7 +106,16 @@ def parsed(source: bytes) -> ast.Module:
 
 
 def _imports(source: bytes) -> Iterator[str]:
-    for node in ast.walk(parsed(source)):
+    return _modules(ast.walk(parsed(source)))
+
+
+def _unconditional_imports(source: bytes) -> Iterator[str]:
+    """Yield the modules that are imported whenever a file is: not in a function, a condition or ``try``."""
+    return _modules(parsed(source).body)
+
+
+def _modules(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.launch.requirements import OLDEST_TORCH, dotted, is_older
 from airflow_provider_dtrain.errors import HostProtocolError
 from airflow_provider_dtrain.terminal.output import size
 
@@ -128,6 +129,13 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
             f"Host '{host}': {facts.get('executable')} has no PyTorch, which training needs. On the host, "
             f"run: {facts.get('executable')} -m pip install torch. Or name an interpreter that has it (--python, or "
             "environment.python in the configuration)."
+        )
+    elif is_older(facts["torch"], OLDEST_TORCH):
+        oldest = dotted(OLDEST_TORCH)
+        found.append(
+            f"Host '{host}': {facts.get('executable')} has PyTorch {facts['torch']}, but training needs {oldest} or "
+            f"newer. On the host, run: {facts.get('executable')} -m pip install 'torch>={oldest}'. Or name an "
+            "interpreter that has it (--python, or environment.python in the configuration)."
         )
     if facts.get("has_amd_gpus") is True:
         found.append(

@@ -1,0 +1,49 @@
+"""Oldest Python and PyTorch of a host, and the sentence that names what a host lacks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+OLDEST_PYTHON: Final = (3, 9)
+OLDEST_TORCH: Final = (2, 4)
+#: Module -> distribution of another name.
+_DISTRIBUTIONS: Final = {"PIL": "pillow"}
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """Return a version as text, e.g. ``3.9``."""
+    return ".".join(map(str, version))
+
+
+def is_older(version: str | None, oldest: tuple[int, ...]) -> bool:
+    """Return whether a version is known and is older than another one."""
+    numbers = re.match(r"(\d+)\.(\d+)", version or "")
+    return numbers is not None and tuple(map(int, numbers.groups())) < oldest
+
+
+def shortcoming(executable: str, python: str, modules: Mapping[str, str | None]) -> str | None:
+    """Return what an interpreter lacks and the command that installs it, None if it lacks nothing.
+
+    :param executable: path of the interpreter on its host
+    :param python: its version
+    :param modules: needed module -> version there; None: it is missing
+    """
+    if is_older(python, OLDEST_PYTHON):
+        return (
+            f"{executable} is Python {python}, but ranks need {dotted(OLDEST_PYTHON)} or newer. Set environment.python "
+            "to a newer interpreter that exists on every host."
+        )
+    missing = [name for name, version in modules.items() if version is None]
+    is_old = is_older(modules.get("torch"), OLDEST_TORCH)
+    if not missing and not is_old:
+        return None
+    facts = [f"lacks {', '.join(missing)}"] if missing else []
+    facts += [f"has torch {modules['torch']}, but {dotted(OLDEST_TORCH)} or newer is needed"] if is_old else []
+    names = [_DISTRIBUTIONS.get(name, name) for name in missing]
+    names += [f"'torch>={dotted(OLDEST_TORCH)}'"] if is_old else []
+    return (
+        f"{executable} (Python {python}) {' and '.join(facts)}. Install with: {executable} -m pip install "
+        f"{' '.join(names)}"
+    )
