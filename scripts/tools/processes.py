@@ -10,6 +10,8 @@ from pathlib import Path
 
 #: Environment variable of Airflow and its child processes. The value is the demo's folder.
 MARK = "DTRAIN_DEMO"
+#: Folders of our host ``local`` below the value: that of the demo, and in an account's home the provider's default.
+HOST_FOLDERS = ("remote", ".dtrain")
 
 
 @dataclass(frozen=True)
@@ -46,16 +48,17 @@ def read(pid: int) -> Process | None:
 def marked(pid: int, value: str) -> bool:
     """Return whether a process has our mark in its environment, or is a supervisor or rank of our host ``local``.
 
-    Supervisors and ranks detach and keep little of Airflow's environment, but they run files below the demo's folder
-    ``remote``.
+    Supervisors and ranks detach and keep little of Airflow's environment, but they run files below one of
+    :data:`HOST_FOLDERS`.
     """
     try:
         environment = Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-    remote = f"{value}/remote/".encode()
-    return f"{MARK}={value}\0".encode() in environment or remote in environment or remote in command
+    if f"{MARK}={value}\0".encode() in environment:
+        return True
+    return any(f"{value}/{name}/".encode() in text for name in HOST_FOLDERS for text in (environment, command))
 
 
 def ours(leader: int, value: str) -> list[Process]:
