@@ -167,6 +167,11 @@ class CoreContext:
         return StopAnswer(self._has_reached or self._sees_stop(), self._ask_to_stop)
 
     @property
+    def ended_by_searcher(self) -> bool:
+        """True once the searcher has ended the trial. No later attempt resumes it, so its loop may end anywhere."""
+        return self._decided
+
+    @property
     def stop_requested(self) -> bool:
         """Former name of :attr:`should_stop`, which is also True once the trial has trained long enough."""
         warn_renamed("ctx.stop_requested", "ctx.should_stop")

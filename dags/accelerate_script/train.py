@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DataLoaderConfiguration
 
 import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train.integrations.accelerate import DtrainTracker
@@ -19,7 +20,11 @@ def points(count: int, seed: int) -> torch.utils.data.TensorDataset:
 def main() -> None:
     """Train to the end, or to the step at which the trial must stop."""
     with dtrain.init(hparams={"lr": 0.05, "epochs": 4}) as ctx:
-        accelerator = Accelerator(log_with=DtrainTracker(ctx), cpu=not torch.cuda.is_available())
+        # With this sampler, an epoch with a pause continues in the order in which it began.
+        order = DataLoaderConfiguration(use_seedable_sampler=True)
+        accelerator = Accelerator(
+            log_with=DtrainTracker(ctx), cpu=not torch.cuda.is_available(), dataloader_config=order
+        )
         accelerator.init_trackers("line")
         torch.manual_seed(ctx.seed)
         model = torch.nn.Linear(8, 1)

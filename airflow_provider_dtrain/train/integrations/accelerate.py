@@ -5,7 +5,8 @@
     from airflow_provider_dtrain.train.integrations.accelerate import DtrainTracker
 
     with dtrain.init() as ctx:
-        accelerator = Accelerator(log_with=DtrainTracker(ctx))
+        order = DataLoaderConfiguration(use_seedable_sampler=True)
+        accelerator = Accelerator(log_with=DtrainTracker(ctx), dataloader_config=order)
         accelerator.init_trackers("my training")
         ...
         accelerator.log({"loss": loss}, step=step)
@@ -14,7 +15,8 @@
                 accelerator.save_state(folder)
             break
 
-Resume with ``accelerator.load_state(ctx.latest_checkpoint().path)``.
+Resume with ``accelerator.load_state(ctx.latest_checkpoint().path)``. Without the seedable sampler, an epoch with a
+pause continues in another order.
 """
 
 from __future__ import annotations
