@@ -74,8 +74,8 @@ class Context(CoreContext):
         self._counter = BatchCounter(progress)
         self._schedules = Schedules()
         self._loaders = ScriptLoaders(distributed, seed)
-        #: Size of the latest validation data, if its samples were dealt to the ranks in turn.
-        self._validation_samples: int | None = None
+        #: Validation data of the latest loop.
+        self._validated_data: ValidationLoader | None = None
 
     # -- training ------------------------------------------------------------------------------------------------------
 
@@ -217,8 +217,10 @@ class Context(CoreContext):
             shuffle=None,
             options=options,
         )
-        self._validation_samples = shares.dealt_samples
-        return ValidationLoader(shares)
+        return ValidationLoader(shares, self._begin_validation)
+
+    def _begin_validation(self, loader: ValidationLoader) -> None:
+        self._validated_data = loader
 
     def epochs(self, count: int | None = None) -> Iterator[int]:
         """Yield the remaining epochs, up to ``count - 1``. The first may be a restored, partly trained epoch.
@@ -324,14 +326,17 @@ class Context(CoreContext):
         """Return values of all ranks' samples, e.g. predictions, without duplicates. Called once by all ranks.
 
         Call it after the loop over :meth:`validation_loader`, with the values of all its batches. They are then in the
-        order of the data set; values of anything else are in the order of the ranks. Metrics of ``torchmetrics`` need
-        no such call, because they exchange their states themselves.
+        order of the data set; values of anything else are in the order of the ranks. After several such loops, call
+        ``gather`` of the loader instead. Metrics of ``torchmetrics`` need no such call, because they exchange their
+        states themselves.
 
         :param values: a tensor whose first dimension is the samples, or such tensors in a dict, list or tuple; None on
             a rank without samples
         :return: the same structure on the CPU, equal on all ranks
         """
-        return gather_samples(self.distributed.allgather, values, self._validation_samples)
+        if self._validated_data is not None:
+            return self._validated_data.gather(values)
+        return gather_samples(self.distributed.allgather, values, None)
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 

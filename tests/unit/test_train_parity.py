@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.errors import MetricError, SetupError  # noqa: E402
 from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
+from tests.support.ranks import run_ranks, script  # noqa: E402
 from tests.support.small_trial import HPARAMS, Kept, Small, digest  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -60,6 +61,34 @@ def test_a_script_gathers_predictions_and_prints_on_rank_0(tmp_path, capsys):
         ctx.barrier()
         ctx.print("hello", end="!")
     assert "hello!" in capsys.readouterr().out
+
+
+GATHERED = """
+    with dtrain.init() as ctx:
+        def data(count): return torch.utils.data.TensorDataset(torch.arange(float(count)))
+        clean, noisy = data(37), data(50)
+        loaders = {37: ctx.validation_loader(clean), 50: ctx.validation_loader(noisy)}
+        def whole(values, count): return values.equal(torch.arange(float(count)))
+        def seen(loader): return torch.cat([batch for (batch,) in loader])
+        for count, loader in loaders.items():
+            print("after its loop", whole(ctx.gather_for_metrics(seen(loader)), count))
+            print("of the loader", whole(loader.gather(seen(loader)), count))
+        values = {count: seen(loader) for count, loader in loaders.items()}
+        for count, loader in loaders.items():
+            print("after both loops", whole(loader.gather(values[count]), count))
+            found = loader.gather({"a": [values[count]]})["a"][0]
+            print("nested", whole(found, count))
+        own = ctx.gather_for_metrics(torch.tensor([float(ctx.rank)] * 3))
+        print("other values", own.tolist() == [0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
+"""
+
+
+def test_values_of_several_validation_loaders_are_gathered_in_the_order_of_their_data_sets(tmp_path):
+    ranks = run_ranks(script(tmp_path, GATHERED), tmp_path / "run", 2)
+    for rank in ranks:
+        assert rank.exit_code == 0, rank.output
+        assert len(rank.said(r" (True|False)")) == 9
+        assert "False" not in rank.output
 
 
 def test_names_of_determined_exist_or_say_what_to_do(tmp_path, monkeypatch):

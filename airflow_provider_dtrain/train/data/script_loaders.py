@@ -246,10 +246,14 @@ class Loader:
 
 
 class ValidationLoader:
-    """Validation data of one rank, in order. Each sample of a data set is on exactly one rank."""
+    """Validation data of one rank, in order. Each sample of a data set is on exactly one rank.
 
-    def __init__(self, shares: Any) -> None:
+    :param begins: called when a loop begins
+    """
+
+    def __init__(self, shares: Any, begins: Callable[[ValidationLoader], None] | None = None) -> None:
         self._shares = shares
+        self._begins = begins
         shares.length()
 
     @property
@@ -263,4 +267,15 @@ class ValidationLoader:
         return length
 
     def __iter__(self) -> Iterator[Any]:
+        if self._begins is not None:
+            self._begins(self)
         return iter(self._shares.validation())
+
+    def gather(self, values: Any) -> Any:
+        """Return values of all ranks' samples, e.g. predictions, without duplicates. Called once by all ranks.
+
+        :param values: the values of all batches, in a tensor whose first dimension is the samples, or in such tensors
+            in a dict, list or tuple; None on a rank without samples
+        :return: the same structure on the CPU, equal on all ranks and in the order of the data set
+        """
+        return self._shares.gather(values)

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.data.worker_pool import WorkerPool, named_err
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
 from airflow_provider_dtrain.train.process.seeding import derive
+from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples
 
 log = logging.getLogger(__name__)
 
@@ -229,12 +230,10 @@ class Shares:
             drawn = list(drawn)[self._rank :: self._size]
         return self._own(drawn, drops=False)
 
-    @property
-    def dealt_samples(self) -> int | None:
-        """Number of samples that :meth:`validation` deals to the ranks in turn, None if it does not."""
-        if self._source is None or not self._by_sample or self.sharing is not Sharing.CUT:
-            return None
-        return len(self._source)
+    def gather(self, values: Any) -> Any:
+        """Return the ranks' values of the samples of :meth:`validation`. Called by all ranks."""
+        source = self._source if self._by_sample and self.sharing is Sharing.CUT else None
+        return gather_samples(self._distributed.allgather, values, len(source) if source is not None else None)
 
     def validation_part(self) -> Any:
         """Return the data set of :meth:`validation`, cut to this rank if the samples are known by their indices."""

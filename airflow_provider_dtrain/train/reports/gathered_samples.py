@@ -20,7 +20,7 @@ def gather_samples(allgather: Callable[[Any], list[Any]], values: Any, samples: 
     parts = allgather(_on_cpu(values))
     held = [part for part in parts if part is not None]
     if not held:
-        raise SetupError("gather_for_metrics got no value on any rank. Check that the validation data is not empty.")
+        raise SetupError("There is no value on any rank to gather. Check that the validation data is not empty.")
     return _merged(parts, held[0], samples)
 
 
@@ -41,7 +41,7 @@ def _merged(parts: list[Any], first: Any, samples: int | None) -> Any:
         return type(first)(_merged([_item(p, i) for p in parts], item, samples) for i, item in enumerate(first))
     if not isinstance(first, torch.Tensor) or not first.dim():
         raise SetupError(
-            "gather_for_metrics takes tensors whose first dimension is the samples, or dicts and lists of them, got "
+            "Values to gather must be tensors whose first dimension is the samples, or dicts and lists of them, got "
             f"{type(first).__name__}. For numbers, use ctx.reduce."
         )
     tensors = [first[:0] if part is None else part for part in parts]
@@ -60,5 +60,5 @@ def _item(part: Any, key: Any) -> Any:
         return None if part is None else part[key]
     except (KeyError, IndexError, TypeError):
         raise SetupError(
-            f"gather_for_metrics takes values of the same structure on all ranks; one of them lacks {key!r}."
+            f"Values to gather must have the same structure on all ranks; one of them lacks {key!r}."
         ) from None
