@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train import sharded_tensors
+from airflow_provider_dtrain.train.checkpoint.restorer import SavedProgress
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.core_context import CoreContext
 from airflow_provider_dtrain.train.data import batch_size
@@ -359,6 +360,16 @@ class Context(CoreContext):
                 step, {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}, facts
             )
         return str(path) if path else None
+
+    def saved_progress(self, *, start_over: bool = False) -> SavedProgress | None:
+        """Return step, epochs and metrics of the checkpoint that :meth:`restore_checkpoint` would load, or None.
+
+        For programs whose objects depend on the progress of training, such as parameter groups or layers that are added
+        later. Called by all ranks. Everything is read and checked, as in a restore, and nothing is loaded.
+
+        :param start_over: return None when every checkpoint is damaged, instead of an error
+        """
+        return self._saver.restorer.progress(start_over=start_over)
 
     def restore_checkpoint(self, *, start_over: bool = False) -> int:
         """Load the latest intact checkpoint into all prepared objects. Return its step, or 0 without one.

@@ -479,6 +479,7 @@ class CoreContext:
         metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
         return {
             "epoch": self._progress.epoch,
+            "epochs": self._epochs(),
             "metrics": metrics,
             "global_batch_size": self.hparams.get("global_batch_size"),
         }

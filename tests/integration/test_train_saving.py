@@ -98,6 +98,7 @@ RESUMED = """
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
             model, optimizer, scheduler = ctx.prepare(model, optimizer, scheduler)
+            print("progress", ctx.saved_progress())
             step = ctx.restore_checkpoint()
             print("restored", step)
             for _ in ctx.epochs(3):
@@ -129,6 +130,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path, size, workers, aggregat
         context={**context, "latest_checkpoint": saved},
     )  # fmt: skip
     for resumed, unbroken in zip(second, whole, strict=True):
+        assert resumed.said(r"progress (.+)") == ["SavedProgress(step=7, epochs=1.4, metrics={})"]
         assert resumed.said(r"restored (\d+)") == ["7"], resumed.output
         assert resumed.said(r"parameters (.+)") == unbroken.said(r"parameters (.+)") != []
 

@@ -7,6 +7,7 @@ import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,17 @@ from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SavedProgress:
+    """Progress of training at a checkpoint."""
+
+    step: int
+    #: Number of trained epochs, with a fraction; None where the program has not told.
+    epochs: float | None
+    #: Validation metrics at this step, empty if there are none.
+    metrics: Mapping[str, Any]
 
 
 class Restorer:
@@ -103,6 +115,18 @@ class Restorer:
         if found:
             log.info("Restored the checkpoint of step %d from %s.", found.step, found.where)
         return metadata, state["counters"]
+
+    def progress(self, *, start_over: bool = False) -> SavedProgress | None:
+        """Return the progress of the checkpoint that :meth:`restore` would load, None without one.
+
+        Called by all ranks. Reads the whole checkpoint, because a damaged one would be skipped.
+        """
+        with HERE.at(CHECKPOINT), self._scratch() as scratch:
+            found = self._find(scratch, start_over=start_over) if self._distributed.get_rank() == 0 else None
+            metadata = self._distributed.broadcast(dict(found.metadata) if found else None)
+        if metadata is None:
+            return None
+        return SavedProgress(metadata["step"], metadata.get("epochs"), metadata.get("metrics") or {})
 
     def _find(self, scratch: Path, *, start_over: bool = False) -> Checkpoint | None:
         first = self.first
@@ -205,6 +229,7 @@ class Restorer:
         warm_start.refuse_other_optimizers(prepared.optimizers, saved[1], name)
         if not prepared.has_load_callback:
             prepared.refuse_other_numbers(skeleton)
+            warm_start.refuse_other_groups(prepared.optimizers, saved[1], name)
         targets = Targets(source, in_place=not prepared.has_load_callback)
         others = skeleton.get("others", [])
         mine = prepared.others_as_saved(skeleton.get("names") or {}, len(others))

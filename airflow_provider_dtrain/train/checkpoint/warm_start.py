@@ -84,6 +84,27 @@ def refuse_other_optimizers(optimizers: Sequence[Any], saved: Sequence[Mapping[s
             )
 
 
+def refuse_other_groups(optimizers: Sequence[Any], saved: Sequence[Mapping[str, Any]], source: str) -> None:
+    """Raise when the parameter groups of an optimizer are not those that were saved.
+
+    :raises CheckpointError: says how to add groups before the restore
+    """
+    for index, (optimizer, values) in enumerate(zip(optimizers, saved)):
+        mine = [len(group["params"]) for group in optimizer.param_groups]
+        theirs = [len(group["params"]) for group in values.get("param_groups", ())]
+        if theirs and mine != theirs:
+            raise CheckpointError(
+                f"The checkpoint ({source}) has {_groups(theirs)} in optimizers[{index}] ({type(optimizer).__name__}), "
+                f"got {_groups(mine)}. No checkpoint is lost. Add the groups that training adds later before "
+                "ctx.restore_checkpoint(): ctx.saved_progress() returns the step and the epochs of the checkpoint."
+            )
+
+
+def _groups(sizes: Sequence[int]) -> str:
+    counts = " + ".join(map(str, sizes))
+    return f"{len(sizes)} parameter group{'' if len(sizes) == 1 else 's'} ({counts} parameters)"
+
+
 def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
     """Return a description of the first difference, in the order of the model, or None."""
     for name, value in mine.items():
