@@ -29,6 +29,7 @@ from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import (
     BadShardError,
+    BatchLengthError,
     BatchSizeError,
     CheckpointError,
     CheckpointStorageError,
@@ -66,6 +67,7 @@ from airflow_provider_dtrain.train.prepared import parameters_sha256, unwrap
 
 __all__ = [
     "BadShardError",
+    "BatchLengthError",
     "BatchSizeError",
     "CheckpointError",
     "CheckpointStorageError",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train import initialization
-from airflow_provider_dtrain.train.data.device import move as to_device
+from airflow_provider_dtrain.train.data.device import move_or_warn
 from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducer, SimpleMetricReducer
@@ -65,6 +65,18 @@ log = logging.getLogger(__name__)
 
 #: A batch: a tensor, or tensors in dicts, lists and tuples.
 TorchData = Any
+
+
+#: Types that :func:`to_device` has logged.
+_warned_types: set[type] = set()
+
+
+def to_device(data: TorchData, device: Any, warned_types: set[type] | None = None) -> TorchData:
+    """Return the data on a device, including tensors and numpy arrays in containers. Log what stays where it is.
+
+    :param warned_types: types that are not logged again; default: those that this process has logged
+    """
+    return move_or_warn(data, device, _warned_types if warned_types is None else warned_types)
 
 
 class TrainUnit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -98,7 +99,6 @@ def test_names_of_determined_exist_or_say_what_to_do(tmp_path, monkeypatch):
     class Trial(Small):
         def __init__(self, context):
             super().__init__(context)
-            seen["before"] = context.current_train_batch()
             context.set_enable_tensorboard_logging(False)
             seen["logs"] = context.get_enable_tensorboard_logging()
             seen["moved"] = context.to_device(torch.ones(1), [])
@@ -109,13 +109,89 @@ def test_names_of_determined_exist_or_say_what_to_do(tmp_path, monkeypatch):
             for call in (
                 lambda: context.configure_apex_amp([], []),
                 context.experimental.use_amp,
-                lambda: loader.get_data_loader(repeat=True),
+                context.current_train_batch,
+                context.current_train_epoch,
             ):
                 with pytest.raises(SetupError):
                     call()
 
     Kept(Trial).run({"batches": 1})
-    assert seen == {"before": 0, "logs": False, "moved": torch.ones(1), "called": 2, "hosts": (0, 1), "loader": 5}
+    assert seen == {"logs": False, "moved": torch.ones(1), "called": 2, "hosts": (0, 1), "loader": 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "batches"),
+    [
+        ({}, [0, 1, 2, 3, 4]),
+        ({"repeat": True, "skip": 2}, [2, 3, 4, 0, 1, 2, 3, 4, 0]),
+        ({"skip": 3}, [3, 4]),
+        ({"num_replicas": 2, "rank": 1}, [1, 3]),
+        ({"repeat": True, "num_replicas": 2, "skip": 1}, [2, 4, 1, 3, 0, 2, 4, 1, 3]),
+        ({"num_replicas": 3, "rank": 0, "skip": 1}, [3]),
+    ],
+)
+def test_a_loader_of_a_program_that_divides_its_data_yields_the_batches_of_determined(changes, batches):
+    # The batches of determined 0.38.1.
+    loader = pytorch.DataLoader(range(10), batch_size=2, collate_fn=lambda items: items[0] // 2)
+    assert list(itertools.islice(loader.get_data_loader(**changes), 9)) == batches
+
+
+def test_a_loader_of_a_batch_sampler_and_of_options_keeps_them_when_it_is_adapted():
+    batch_sampler = torch.utils.data.BatchSampler(range(6), 3, drop_last=True)
+    loader = pytorch.DataLoader(range(6), batch_sampler=batch_sampler, collate_fn=tuple, num_workers=1, timeout=30)
+    adapted = loader.get_data_loader(skip=1)
+    assert (adapted.num_workers, adapted.timeout) == (1, 30)
+    assert list(adapted) == [(3, 4, 5)]
+
+
+def test_a_trial_that_returns_a_loader_without_its_first_batches_trains_on_the_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+
+    class Trial(Small):
+        def build_training_data_loader(self):
+            data = torch.utils.data.TensorDataset(torch.arange(8.0), torch.zeros(8))
+            return pytorch.DataLoader(data, batch_size=2).get_data_loader(skip=2)
+
+        def train_batch(self, batch, epoch_idx, batch_idx):
+            seen.append(batch[0].tolist())
+            return {"loss": torch.zeros(())}
+
+    Kept(Trial).run({"batches": 3}, hparams={**HPARAMS, "global_batch_size": 2})
+    assert seen == [[4, 5], [6, 7], [4, 5]]
+
+
+@pytest.mark.parametrize("empty", [{}, [], ()])
+def test_an_unknown_number_of_records_is_an_error_of_each_type_that_determined_raises(empty):
+    for kind in (SetupError, ValueError):
+        with pytest.raises(kind, match="cannot be determined"):
+            pytorch.data_length(empty)
+    for kind in (SetupError, TypeError):
+        with pytest.raises(kind, match="batch of type int cannot be determined"):
+            pytorch.data_length(0)
+
+
+def test_what_cannot_be_moved_to_the_device_is_logged_once_per_type(caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("airflow_provider_dtrain.train"), "propagate", True)
+    monkeypatch.setattr(pytorch, "_warned_types", set())
+
+    def logged(data, *arguments):
+        caplog.clear()
+        moved = pytorch.to_device(data, "cpu", *arguments)
+        return moved, [line for line in caplog.messages if "not able to move data" in line]
+
+    warned = set()
+    data = {"text": ["a", "b"], "number": 1, "tensor": torch.ones(2)}
+    moved, lines = logged(data, warned)
+    assert moved["text"] == ["a", "b"]
+    assert [line.split()[8] for line in lines] == ["str", "int"]
+    assert warned == {str, int}
+    assert logged(data, warned)[1] == []
+    assert len(logged(data)[1]) == 2
+    assert logged(data)[1] == []
+    objects = np.array([object()], dtype=object)
+    moved, lines = logged([objects, np.zeros(2)], warned)
+    assert (moved[0] is objects, type(moved[1]), len(lines)) == (True, torch.Tensor, 1)
 
 
 def test_a_tensorboard_writer_of_a_trial_writes_to_its_path(tmp_path, monkeypatch):

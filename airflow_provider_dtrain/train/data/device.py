@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from airflow_provider_dtrain.train.nested import map_leaves
 
+log = logging.getLogger(__name__)
+
 
 def move(batch: Any, device: Any) -> Any:
     """Return the batch on the device, including tensors and numeric arrays in mappings, sequences and dataclasses."""
     return map_leaves(batch, partial(_moved, device=device), _can_move)
+
+
+def move_or_warn(batch: Any, device: Any, warned_types: set[type]) -> Any:
+    """Return :func:`move` of the batch, and log each type that stays where it is.
+
+    :param warned_types: types that are not logged again; the new ones are added
+    """
+
+    def change(value: Any) -> Any:
+        moved = _moved(value, device)
+        if moved is value and not _can_move(value) and type(value) not in warned_types:
+            warned_types.add(type(value))
+            log.warning("Was not able to move data of type %s to the device: it stays as it is.", type(value).__name__)
+        return moved
+
+    return map_leaves(batch, change, _can_move)
 
 
 def _can_move(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from airflow_provider_dtrain.train.context import Context
-from airflow_provider_dtrain.train.data.device import move
+from airflow_provider_dtrain.train.data.device import move_or_warn
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.errors import HparamError, SetupError
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
@@ -149,6 +149,7 @@ class PyTorchTrialContext:
         self._batch = 0
         self._writer: Any = None
         self._logs_tensorboard = True
+        self._warned_types: set[type] = set()
         #: Whether the latest :meth:`step_optimizer` took a step.
         self.stepped = False
         self._timed = context._timings.enabled
@@ -278,17 +279,21 @@ class PyTorchTrialContext:
         """
         return self._gradients.toggle(optimizer)
 
-    def to_device(self, data: Any, warned_types: Any = None) -> Any:
+    def to_device(self, data: Any, warned_types: set[type] | None = None) -> Any:
         """Return the data on the device, including tensors and numpy arrays in containers.
 
-        :param warned_types: has no effect; Determined's name
+        :param warned_types: types that cannot be moved and are not logged again; default: those of this context
         """
-        return move(data, self.device)
+        return move_or_warn(data, self.device, self._warned_types if warned_types is None else warned_types)
 
     # -- where training is -----------------------------------------------------------------------------------------
 
     def current_train_batch(self) -> int:
-        """Return the index of the batch in training, counted over the whole trial."""
+        """Return the index of the batch in training, counted over the whole trial.
+
+        :raises SetupError: training has not started
+        """
+        self._where()
         return self._batch
 
     def current_train_epoch(self) -> int:

@@ -9,7 +9,8 @@ from torch.utils import data as torch_data
 from torch.utils.data import IterableDataset
 
 from airflow_provider_dtrain.train.data.loader import refuse_empty
-from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.errors import BatchLengthError, SetupError
+from airflow_provider_dtrain.train.trial.samplers import adapt_batch_sampler
 
 
 class DataLoader:
@@ -50,21 +51,24 @@ class DataLoader:
         refuse_empty(dataset, "training or validation")
         if batch_size is None and batch_sampler is None:
             raise SetupError("DataLoader needs batch_size or batch_sampler, got None for both.")
+        self._options = {
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            **options,
+        }
         self.torch_loader = torch_data.DataLoader(
             dataset,
             batch_size=1 if batch_sampler is not None else batch_size,
             shuffle=None if sampler is not None or batch_sampler is not None else shuffle,
             sampler=sampler,
             batch_sampler=batch_sampler,
-            num_workers=num_workers,
-            collate_fn=collate_fn,
-            pin_memory=pin_memory,
             drop_last=drop_last,
-            timeout=timeout,
-            worker_init_fn=worker_init_fn,
-            multiprocessing_context=multiprocessing_context,
-            generator=generator,
-            **options,
+            **self._options,
         )
         self.dataset = dataset
 
@@ -75,22 +79,25 @@ class DataLoader:
         return len(self.torch_loader)
 
     def get_data_loader(self, repeat: bool = False, skip: int = 0, num_replicas: int = 1, rank: int = 0) -> Any:
-        """Return the torch DataLoader, which the library divides and repeats itself.
+        """Return a torch DataLoader.
 
-        :raises SetupError: an argument has another value than its default
+        Without arguments, it is the one that the library divides and repeats if a trial class returns it. With
+        arguments, it yields what they say, for a program that divides its data itself.
+
+        :param repeat: yield the batches again and again
+        :param skip: batches to skip, of those of this rank
+        :param num_replicas: number of ranks
         """
-        if repeat or skip or num_replicas != 1 or rank:
-            raise SetupError(
-                "get_data_loader takes no repeat, skip, num_replicas or rank: return the DataLoader itself, and the "
-                "library divides it between the ranks."
-            )
-        return self.torch_loader
+        if not (repeat or skip or num_replicas > 1):
+            return self.torch_loader
+        batches = adapt_batch_sampler(self.torch_loader.batch_sampler, repeat, skip, num_replicas, rank)
+        return torch_data.DataLoader(self.dataset, batch_sampler=batches, **self._options)
 
 
 def batch_length(batch: Any) -> int:
     """Return the number of records in a batch: the length of the first tensor or array in it.
 
-    :raises SetupError: the number cannot be determined
+    :raises BatchLengthError: the number cannot be determined
     """
     if hasattr(batch, "shape") and len(batch.shape):
         return int(batch.shape[0])
@@ -98,7 +105,7 @@ def batch_length(batch: Any) -> int:
     if isinstance(items, (list, tuple)) and items:
         nested = hasattr(items[0], "shape") or isinstance(items[0], (list, tuple, Mapping))
         return batch_length(items[0]) if nested else len(items)
-    raise SetupError(
+    raise BatchLengthError(
         f"The number of records in a batch of type {type(batch).__name__} cannot be determined. Override "
         "get_batch_length(batch) in the trial class."
     )
