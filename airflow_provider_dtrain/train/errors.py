@@ -6,6 +6,7 @@
     ├── SetupError               the environment or configuration of this process is not valid
     │   ├── TrialClassError      a trial class does not implement the interface as required
     │   ├── NotOfferedError      a script of another platform makes a call that has no equal here
+    │   │   └── NotOfferedNameError  it imports a name that has no equal here (also a ModuleNotFoundError)
     │   ├── BatchLengthError     the number of records in a batch is unknown (also a TypeError and a ValueError)
     │   └── EmptyLoaderError     a data loader yields no batch
     ├── LoaderWorkerError        a loader worker was killed, or ended by itself (also a RuntimeError)
@@ -54,6 +55,10 @@ class TrialClassError(SetupError):
 
 class NotOfferedError(SetupError):
     """Raised when a script of another platform makes a call that has no equal here. Names what to use instead."""
+
+
+class NotOfferedNameError(NotOfferedError, ModuleNotFoundError):
+    """Raised when a script of another platform imports a name that has no equal here. Names what to use instead."""
 
 
 class BatchLengthError(SetupError, TypeError, ValueError):

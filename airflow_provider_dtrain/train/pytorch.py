@@ -23,6 +23,7 @@ from airflow_provider_dtrain.train import initialization
 from airflow_provider_dtrain.train.data.device import move_or_warn
 from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import InvalidHP, SetupError
+from airflow_provider_dtrain.train.foreign_names import finder
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducer, SimpleMetricReducer
 from airflow_provider_dtrain.train.trial import samplers
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
@@ -62,6 +63,10 @@ __all__ = [
 ]
 
 log = logging.getLogger(__name__)
+
+#: Python asks finders for submodules, here that of Determined's names, of a module with a path only.
+__path__: list[str] = []
+finder.install()
 
 #: A batch: a tensor, or tensors in dicts, lists and tuples.
 TorchData = Any
@@ -252,3 +257,8 @@ def load_trial_from_checkpoint_path(
     for model in context.models:
         model.eval()
     return trial
+
+
+def __getattr__(name: str) -> Any:
+    """Return a submodule that is imported on first use, or raise with the remedy for what is not offered."""
+    return finder.attribute("determined.pytorch", name)

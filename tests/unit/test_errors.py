@@ -30,7 +30,7 @@ def drawn(module: ModuleType) -> dict[str, str]:
 @pytest.mark.parametrize("module", [errors, train_errors], ids=lambda module: module.__name__)
 def test_the_tree_is_that_of_the_module(module: ModuleType) -> None:
     classes = {
-        name: thing.__base__.__name__
+        name: thing.__bases__[0].__name__
         for name, thing in inspect.getmembers(module, inspect.isclass)
         if issubclass(thing, Exception) and thing.__module__ == module.__name__
     }

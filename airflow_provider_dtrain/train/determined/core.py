@@ -19,6 +19,7 @@ from airflow_provider_dtrain.train.determined.reports import EarlyExitReason, Pr
 from airflow_provider_dtrain.train.determined.searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import NotOfferedError
+from airflow_provider_dtrain.train.foreign_names import finder
 
 __all__ = [
     "CheckpointContext",
@@ -57,7 +58,8 @@ class Context:
     """Context of a script, which ``core.init`` returns."""
 
     def __init__(self, ctx: CoreContext, env: Environment, distributed: DistributedContext, mode: PreemptMode) -> None:
-        self._ctx = ctx
+        #: The same in the library's own API.
+        self.dtrain = ctx
         distributed.bind(ctx.distributed)
         self.distributed = distributed
         self.train = TrainContext(ctx)
@@ -74,7 +76,7 @@ class Context:
 
     def close(self) -> None:
         """End the trial's context, as the end of the ``with`` block does. Called by all ranks."""
-        self._ctx.close()
+        self.dtrain.close()
 
     def __enter__(self) -> Context:
         return self
@@ -82,7 +84,7 @@ class Context:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ctx.__exit__(kind, error, trace)
+        self.dtrain.__exit__(kind, error, trace)
 
     def __getattr__(self, name: str) -> Any:
         refuse("'Context' object", "core_context", name, _INSTEAD)
@@ -121,3 +123,8 @@ def init(
     backend = None if needs_torch else initialization.SOCKETS
     ctx = initialization.init(backend=backend, checkpoint_dir=checkpoint_storage, fail_on_nan=False)
     return Context(ctx, env, distributed or DistributedContext.of(ctx.distributed), mode)
+
+
+def __getattr__(name: str) -> Any:
+    """Raise with the remedy for what is not offered."""
+    return finder.attribute("determined.core", name)

@@ -15,14 +15,13 @@ for example ``eval_loss``.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
 
+from airflow_provider_dtrain.train.checkpoint.file_links import link
 from airflow_provider_dtrain.train.checkpoint.files import SavedFiles
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.integrations.scalars import numbers_of
@@ -53,8 +52,10 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._saved = -1
-        self._must_stop = False
+        #: Step of the latest checkpoint of this attempt, -1 without one.
+        self.saved_step = -1
+        #: The trial was asked to stop or to pause.
+        self.must_stop = False
         #: Checkpoint that the training resumes from.
         self._latest: SavedFiles | None = None
 
@@ -67,6 +68,13 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
         found = self._ctx.latest_checkpoint()
         self._latest = found if found is not None and not found.is_source else None
         return str(self._latest.path) if self._latest is not None else None
+
+    def metrics_of(self, values: Mapping[str, Any]) -> dict[str, float]:
+        """Return what is reported of the values that the ``Trainer`` logs: numbers, without its durations and speeds.
+
+        Override it to report less.
+        """
+        return {name: value for name, value in numbers_of(values).items() if not name.endswith(_SPEEDS)}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Give the best model of a checkpoint its place in the folder of this attempt's ``Trainer``."""
@@ -82,7 +90,7 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Save and end the training when the trial must stop or pause."""
         if self._ctx.should_stop(state.global_step):
-            self._must_stop = control.should_save = control.should_training_stop = True
+            self.must_stop = control.should_save = control.should_training_stop = True
         return control
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
@@ -90,13 +98,13 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
 
         An evaluation draws random numbers, which the checkpoint of the step would have after it.
         """
-        if self._must_stop and state.epoch % 1:
+        if self.must_stop and state.epoch % 1:
             control.should_evaluate = control.should_save = False
         return control
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any] | None = None, **_: Any) -> None:
         """Report training metrics. The metrics of an evaluation have a report of their own."""
-        values = {name: value for name, value in _metrics_of(logs).items() if not name.startswith("eval_")}
+        values = {name: value for name, value in self.metrics_of(logs or {}).items() if not name.startswith("eval_")}
         if values:
             self._ctx.report(state.global_step, values, epoch=state.epoch)
 
@@ -104,15 +112,15 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
         self, args: Any, state: Any, control: Any, metrics: Mapping[str, Any] | None = None, **_: Any
     ) -> Any:
         """Report the metrics of an evaluation. End the training if the searcher says so."""
-        answer = self._ctx.report_validation(state.global_step, _metrics_of(metrics), epoch=state.epoch)
+        answer = self._ctx.report_validation(state.global_step, self.metrics_of(metrics or {}), epoch=state.epoch)
         if answer == "stop":
             control.should_training_stop = True
-            control.should_save = self._saved != state.global_step
+            control.should_save = self.saved_step != state.global_step
         return control
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Make the checkpoint that the ``Trainer`` has written one of the trial."""
-        step = self._saved = state.global_step
+        step = self.saved_step = state.global_step
         source = Path(args.output_dir, f"checkpoint-{step}")
         best = Path(state.best_model_checkpoint) if state.best_model_checkpoint else None
         metadata = {"framework": "transformers", "best": best.name if best is not None else None}
@@ -121,7 +129,7 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
         with self._ctx.checkpoint(step, metadata=metadata) as folder:
             for path in source.rglob("*"):
                 if path.is_file() and self._is_mine(path.name):
-                    _link(path, folder / path.relative_to(source))
+                    link(path, folder / path.relative_to(source))
             if best is not None and best.name != source.name and self._ctx.local_rank == 0:
                 _link_model(best, folder / _BEST)
 
@@ -131,25 +139,10 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
         return self._ctx.local_rank == 0
 
 
-def _metrics_of(values: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return the numbers that the ``Trainer`` logs, without its own durations and speeds."""
-    return {name: value for name, value in numbers_of(values or {}).items() if not name.endswith(_SPEEDS)}
-
-
 def _link_model(source: Path, target: Path) -> None:
     """Add the model of a checkpoint to another folder."""
     for path in source.rglob("*"):
         inner = path.relative_to(source)
         first = inner.parts[0]
         if path.is_file() and first not in _NO_MODEL and not first.startswith(_NO_MODELS):
-            _link(path, target / inner)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the disk does not allow that. The ``Trainer`` rewrites no file."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
+            link(path, target / inner)

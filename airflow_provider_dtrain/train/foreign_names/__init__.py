@@ -1,0 +1,1 @@
+"""Names of other platforms that scripts import."""
