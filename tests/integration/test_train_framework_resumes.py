@@ -280,3 +280,30 @@ def test_the_best_model_of_the_hugging_face_trainer_survives_pauses(tmp_path, si
     attempt("paused", pause)
     attempt("paused", 40)
     assert attempt("paused", -1) == attempt("unbroken", -1)
+
+
+def test_the_callback_of_determined_resumes_filters_and_ends_with_an_evaluation_and_a_checkpoint(tmp_path):
+    pytest.importorskip("transformers")
+    text = TRANSFORMERS.replace("OPTIONS", "").replace('_strategy="epoch"', '_strategy="no"')
+    for old, new in {
+        "from airflow_provider_dtrain.train.integrations.transformers import DtrainCallback": (
+            "from airflow_provider_dtrain.train import determined as det\n"
+            "    from airflow_provider_dtrain.train.determined.transformers import DetCallback"
+        ),
+        "with dtrain.init() as ctx:": "with det.core.init() as core_context:\n        ctx = core_context.dtrain",
+        "DtrainCallback(ctx)": 'DetCallback(core_context, args, filter_metrics=["loss"], user_data={"a": 1})',
+        "callback.latest()": "args.resume_from_checkpoint",
+        "best = json.dumps": "trainer.evaluate()\n        best = json.dumps",
+    }.items():
+        assert old in text
+        text = text.replace(old, new)
+    with_pause, (unbroken,) = paused(tmp_path, text)
+    assert with_pause[0][0].said(r"ended (\d+)") == [str(PAUSE)]
+    check(with_pause, 512)
+    assert with_pause[1][0].said(r"ended (\d+ \w+)") == unbroken[0].said(r"ended (\d+ \w+)")
+    (validation,) = [event for event in unbroken[0].events if event["kind"] == "validation"]
+    assert (validation["step"], set(validation["metrics"])) == (48, {"eval_loss"})
+    reports = {name for event in unbroken[0].events if event["kind"] == "report" for name in event["metrics"]}
+    assert reports == {"train_loss"}
+    (saved,) = [event["path"] for event in unbroken[0].events if event["kind"] == "checkpoint"]
+    assert (tmp_path / "unbroken" / saved / "my_data.json").read_text() == '{"a": 1}'

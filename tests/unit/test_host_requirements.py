@@ -44,6 +44,15 @@ def test_a_shortcoming_has_the_command_that_ends_it(python: str, modules: dict[s
         assert found.startswith(PYTHON)
 
 
+def test_code_that_still_imports_determined_is_told_the_import_of_its_names() -> None:
+    found = shortcoming(PYTHON, "3.11.7", {"determined": None, "torch": None})
+    assert found == (
+        f"The code imports determined, which {PYTHON} lacks. Change 'import determined as det' to 'from "
+        "airflow_provider_dtrain.train import determined as det', see docs/training/core-api.md."
+    )
+    assert shortcoming(PYTHON, "3.11.7", {"determined": "0.38.1"}) is None
+
+
 def test_versions_are_compared_by_number() -> None:
     assert is_older("2.3.9", (2, 4))
     assert not is_older("2.10.0", (2, 4))

@@ -24,6 +24,10 @@ def code(tmp_path: Path) -> bytes:
         "arrays.py": "import numpy as np",
         "through_arrays.py": "from arrays import load",
         "maybe.py": "try:\n    import numpy\nexcept ImportError:\n    numpy = None\ndef load():\n    import arrays",
+        "unchanged.py": "from determined.pytorch import PyTorchTrial\nimport models",
+        "core_api.py": "from airflow_provider_dtrain.train import determined as det",
+        "hugging_face.py": "from airflow_provider_dtrain.train.determined.transformers import DetCallback",
+        "batches.py": "from airflow_provider_dtrain.train.determined.pytorch import experimental",
         "loop_a.py": "import loop_b",
         "loop_b.py": "import loop_a",
     }
@@ -46,6 +50,10 @@ def code(tmp_path: Path) -> bytes:
         (["python", "arrays.py"], ("numpy",)),
         (["python", "through_arrays.py"], ("numpy",)),
         (["python", "maybe.py"], ()),
+        (["python", "unchanged.py"], ("determined",)),
+        (["python", "core_api.py"], ()),
+        (["python", "hugging_face.py"], ("torch",)),
+        (["python", "batches.py"], ("torch",)),
         (["python", "loop_a.py"], ()),
         (["python", "not_there.py"], ()),
         (["python", "-m", "airflow_provider_dtrain.train.harness", "plain:Trial"], ("torch",)),
@@ -55,3 +63,10 @@ def code(tmp_path: Path) -> bytes:
 )
 def test_only_what_the_command_reaches_counts(code: bytes, command: list[str], needed: tuple[str, ...]) -> None:
     assert needed_modules(command, code) == needed
+
+
+def test_modules_of_the_code_itself_are_not_missing(tmp_path: Path) -> None:
+    (tmp_path / "determined").mkdir()
+    (tmp_path / "determined" / "__init__.py").write_text("")
+    (tmp_path / "train.py").write_text("import determined, numpy")
+    assert needed_modules(["python", "train.py"], pack(tmp_path).content) == ("numpy",)

@@ -39,6 +39,11 @@ def shortcoming(executable: str, python: str, modules: Mapping[str, str | None])
     is_old = is_older(modules.get("torch"), OLDEST_TORCH)
     if not missing and not is_old:
         return None
+    if "determined" in missing:
+        return (
+            f"The code imports determined, which {executable} lacks. Change 'import determined as det' to 'from "
+            "airflow_provider_dtrain.train import determined as det', see docs/training/core-api.md."
+        )
     facts = [f"lacks {', '.join(missing)}"] if missing else []
     facts += [f"has torch {modules['torch']}, but {dotted(OLDEST_TORCH)} or newer is needed"] if is_old else []
     names = [_DISTRIBUTIONS.get(name, name) for name in missing]

@@ -17,7 +17,10 @@ _LIBRARY = "airflow_provider_dtrain.train"
 _WITH_TORCH = frozenset(
     {"DataLoader", "LRScheduler", "PyTorchCallback", "PyTorchTrial", "evaluate_trial", "harness", "inference"}
     | {"load_weights", "optim", "pytorch", "run_trial", "trial", "BatchProcessor", "InferenceContext"}
+    | {"determined.pytorch", "determined.transformers"}
 )
+#: Modules that code may import where they are installed: only an import that always runs needs them.
+_OPTIONAL = ("numpy", "determined")
 #: Module that runs the file named after it, without PyTorch if that file needs none.
 RUNS_FUNCTIONS = "airflow_provider_dtrain.train.function"
 _MAX_SOURCE_BYTES = 4 * 1024 * 1024
@@ -35,9 +38,9 @@ def needed_modules(command: Sequence[str], payload: bytes) -> tuple[str, ...]:
     imported = {*_run_modules(command), *_reached(command, sources, _imports)}
     needed = set(filter(None, map(_needed, imported)))
     # PyTorch does without NumPy. Code that imports it where it is there does without as well.
-    if any(module.partition(".")[0] == "numpy" for module in _reached(command, sources, _unconditional_imports)):
-        needed.add("numpy")
-    return tuple(sorted(needed))
+    always = {module.partition(".")[0] for module in _reached(command, sources, _unconditional_imports)}
+    own = {name for name in _OPTIONAL if any(file in sources for file in _files_of(name))}
+    return tuple(sorted(needed | (always & set(_OPTIONAL)) - own))
 
 
 def _reached(
@@ -75,7 +78,9 @@ def _needed(module: str) -> str | None:
     if module.partition(".")[0] == "torch":
         return "torch"
     inner = module.removeprefix(f"{_LIBRARY}.")
-    return "torch" if inner != module and inner.partition(".")[0] in _WITH_TORCH else None
+    first, _, rest = inner.partition(".")
+    names = {first, f"{first}.{rest.partition('.')[0]}"}
+    return "torch" if inner != module and names & _WITH_TORCH else None
 
 
 def _entry_files(command: Sequence[str]) -> Iterator[str]:
