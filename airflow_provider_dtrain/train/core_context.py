@@ -22,6 +22,7 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import InvalidHP, MetricError
+from airflow_provider_dtrain.train.process import lost_ranks
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.reports import console, failure
@@ -397,7 +398,7 @@ class CoreContext:
             return
         if isinstance(error, InvalidHP):
             self._writer.write("invalid_hp", {"reason": str(error)}, sync=True)
-        named = error_of(error)
+        named = error_of(error) or lost_ranks.error_of(error, self.rank)
         if isinstance(error, Exception):
             failure.record(named or error)
         with without_worker_errors():

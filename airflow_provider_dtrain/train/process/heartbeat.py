@@ -54,6 +54,7 @@ class Here:
         #: Returns the number of batches so far.
         self.steps: Callable[[], int] = int
         self._heart: Heart | None = None
+        self._failed: tuple[int, Place] = (0, START)
 
     @contextlib.contextmanager
     def at(self, place: Place) -> Iterator[None]:
@@ -62,8 +63,17 @@ class Here:
         self.now = place
         try:
             yield
+        except BaseException as error:
+            # The innermost activity of an error counts. A reference to the error would keep all its frames.
+            if id(error) != self._failed[0]:
+                self._failed = id(error), place
+            raise
         finally:
             self.now = before
+
+    def place_of(self, error: BaseException) -> Place:
+        """Return the activity in which an error was raised, as long as no other one was raised after it."""
+        return self._failed[1] if self._failed[0] == id(error) else self.now
 
     def begin(self, run_dir: Path | None, rank: int, steps: Callable[[], int]) -> None:
         """Start to report the progress of this rank. Off-cluster, nothing is reported.
