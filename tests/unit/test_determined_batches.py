@@ -12,7 +12,7 @@ from airflow_provider_dtrain.train.determined.batch_processing import (  # noqa:
     TorchBatchProcessor,
     torch_batch_process,
 )
-from airflow_provider_dtrain.train.errors import NotOfferedError, SetupError  # noqa: E402
+from airflow_provider_dtrain.train.errors import CheckpointError, NotOfferedError, SetupError  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -79,3 +79,36 @@ def test_a_block_that_fails_and_a_missing_registry_leave_no_result(tmp_path, mon
     torch_batch_process(Failing, [1])
     assert not list(tmp_path.rglob("half.txt"))
     assert list(tmp_path.rglob("step-00000001"))
+
+
+def test_links_to_files_become_files_and_other_links_are_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "far.txt").write_text("far")
+
+    class Linking(Kept):
+        def process_batch(self, batch, batch_idx):
+            with self.context.upload_path() as path:
+                (path / "z.txt").write_text("z")
+                (path / "a.txt").symlink_to(path / "z.txt")
+                (path / "b.txt").symlink_to("z.txt")
+                (path / "c.txt").symlink_to(tmp_path / "far.txt")
+
+    torch_batch_process(Linking, [1])
+    (saved,) = tmp_path.rglob("rank_0")
+    found = {path.name: (path.is_symlink(), path.read_text()) for path in saved.iterdir()}
+    assert found == {
+        "z.txt": (False, "z"),
+        "a.txt": (False, "z"),
+        "b.txt": (False, "z"),
+        "c.txt": (False, "far"),
+    }
+
+    class Dangling(Kept):
+        def process_batch(self, batch, batch_idx):
+            with self.context.upload_path() as path:
+                (path / "a.txt").symlink_to(self.target)
+
+    for target in ("nothing", tmp_path):
+        Dangling.target = target
+        with pytest.raises(CheckpointError, match=r"a\.txt in upload_path is a link to .*Copy the files to upload"):
+            torch_batch_process(Dangling, [1])

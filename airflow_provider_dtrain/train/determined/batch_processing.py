@@ -47,7 +47,7 @@ from airflow_provider_dtrain.train.determined.checkpoints import METADATA, STEP
 from airflow_provider_dtrain.train.determined.distributed import DistributedContext
 from airflow_provider_dtrain.train.determined.refusals import refuse
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
 from airflow_provider_dtrain.train.trial.samplers import DistributedBatchSampler, SkipBatchSampler
 
@@ -98,11 +98,14 @@ class TorchBatchProcessorContext:
     def upload_path(self) -> Iterator[Path]:
         """Yield a folder whose files become results of this rank. They are part of the next checkpoint.
 
-        A file replaces an earlier one of the same name.
+        A file replaces an earlier one of the same name, and a link to a file becomes a file.
+
+        :raises CheckpointError: a link leads to a folder or to nothing
         """
         self._storage_path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="upload-", dir=self._storage_path.parent) as folder:
             yield Path(folder)
+            _copy_links(Path(folder))
             for name in _files(Path(folder)):
                 place = self._storage_path / name
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -314,6 +317,18 @@ class _Run:
         metrics = context.reducers.reduce(self._core.distributed.allgather, training=False)
         if metrics and self._core.distributed.rank == 0:
             self._core.train.report_validation_metrics(self.position.steps, metrics)
+
+
+def _copy_links(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            if not path.is_file():
+                raise CheckpointError(
+                    f"{path.relative_to(folder)} in upload_path is a link to {path.readlink()}, expected a link to a "
+                    "file. Copy the files to upload."
+                )
+            whole = shutil.copyfile(path, path.with_name(f"{path.name}.copy"))
+            whole.replace(path)
 
 
 def _files(folder: Path) -> list[str]:

@@ -19,7 +19,8 @@ def error_of(error: BaseException, rank: int) -> LostRankError | None:
     """
     if not isinstance(error, RuntimeError):
         return None
-    where = f"Rank {rank} waited for the other ranks in {HERE.place_of(error)[1]}, after {HERE.steps()} steps"
+    after = f", after {HERE.steps()} steps" if HERE.steps() else ""
+    where = f"Rank {rank} waited for the other ranks in {HERE.place_of(error)[1]}{after}"
     if found := _TIMED_OUT.search(str(error)):
         return LostRankError(
             f"{where}, until its time-out ({found[0]}). Their loops have other lengths than that of this rank, or they "
