@@ -94,7 +94,7 @@ def test_an_import_that_was_not_changed_says_how_to_change_it():
         "import sys, airflow_provider_dtrain.train.determined\n"
         "try:\n    import determined.keras\n"
         "except ModuleNotFoundError as error:\n    print(error)\n"
-        "import json, airflow_provider_dtrain.train.determined.core\n"
+        "from airflow_provider_dtrain.train.foreign_names import finder; finder.install()\n"
         "print(sum(type(finder).__name__ == 'DeterminedFinder' for finder in sys.meta_path))\n"
     )
     # Without installed packages, of which Determined may be one.

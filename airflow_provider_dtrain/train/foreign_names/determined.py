@@ -100,6 +100,6 @@ def remedy(name: str) -> str | None:
     """
     while name not in INSTEAD:
         name = name.rpartition(".")[0]
-        if not name or name in MODULES:
+        if not name:
             return None
     return INSTEAD[name]
