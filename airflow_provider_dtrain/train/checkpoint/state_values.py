@@ -7,6 +7,7 @@ value is made from: ``{"dtrain.value": ["deque", [1, 2], 5]}``. The bytes of an 
 from __future__ import annotations
 
 import datetime
+import sys
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
