@@ -138,7 +138,6 @@ def configured(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
     The contents of files are not known: they may change until the task runs.
     """
     from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
-    from airflow_provider_dtrain.core.config.overrides import with_overrides
 
     config, template, overrides = (given.get(name) for name in ("config", "template", "overrides"))
     if isinstance(template, Mapping):
@@ -146,7 +145,10 @@ def configured(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
     is_text = isinstance(config, str) and not is_jinja(config) and not looks_like_path(config)
     if is_text or (isinstance(config, Mapping) and not is_rendered(config)):
         yield "config", config, False
-    if isinstance(overrides, Mapping):
+    if isinstance(overrides, Mapping) and overrides:
+        # Most tasks have none.
+        from airflow_provider_dtrain.core.config.overrides import with_overrides
+
         yield "overrides", with_overrides({}, known(overrides)), False
 
 
