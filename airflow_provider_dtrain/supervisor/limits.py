@@ -43,6 +43,8 @@ DEVICE_CHECKS_S = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1200.0)
 CUT_TAIL, CUT_SLACK = 4 << 20, 1 << 20
 #: Time that a program has to join the training library before a requested stop is sent to it as SIGTERM.
 JOIN_S = 10.0
+#: Time between two looks for programs that have not got a requested stop, e.g. the next command of a shell script.
+ASK_AGAIN_S = 1.0
 TOMBSTONE_DAYS = 90
 #: Least age of a folder that is collected although its run may still start. A start that sends files holds no lock.
 UNSTARTED_S = 3600.0

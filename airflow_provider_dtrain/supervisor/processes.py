@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .files import read_text, user_name
+from .files import read_bytes, read_text, user_name
+from .limits import MAX_LINE
 from .names import ROLES, Json
 
 PR_SET_PDEATHSIG = 1
@@ -177,6 +178,21 @@ def real_uid(pid: int) -> int | None:
     """
     match = re.search(r"^Uid:\s+(\d+)", read_text(f"/proc/{pid}/status") or "", re.MULTILINE)
     return int(match.group(1)) if match else None
+
+
+def signals_in(pid: int, *fields: str) -> set[int]:
+    """Return the signals in some masks of a process's main thread, e.g. ``SigCgt`` for those with a handler."""
+    status = read_text(f"/proc/{pid}/status") or ""
+    masks = (re.search(rf"^{field}:\s*([0-9a-f]+)$", status, re.MULTILINE) for field in fields)
+    bits = [int(found[1], 16) for found in masks if found]
+    return {number for number in range(1, signal.NSIG) if any(mask >> (number - 1) & 1 for mask in bits)}
+
+
+def environment_of(pid: int) -> dict[bytes, bytes]:
+    """Return the environment that a process was started with, {} if it is hidden."""
+    content = read_bytes(f"/proc/{pid}/environ", MAX_LINE) or b""
+    pairs = (entry.partition(b"=") for entry in content.split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
 
 
 def ancestors(pid: int, procs: dict[int, Proc]) -> set[int]:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 
 from .fields import Fields, parse_object, shorten
-from .files import read_bytes
 from .layout import RunFolder
 from .limits import EXEC_BYTES, EXEC_MOST_S, MAX_LINE
 from .locks import lock_holders, take_lock
@@ -26,6 +25,7 @@ from .processes import (
     Proc,
     all_procs,
     descendants,
+    environment_of,
     is_dead,
     program,
     read_proc,
@@ -165,9 +165,7 @@ def _become(proc: Proc, argv: list[str], writer: int, lock: int, parent: int) ->
 
 def _environment(proc: Proc) -> dict[bytes, bytes]:
     """Return the environment that a rank was started with, without secrets."""
-    content = read_bytes(f"/proc/{proc.pid}/environ", MAX_LINE) or b""
-    pairs = (entry.partition(b"=") for entry in content.split(b"\0") if b"=" in entry)
-    return {name: value for name, _, value in pairs if name != _SECRET.encode()}
+    return {name: value for name, value in environment_of(proc.pid).items() if name != _SECRET.encode()}
 
 
 class _Watch:

@@ -40,8 +40,10 @@ def stop_run(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
 def request_stop(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
     """Ask the ranks of a run to stop after their next step."""
     folder = folder_of(layout, fields)
+    how = {"by_signal": fields.flag("by_signal", default=False)}
+    how["grace_s"] = fields.number("grace_s", 0, 86400, default=None)
     if not folder.has("stop_requested"):
-        write_json(folder.file("stop_requested"), {"at": time.time()}, durable=False)
+        write_json(folder.file("stop_requested"), {"at": time.time(), **how}, durable=False)
     folder.ring()
     return {}, b""
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import signal
 import stat
 import time
 from collections.abc import Callable
 
 from .fields import Fields, number
-from .files import read_text
 from .layout import RunFolder
 from .limits import STACK_BYTES, STACK_WAIT_S, STACKS_BYTES
 from .names import Json
-from .processes import Proc, is_dead, read_proc, send_signal
+from .processes import Proc, is_dead, read_proc, send_signal, signals_in
 from .refusal import Refused
 
 #: Signal on which a rank writes its stacks. The training library has the same number. Few programs use a real-time one.
@@ -82,7 +80,7 @@ class Stack:
         """Send the signal, if the rank expects it."""
         if self.proc is None:
             return
-        if not self._open() or not _catches(self.proc.pid):
+        if not self._open() or STACK_SIGNAL not in signals_in(self.proc.pid, "SigCgt"):
             self.problem = "its program has not joined the training library, or was started by an earlier version of it"
             return
         if not self._lock():
@@ -152,9 +150,3 @@ def _running(record: Json) -> Proc | None:
     pid = record.get("pid")
     proc = read_proc(pid) if isinstance(pid, int) and pid > 0 and record.get("exit_code") is None else None
     return proc if proc is not None and proc.start_time == record.get("start_time") and not is_dead(proc) else None
-
-
-def _catches(pid: int) -> bool:
-    """Return whether a process has a handler for the signal, which would end it otherwise."""
-    found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", read_text(f"/proc/{pid}/status") or "", re.MULTILINE)
-    return bool(found and int(found[1], 16) >> (STACK_SIGNAL - 1) & 1)

@@ -61,6 +61,7 @@ from .refusal import Refused, buried
 from .sampler import start_sampler
 from .slot_locks import SlotLocks
 from .sockets import bind_everywhere, ports_of
+from .stop_request import StopRequest
 from .stray_ranks import WARNING
 
 
@@ -103,9 +104,12 @@ class Supervisor:
         self.sampler = 0
         self.killing_since = 0.0
         self.oom_kills = 0
-        #: The run was requested to write a checkpoint and end. The strangers are ranks that may be unaware of it.
-        self.requested = False
+        #: The ranks were requested to write a checkpoint and end. None: they were not.
+        self.request: StopRequest | None = None
+        #: Ranks that may be unaware of the request, and the time from which on they get it as a signal.
         self.strangers = list[Rank]()
+        self.signal_from = 0.0
+        self.request_deadline = float("inf")
         self.started_at = 0.0
         #: On the host of rank 0.
         self.metrics: MetricsFile | None = None
@@ -302,7 +306,8 @@ class Supervisor:
 
     def _wait(self) -> None:
         now = time.monotonic()
-        deadlines = [self.grace_deadline, self.timeout_deadline, self.prepare_deadline, now + 30.0]
+        deadlines = [self.grace_deadline, self.timeout_deadline, self.prepare_deadline, self.request_deadline]
+        deadlines.append(now + 30.0)
         deadlines.append(now + self.orphan_deadline - boottime())
         if self.state == "killing":
             deadlines.append(now + self.kill_pause_s)
@@ -328,11 +333,10 @@ class Supervisor:
         if stop is not None:
             grace = stop.get("grace_s")
             self.begin_stop("stopped", float(grace if isinstance(grace, (int, float)) else self.plan["grace_s"]))
-        if self.state == "running" and not self.requested and folder.has("stop_requested"):
-            self.requested = True
-            self.strangers = [rank for rank in self.ranks if rank.running]
+        if self.state == "running" and self.request is None and folder.has("stop_requested"):
+            self._take_request(read_json(folder.file("stop_requested")) or {})
         if self.strangers:
-            self._tell_strangers()
+            self._ask_strangers()
         if len(self.devices) > 1 and (warning := read_json(self.folder.file(WARNING))) is not None:
             # Once: the file stays, and with fewer devices it is not read again.
             self.devices.clear()
@@ -342,13 +346,30 @@ class Supervisor:
         if self.state == "prepared" and (go := read_json(self.folder.file("go.json"))) is not None:
             self._start(go)
 
-    def _tell_strangers(self) -> None:
-        """Send SIGTERM to ranks that do not use the training library, so do not poll for a requested stop."""
-        patient = time.monotonic() < self.started_at + JOIN_S
-        waiting = [rank for rank in self.strangers if rank.running and not self.folder.has(f"progress/{rank.number}")]
-        self.strangers = waiting if patient else []
-        if not patient:
-            self._signal_sessions(signal.SIGTERM, waiting)
+    def _take_request(self, asked: Json) -> None:
+        """Begin to ask the ranks for their end.
+
+        :param asked: ``by_signal``: no rank uses the library, so all get SIGTERM at once; ``grace_s``: their time
+        """
+        self.signal_from = self.started_at + JOIN_S
+        if asked.get("by_signal") is True:
+            self.signal_from = 0.0
+            # Only the library reports that training is not complete.
+            self.reason = "stopped"
+        grace = asked.get("grace_s")
+        if isinstance(grace, (int, float)):
+            self.request_deadline = time.monotonic() + grace
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self.request = StopRequest()
+        self.strangers = [rank for rank in self.ranks if rank.running]
+
+    def _ask_strangers(self) -> None:
+        """Send SIGTERM to the programs that do not use the training library, so do not poll for a requested stop."""
+        self.strangers = [rank for rank in self.strangers if rank.running and self.state == "running"]
+        if self.request is not None and time.monotonic() >= self.signal_from:
+            self.request.send(rank for rank in self.strangers if not self.folder.has(f"progress/{rank.number}"))
 
     def _start(self, go: Json) -> None:
         """Fork the ranks. The ``started`` mark is durable before the first one exists."""
@@ -435,7 +456,7 @@ class Supervisor:
             self._record_exit(rank, code, at)
         if dead and self.state == "running":
             # A rank that was requested to end may exit with any status. All other ranks were requested too.
-            if any(code != 0 and not (self.requested and rank.signalled) for rank, code, _ in dead):
+            if any(code != 0 and not (self.request is not None and rank.signalled) for rank, code, _ in dead):
                 self.begin_stop("failed", self.plan["grace_s"])
             else:
                 self.set_state("running")
@@ -458,6 +479,9 @@ class Supervisor:
         if now > self.timeout_deadline:
             self.timeout_deadline = float("inf")
             self.begin_stop("timeout", self.plan["grace_s"])
+        if now > self.request_deadline:
+            self.request_deadline = float("inf")
+            self.begin_stop("stopped", self.plan["grace_s"])
         # A process that wakes the supervisor may have shortened the lease.
         rung = self.is_rung
         self.is_rung = False
@@ -474,9 +498,8 @@ class Supervisor:
     def _read_metrics(self, metrics: MetricsFile) -> None:
         """Read the metrics file. Send SIGTERM to the ranks once the searcher has stopped the trial."""
         metrics.check()
-        if self.state == "running" and not self.requested and metrics.is_stopped():
-            self.requested = True
-            self._signal_sessions(signal.SIGTERM, [rank for rank in self.ranks if rank.running])
+        if self.state == "running" and self.request is None and metrics.is_stopped():
+            self._ask_to_stop()
 
     def _is_orphan(self) -> bool:
         """Return whether the last renewal has expired. Called only if it may have, because this reads a file."""
@@ -491,7 +514,7 @@ class Supervisor:
     # Ending.
 
     def begin_stop(self, reason: str, grace_s: float) -> None:
-        """End the run: SIGTERM to every rank's session, after ``grace_s`` SIGKILL to everything.
+        """End the run: SIGTERM to every process of the ranks, after ``grace_s`` SIGKILL.
 
         The first reason is kept. A later, shorter grace period replaces a longer one.
         """
@@ -505,16 +528,15 @@ class Supervisor:
         self.grace_deadline = min(self.grace_deadline, time.monotonic() + grace_s)
         if self.state != "stopping":
             self.set_state("stopping")
-            self._signal_sessions(signal.SIGTERM, self.ranks)
+            self._signal_all(signal.SIGTERM)
 
-    def _signal_sessions(self, number_: int, ranks: list[Rank]) -> None:
-        """Send a signal to every descendant in the sessions of some ranks."""
-        sessions = {rank.pid for rank in ranks if rank.pid}
-        for rank in ranks:
+    def _signal_all(self, number: int) -> None:
+        """Send a signal to every process of the ranks."""
+        for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
         for proc in descendants([os.getpid()], all_procs()):
-            if proc.session in sessions or proc.pid in sessions:
-                send_signal(proc, number_)
+            if proc.pid != self.sampler:
+                send_signal(proc, number)
 
     def _leave_cgroup(self) -> None:
         """Leave the cgroup that is about to be killed. If that fails, only the process tree is killed."""
@@ -525,7 +547,8 @@ class Supervisor:
         self._leave_cgroup()
         for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
-        self.prepare_deadline = self.timeout_deadline = self.grace_deadline = self.orphan_deadline = float("inf")
+        self.prepare_deadline = self.timeout_deadline = self.request_deadline = float("inf")
+        self.grace_deadline = self.orphan_deadline = float("inf")
         self.killing_since = time.monotonic()
         self.set_state("killing")
 

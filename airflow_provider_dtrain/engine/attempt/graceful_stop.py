@@ -117,6 +117,5 @@ class GiveWay:
                 self._told.add(host)
 
     async def _tell_host(self, host: str) -> None:
-        await self.rt.call(host, "request_stop", run=self.gang.run_name)
-        if self.by_signal:
-            await self.rt.call(host, "stop", run=self.gang.run_name, grace_s=min(self.timeout_s, 86400.0))
+        how = {"by_signal": True, "grace_s": min(self.timeout_s, 86400.0)} if self.by_signal else {}
+        await self.rt.call(host, "request_stop", run=self.gang.run_name, **how)
