@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 
 from airflow_provider_dtrain.core.launch.requirements import OLDEST_PYTHON, dotted
 from airflow_provider_dtrain.errors import EnvironmentMissingError, HostError, HostProtocolError, HostRefusedError
@@ -11,6 +12,8 @@ from airflow_provider_dtrain.hosts.transport.base import Completed, Transport
 from airflow_provider_dtrain.hosts.wire import NOISE_LIMIT_BYTES, shown
 
 _MARK = "DTRAIN-INSTALL "
+#: Line of a traceback.
+_PLACE = re.compile(rb'^\s*File "([^"]+)", line \d+', re.MULTILINE)
 
 # The interpreter may be of any version, including Python 2. Hosts often share home directories, so two hosts may
 # install at the same time, hence the random name and the rename. A folder whose files are complete stays, because
@@ -103,8 +106,10 @@ except OSError as error:
     say("os %s %s" % (errno.errorcode.get(error.errno, "?"), error.strerror))
 say("ok")
 """.replace("@MARK@", _MARK).replace("@MINIMUM@", repr(OLDEST_PYTHON))
-# One line without any character that a login shell might interpret.
-_ONE_LINE = f"import base64;exec(base64.b64decode('{base64.b64encode(_BOOTSTRAP.encode()).decode()}'))"
+# One line without any character that a login shell might interpret. A file in the home directory may have the name of a
+# module of Python, and the options that keep it out in one do not exist in Python 2.
+_CODE = base64.b64encode(_BOOTSTRAP.encode()).decode()
+_ONE_LINE = f"import sys;sys.path[:]=filter(None,sys.path);import base64;exec(base64.b64decode('{_CODE}'))"
 
 _REFUSALS = {
     "ENOSPC": ("disk_full", "its disk is full; free some space"),
@@ -120,7 +125,7 @@ def install(transport: Transport, *, python: str, remote_dir: str, archive: Payl
     :raises EnvironmentMissingError: the host has no interpreter, or one that is too old
     :raises HostRefusedError: the folder cannot be written
     """
-    argv = [python, "-c", _ONE_LINE, remote_dir, archive.digest]
+    argv = [python, "-E", "-s", "-c", _ONE_LINE, remote_dir, archive.digest]
     done = transport.run(argv, stdin=archive.content, timeout_s=timeout_s)
     verdict = _verdict(done)
     if verdict == "ok":
@@ -166,8 +171,22 @@ def _refusal(host: str, python: str, remote_dir: str, verdict: str) -> HostError
 
 
 def _nonsense(host: str, python: str, done: Completed) -> HostProtocolError:
+    if done.exit_code == 0:
+        return HostProtocolError(
+            host,
+            f"Host '{host}' ended the session with exit status 0 before '{python}' started. A login script of the "
+            "account ends it: look for 'exit' and 'exec' in ~/.bashrc, ~/.cshrc or config.fish there, and leave such "
+            f"scripts early in shells that are not interactive ([[ $- == *i* ]] || return). {output_of(done)}",
+        )
     return HostProtocolError(
         host,
         f"Host '{host}': '{python}' ended with exit status {done.exit_code} and without an answer while it installed "
-        f"the supervisor. Output: '{shown(done.stdout)}'. Errors: '{shown(done.stderr)}'.",
+        f"the supervisor. {output_of(done)}",
     )
+
+
+def output_of(done: Completed) -> str:
+    """Return the output of a program that ended without an answer, with the file in which Python stopped."""
+    places = _PLACE.findall(done.stderr) if b"Traceback" in done.stderr else []
+    where = f"Python stopped in {shown(places[-1])}. " if places else ""
+    return f"{where}Output: '{shown(done.stdout)}'. Errors: '{shown(done.stderr.strip()[-200:])}'."

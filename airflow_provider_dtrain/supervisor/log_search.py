@@ -126,7 +126,7 @@ def run_match(folder: RunFolder, patterns: list[str]) -> Json:
 
     :raises Refused: the process ended without an answer
     """
-    argv = [sys.executable, program(), "match", folder.name, "--state-dir", folder.layout.state_dir]
+    argv = [sys.executable, "-I", program(), "match", folder.name, "--state-dir", folder.layout.state_dir]
     request = json.dumps({"patterns": patterns}).encode()
     done = subprocess.run(argv, input=request, capture_output=True, timeout=MATCH_WALL_S + 20, check=False)
     answer = parse_object(done.stdout)

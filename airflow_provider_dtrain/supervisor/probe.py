@@ -84,28 +84,30 @@ def kills_user_processes() -> bool | None:
     return found
 
 
+#: It imports from the interpreter's own folders, and looks for modules in PYTHONPATH as well, as a rank does.
 LOOK_FOR_MODULES = """
-import importlib.util, json, sys
-try:
-    import importlib.metadata as metadata
-except ImportError:
-    metadata = None
+import sys
+sys.path[:] = filter(None, sys.path)
+import importlib.util, json, os
+from importlib import machinery, metadata
+path = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
 def version(name):
+    top = name.partition(".")[0]
     try:
-        if importlib.util.find_spec(name.partition(".")[0]) is None:
+        if importlib.util.find_spec(top) is None and machinery.PathFinder.find_spec(top, path) is None:
             return None
     except (ImportError, ValueError):
         return None
-    for distribution in (name, name.replace("_", "-")):
-        try:
-            return metadata.version(distribution)
-        except Exception:
-            pass
     try:
-        found = metadata.packages_distributions().get(name.partition(".")[0])
-        return metadata.version(found[0])
+        for distribution in (name, name.replace("_", "-")):
+            for found in metadata.distributions(name=distribution, path=path + sys.path):
+                return found.version
+        for found in metadata.distributions(path=path + sys.path):
+            if top in (found.read_text("top_level.txt") or "").split():
+                return found.version
     except Exception:
-        return "unknown"
+        pass
+    return "unknown"
 names = json.load(sys.stdin)
 sys.stdout.write("\\nDTRAIN " + json.dumps({
     "python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
@@ -117,7 +119,7 @@ def look_for_modules(python: str | None, modules: list[str], folder: str) -> tup
     """Return the versions of some modules of an interpreter, without importing them, and the problems."""
     if python is None and not modules:
         return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
-    argv = [os.path.expanduser(python) if python else sys.executable, "-c", LOOK_FOR_MODULES]
+    argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", LOOK_FOR_MODULES]
     nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
     try:
         done = subprocess.run(

@@ -216,7 +216,7 @@ def program() -> str:
 def is_ours(pid: int) -> bool:
     """Return whether a process is a role of this program. No role ever executes user code."""
     argv = (read_text(f"/proc/{pid}/cmdline") or "").split("\0")
-    return len(argv) > 2 and OWN_PATH.fullmatch(argv[1]) is not None and argv[2] in ROLES
+    return len(argv) > 3 and argv[1] == "-I" and OWN_PATH.fullmatch(argv[2]) is not None and argv[3] in ROLES
 
 
 def known_processes(procs: dict[int, Proc]) -> set[int]:

@@ -62,7 +62,7 @@ def _supervised(folder: RunFolder, request: Json, is_open: Callable[[], bool]) -
 
     The end of its input tells it to end the command, so nothing is left if this process is killed.
     """
-    argv = [sys.executable, program(), "exec", folder.name, "--state-dir", folder.layout.state_dir]
+    argv = [sys.executable, "-I", program(), "exec", folder.name, "--state-dir", folder.layout.state_dir]
     with subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     ) as process:

@@ -23,6 +23,11 @@ from .processes import LIBC, PR_SET_PDEATHSIG
 
 #: Prefix of the programs of the training library, which ``python -m`` runs.
 LIBRARY = "airflow_provider_dtrain.train."
+#: Runs the module that follows as ``python -m`` does, but without the current folder in front of Python's own.
+RUN_MODULE = (
+    "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    "runpy.run_module(sys.argv.pop(1), None, '__main__', True)"
+)
 
 
 class Rank:
@@ -72,10 +77,7 @@ def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secret
     env.update(secrets)
     own = folder.file(f"rank{rank['rank']}")
     path = [folder.layout.library(plan["library"]) if plan["library"] else ""]
-    if runs_library(plan["argv"]):
-        # The program adds the user's code behind Python's own modules, which a file named like one would replace.
-        env["PYTHONSAFEPATH"] = "1"
-    else:
+    if not runs_library(plan["argv"]):
         path.insert(0, folder.file("work"))
     path.append(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
     env.update(
@@ -108,6 +110,9 @@ def rank_argv(plan: Json) -> list[str]:
     argv = list(plan["argv"])
     if argv[0] in ("python", "python3"):
         argv[0] = os.path.expanduser(plan["python"] or sys.executable)
+    if runs_library(argv):
+        # The program adds the user's code behind Python's own modules, which a file named like one would replace.
+        argv[1:2] = ["-c", RUN_MODULE]
     return argv
 
 

@@ -133,7 +133,7 @@ def test_a_fence_is_clear_only_without_processes_of_commands(
     if kills_helper:
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
-            if words[2:4] == ["exec", RUN] and str(one_host.run_dir(RUN).parents[1]) in words:
+            if words[3:5] == ["exec", RUN] and str(one_host.run_dir(RUN).parents[1]) in words:
                 process.kill()
                 break
         else:

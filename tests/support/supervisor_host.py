@@ -219,7 +219,7 @@ class Host:
         folders = ["--remote-dir", str(self.remote_dir), "--state-dir", str(self.state_dir)]
         # Hosts start it relative to the home directory too.
         program = os.path.relpath(SUPERVISOR, self.root)
-        return [self.python, program, role, *folders, "--lock-dir", self.lock_dir, *arguments]
+        return [self.python, "-I", program, role, *folders, "--lock-dir", self.lock_dir, *arguments]
 
     def channel(self) -> Channel:
         found = Channel(self.argv("follow"), self.env, self.root, self.account)

@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.ranks import rank_environment
+from airflow_provider_dtrain.supervisor.ranks import RUN_MODULE, rank_environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process.code_folder import add_code_folder, check_is_own
 
@@ -43,14 +43,13 @@ def environment(argv: list[str], work: str = "/run/t1/work") -> dict[str, str]:
 
 def test_a_script_has_the_code_in_front_and_a_program_of_the_library_has_not() -> None:
     script = environment(["python", "train.py"])
-    assert (script["PYTHONPATH"], script.get("PYTHONSAFEPATH")) == ("/run/t1/work:/lib/abc:/mine", None)
+    assert script["PYTHONPATH"] == "/run/t1/work:/lib/abc:/mine"
     module = environment(["python", "-m", "package.train"])
-    assert (module["PYTHONPATH"], module.get("PYTHONSAFEPATH")) == ("/run/t1/work:/lib/abc:/mine", None)
+    assert module["PYTHONPATH"] == "/run/t1/work:/lib/abc:/mine"
     library = environment(["python", "-m", "airflow_provider_dtrain.train.harness", "model_def:Trial"])
-    assert (library["PYTHONPATH"], library["PYTHONSAFEPATH"]) == ("/lib/abc:/mine", "1")
+    assert library["PYTHONPATH"] == "/lib/abc:/mine"
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="PYTHONSAFEPATH is new in Python 3.11")
 def test_files_named_like_modules_of_python_replace_none_and_the_other_files_are_found(tmp_path: Path) -> None:
     for name in SHADOWS:
         (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was imported')")
@@ -63,7 +62,7 @@ def test_files_named_like_modules_of_python_replace_none_and_the_other_files_are
         "PYTHONPATH": f"{tmp_path / 'program'}:{ROOT}",
     }
     done = subprocess.run(
-        [sys.executable, "-m", "started"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", RUN_MODULE, "started"], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
     )
     # The child has the environment that a script of the user has, where its own files are in front.
     assert done.stdout == "mine\n"
@@ -76,12 +75,10 @@ def test_the_folder_is_behind_pythons_own_modules_and_before_installed_ones(
     monkeypatch.chdir(tmp_path)
     site = next(path for path in sys.path if path.endswith("site-packages"))
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.setenv("PYTHONSAFEPATH", "1")
     add_code_folder()
     place = sys.path.index(str(tmp_path))
     assert sys.path.index(os.path.dirname(os.__file__)) < place < sys.path.index(site)
     assert sys.path.count(str(tmp_path)) == 1
-    assert "PYTHONSAFEPATH" not in os.environ
 
 
 def test_a_module_that_python_has_itself_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

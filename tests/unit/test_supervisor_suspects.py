@@ -81,7 +81,7 @@ def test_only_roles_of_the_supervisor_are_taken_for_such(tmp_path: Path, path: s
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("print(flush=True)\nimport time\ntime.sleep(100)\n")
-    process = subprocess.Popen([sys.executable, str(file), role], stdout=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-I", str(file), role], stdout=subprocess.PIPE)
     assert process.stdout
     try:
         process.stdout.readline()

@@ -7,7 +7,7 @@ import time
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands
-from airflow_provider_dtrain.hosts.install import install, missing_python
+from airflow_provider_dtrain.hosts.install import install, missing_python, output_of
 from airflow_provider_dtrain.hosts.payload import Payload
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
 from airflow_provider_dtrain.hosts.wire import GreetingRefusedError, Hello, WireError, find_hello, shown
@@ -43,7 +43,7 @@ def follow(files: FileCommands, archive: Payload, *, deadline: float) -> tuple[C
         raise HostProtocolError(
             transport.host,
             f"The supervisor on host '{transport.host}' ended with exit status {begun.exit_code} before its first line."
-            f" Output: '{shown(begun.stdout)}'. Errors: '{shown(begun.stderr[-800:])}'.",
+            f" {output_of(begun)}",
         )
     return begun
 
@@ -99,7 +99,7 @@ def _exit_code(channel: Channel) -> int:
 
 def ended(host: str, channel: Channel) -> HostError:
     """Return the error for a channel that ended by itself."""
-    words = shown(channel.errors()[-800:]).strip()
+    words = shown(channel.errors().strip()[-200:])
     code = channel.exit_code()
     how = "" if code is None else f" with exit status {code}"
     return HostUnreachableError(

@@ -21,6 +21,8 @@ _MIN_BYTES_PER_S = 500_000
 #: many small files.
 _MIN_FILE_BYTES_PER_S = 100_000
 _BASE_TIMEOUT_S = 60.0
+#: Options of the interpreter with which it imports from its own folders only, and from that of the program.
+ISOLATED = ("-I",)
 _PIECE_BYTES = 1 << 20
 #: Maximum size of a request that a command reads.
 REQUEST_LIMIT_BYTES = 4 << 20
@@ -53,7 +55,7 @@ class FileCommands:
         program = f"{self.remote_dir.rstrip('/')}/supervisor/{self.digest}"
         where = ["--state-dir", self.state_dir] if state and self.state_dir else []
         where += ["--lock-dir", self.lock_dir] if state and self.lock_dir else []
-        return [self.python, program, role, "--remote-dir", self.remote_dir, *where, *args]
+        return [self.python, *ISOLATED, program, role, "--remote-dir", self.remote_dir, *where, *args]
 
     def send_archive(self, kind: str, digest: str, content: bytes) -> None:
         """Upload an archive into ``payloads`` or ``libraries``. The host checks its digest.

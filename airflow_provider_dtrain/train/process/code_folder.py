@@ -14,11 +14,10 @@ def add_code_folder() -> None:
     """Make the modules of the current folder importable, behind those of Python itself.
 
     ``python -m`` puts the current folder in front of everything, so that a ``numbers.py`` of the user would replace the
-    module that torch imports. A supervisor prevents it with ``PYTHONSAFEPATH`` (Python 3.11 or newer). Processes that
-    the user's code starts get the usual environment.
+    module that torch imports. A supervisor starts the program without it. Processes that the user's code starts get
+    the usual environment.
     """
     folder = os.getcwd()
-    os.environ.pop("PYTHONSAFEPATH", None)
     if os.environ.get("DTRAIN_RUN"):
         others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part not in ("", folder)]
         os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others])
