@@ -67,6 +67,25 @@ def _repinned(record: HostRecord, accepted: str) -> HostRecord:
 
 
 @command
+def set_host(args: Namespace) -> None:
+    """Set or remove variables of a host's ranks, and show all that are set."""
+    from airflow_provider_dtrain.core.launch.plan import RESERVED_VARIABLES
+
+    store = _hook().store
+    changes = {**dict.fromkeys(args.unset), **dict(args.env)}
+    reserved = sorted(RESERVED_VARIABLES.intersection(changes))
+    if reserved:
+        raise UsageError(f"{', '.join(reserved)}: set for every rank by the launch and cannot be set here.")
+    unknown = sorted(set(args.unset) - set(store.hosts.get(args.host).variables or {}))
+    if unknown:
+        raise UsageError(f"Host '{args.host}' has no variable {', '.join(unknown)}. Show all: hosts set {args.host}")
+    if changes:
+        store.hosts.set_variables(args.host, changes, by=user())
+        note("Ranks get the change from the next launch on.")
+    show_one(args, {"host": args.host, "env": dict(store.hosts.get(args.host).variables or {})})
+
+
+@command
 def drain(args: Namespace) -> None:
     """Grant no new slots on a host. Running trials may finish."""
     hook = _hook()

@@ -69,6 +69,11 @@ def add(args: Namespace) -> int:
     show_one(args, {"host": record.name, "pool": record.pool, **_slots(record), **summary(facts)})
     for warning in [*key_warnings(record), *warnings(record.name, facts)]:
         note(f"Warning: {warning}")
+    if facts.get("withheld_variables"):
+        note(
+            f"Ranks do not get these variables of the host's logins: {', '.join(facts['withheld_variables'])}. Set one "
+            f"for all ranks there with: airflow dtrain hosts set {record.name} --env NAME=VALUE"
+        )
     if args.dry_run:
         note("Nothing was registered: --dry-run.")
     else:

@@ -175,9 +175,7 @@ class DtrainHook(BaseHook):
 def _local_transport(name: str = LOCAL_HOST) -> Transport:
     from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 
-    # The interpreter may need it to find the CUDA libraries. No other variable of Airflow's environment is passed on.
-    kept = {variable: os.environ[variable] for variable in ("LD_LIBRARY_PATH",) if variable in os.environ}
-    return LocalTransport(name, env=kept)
+    return LocalTransport(name)
 
 
 def _no_connection(record: HostRecord, error: Exception) -> NotFoundError:

@@ -46,7 +46,7 @@ _RUN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 NOTE_CHARS = 1000
 RECORD_COLUMNS = (
     "name", "pool", "conn_id", "slot_type", "address", "python", "remote_dir", "state_dir", "lock_dir", "host_key",
-    "state", "state_reason", "facts", "machine_id", "boot_id", "pid_ns",
+    "variables", "state", "state_reason", "facts", "machine_id", "boot_id", "pid_ns",
 )  # fmt: skip
 
 
@@ -158,6 +158,19 @@ class Hosts:
         bump(conn, row.pool)
         conn.execute(hosts.update().where(hosts.c.name == name).values(state_reason=reason))
         settle_draining(conn, now, row.pool)
+
+    @writes
+    def set_variables(self, conn: Connection, name: str, changes: Mapping[str, str | None], *, by: str = "") -> None:
+        """Change the environment of a host's ranks, from the next launch on.
+
+        :param changes: name -> value, None to remove it
+        """
+        _locked_host(conn, name)
+        before = conn.scalar(sa.select(hosts.c.variables).where(hosts.c.name == name)) or {}
+        after = {key: value for key, value in {**before, **changes}.items() if value is not None}
+        conn.execute(hosts.update().where(hosts.c.name == name).values(variables=after or None))
+        # Values may be secrets of the site, e.g. in the address of a proxy.
+        self.db.audit(conn, by, "host variables", name, ", ".join(sorted(changes)))
 
     @writes
     def set_slot_enabled(self, conn: Connection, host: str, index: int, enabled: bool, *, by: str = "") -> None:

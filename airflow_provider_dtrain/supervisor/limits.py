@@ -46,6 +46,8 @@ JOIN_S = 10.0
 #: Time between two looks for programs that have not got a requested stop, e.g. the next command of a shell script.
 ASK_AGAIN_S = 1.0
 TOMBSTONE_DAYS = 90
+#: Most names of variables that a probe reports.
+WITHHELD_LIMIT = 100
 #: Least age of a folder that is collected although its run may still start. A start that sends files holds no lock.
 UNSTARTED_S = 3600.0
 #: A folder with a longer path is moved up before it is emptied: the system limits paths to 4,096 bytes.

@@ -47,7 +47,6 @@ ROLES = (
     "probe",
 )
 ARCHIVE_NAME = re.compile(r"(payloads|libraries)/[0-9a-f]{64}")
-BASE_ENV = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "LD_LIBRARY_PATH")
 LINGER_DIR = "/var/lib/systemd/linger"
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "afs", "9p", "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",

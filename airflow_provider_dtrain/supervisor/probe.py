@@ -14,7 +14,9 @@ from .fields import Fields, parse_object
 from .files import names_in, read_text, write_atomic
 from .gpu import gpus
 from .host import distribution_version, lingers, machine_id, memory_bytes, mount_of
+from .host_environment import withheld
 from .layout import Layout
+from .limits import WITHHELD_LIMIT
 from .names import DEVICE, MODULE, WORD, Json
 from .network import candidates
 from .processes import boot_id, boottime, pid_namespace, read_proc
@@ -53,6 +55,7 @@ def probe(layout: Layout) -> Json:
         "state_dir_fs": mount_of(layout.state_dir)[1],
         "lock_dir": layout.lock_dir,
         "lock_problem": layout.lock_problem,
+        "withheld_variables": withheld(os.environ)[:WITHHELD_LIMIT],
         **logout_facts(),
     }
 

@@ -16,9 +16,10 @@ from . import metrics_file
 from .cgroup import Cgroup
 from .files import overwrite, read_json, read_text, write_json
 from .host import memory_bytes
+from .host_environment import passed
 from .layout import RunFolder
 from .limits import LOG_SEARCH
-from .names import BASE_ENV, Json
+from .names import Json
 from .processes import LIBC, PR_SET_PDEATHSIG
 
 #: Prefix of the programs of the training library, which ``python -m`` runs.
@@ -69,9 +70,11 @@ class Rank:
 
 def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secrets: dict[str, str]) -> dict[str, str]:
     """Return the whole environment of one rank."""
-    env = {name: os.environ[name] for name in BASE_ENV if name in os.environ}
+    env = passed(os.environ)
     env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(plan["ranks"])))
     env["DTRAIN_CHECKPOINT_DIR"] = folder.file("checkpoints")
+    # The log is read as UTF-8, whatever the locale of the login is.
+    env["PYTHONIOENCODING"] = "utf-8"
     env.update(plan["env"])
     env.update(rank["env"])
     env.update(secrets)

@@ -80,6 +80,14 @@ def path(text: str) -> str:
     return text
 
 
+def variable(text: str) -> tuple[str, str]:
+    """Return name and value of an environment variable."""
+    key, equals, value = text.partition("=")
+    if not equals or not re.match(r"[A-Za-z_][A-Za-z0-9_]{0,255}\Z", key, re.ASCII):
+        raise argparse.ArgumentTypeError(f"a variable must be NAME=VALUE, e.g. HF_HOME=/data/hf, got {text[:40]!r}")
+    return key, value
+
+
 def weight(text: str) -> float:
     """Return a weight relative to other weights, > 0."""
     if not re.match(r"\d{1,6}(\.\d{1,6})?\Z", text, re.ASCII) or not float(text):

@@ -34,6 +34,7 @@ def _hosts() -> Group:
             _command("hosts_add", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
             _command("hosts", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
+            _command("hosts", "set", "Set the environment of a host's ranks", a.HOST, *_VARIABLES, function="set_host"),
             _command("hosts", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
             _command("hosts", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
             _command("hosts", "disable", "Drain a host and kill its trials, or disable one slot", a.HOST, _SLOT, a.YES),
@@ -76,6 +77,17 @@ _ADD = (
         metavar="DIR",
     ),
     Arg(("--address",), help="Address by which other hosts reach it, if it cannot be detected", type=a.connection_id),
+)
+_VARIABLES = (
+    Arg(
+        ("--env",),
+        help="Variable of the ranks on this host, below environment.variables of a configuration; repeatable",
+        type=a.variable,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+    ),
+    Arg(("--unset",), help="Remove a variable; repeatable", action="append", default=[], metavar="NAME"),
 )
 _ANY_HOSTS = Arg(("host",), help="Names of hosts (default: all)", type=a.name, nargs="*")
 _FORCE = Arg(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.errors import (
@@ -16,6 +17,7 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.store.configs import MODELS, model_of
+from airflow_provider_dtrain.store.database import tables
 from airflow_provider_dtrain.store.records.trials import SlotRecord
 from testbed.stores import host
 
@@ -126,6 +128,23 @@ def test_a_pool_holds_one_slot_type(store):
     with pytest.raises(ConflictError, match="has cuda slots"):
         store.hosts.add(host("h2", slot_type="cpu"))
     assert [record.name for record in store.hosts.list()] == ["h1"]
+
+
+def test_the_variables_of_a_host_are_changed_one_by_one_and_survive_a_probe(store):
+    store.hosts.add(host("a"))
+    assert store.hosts.get("a").variables is None
+    store.hosts.set_variables("a", {"HF_HOME": "/data", "http_proxy": "http://u:secret@p:1", "X": ""}, by="me")
+    store.hosts.set_variables("a", {"HF_HOME": "/hf", "http_proxy": None})
+    store.hosts.update_facts("a", {"python": "3.12"})
+    assert store.hosts.get("a").variables == {"HF_HOME": "/hf", "X": ""}
+    with store.db.engine.connect() as connection:
+        rows = str(connection.execute(sa.select(tables.audit)).all())
+    assert "host variables" in rows
+    assert "secret" not in rows
+    store.hosts.set_variables("a", {"HF_HOME": None, "X": None})
+    assert store.hosts.get("a").variables is None
+    with pytest.raises(NotFoundError):
+        store.hosts.set_variables("b", {"X": "1"})
 
 
 def test_the_local_host_is_added_only_to_an_empty_store(store):

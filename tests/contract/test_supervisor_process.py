@@ -203,6 +203,24 @@ s.bind(('0.0.0.0', int(os.environ['MASTER_PORT']))); s.listen(); print('listenin
     assert channel.stream("t1.1.7", "rank0.log") == b"listening\n"
 
 
+def test_a_rank_gets_what_describes_its_host_and_a_probe_names_the_rest(tmp_path: Path) -> None:
+    host = Host(tmp_path / "host")
+    described = {"https_proxy": "http://proxy:3128", "SSL_CERT_FILE": "/certs", "HF_HOME": "/hf", "NCCL_IB_HCA": "mlx5"}
+    host.env = {"PATH": os.environ["PATH"], **described, "LC_ALL": "de_DE.ISO-8859-1", "MINE": "1", "TERM": "dumb"}
+    script = "import json, os; print(json.dumps(dict(os.environ)) + '\\n\\u2192', flush=True)"
+    try:
+        channel = host.channel()
+        assert channel.call("probe")["withheld_variables"] == ["MINE"]
+        start(channel, make_plan("t1.1.7", "python", "-c", script, env={"HF_HOME": "/from/the/plan"}))
+        channel.wait_event("t1.1.7", "ended")
+        first, arrow, _ = channel.stream("t1.1.7", "rank0.log").decode().split("\n")
+    finally:
+        host.clean()
+    env = json.loads(first)
+    assert {name: env.get(name) for name in described} == {**described, "HF_HOME": "/from/the/plan"}
+    assert (arrow, "MINE" in env, "TERM" in env) == ("\u2192", False, False)
+
+
 def test_a_requested_stop_is_a_file_that_ranks_see(host: Host) -> None:
     channel = host.channel()
     loop = 'while [ ! -e "$DTRAIN_RUN_DIR/stop_requested" ]; do sleep 0.02; done'

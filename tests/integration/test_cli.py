@@ -17,6 +17,7 @@ from airflow.cli.cli_config import ActionCommand, GroupCommand
 from airflow_provider_dtrain.cli import get_dtrain_commands
 from airflow_provider_dtrain.core.config import UNSUPPORTED
 from tests.support.cli_world import AIRFLOW, ROOT, World
+from tests.support.lock_dirs import new_lock_dir
 
 pytest_plugins = ["tests.support.cli_world"]
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -170,6 +171,19 @@ def test_what_does_not_exist_is_named(world: World, arguments: tuple[str, ...], 
     done = world(*arguments)
     assert (done.code, done.out) == (1, "")
     assert words in done.err
+
+
+def test_the_environment_of_a_hosts_ranks_is_set_and_shown(world: World) -> None:
+    folders = ("--state-dir", str(world.folder / "state" / "local"), "--lock-dir", new_lock_dir(world.folder))
+    assert world("hosts", "add", "local", "--slots", "cpu:1", *folders).code == 0
+    done = world("hosts", "set", "local", "--env", "HF_HOME=/data/hf", "--env", "OPTS=a=b c")
+    assert "HF_HOME" in done.out
+    assert world.rows("hosts", "set", "local", "--unset", "HF_HOME") == {"host": "local", "env": {"OPTS": "a=b c"}}
+    refused = world("hosts", "set", "local", "--env", "RANK=3")
+    assert (refused.code, "RANK: set for every rank by the launch" in refused.err) == (2, True)
+    assert "has no variable HF_HOME" in world("hosts", "set", "local", "--unset", "HF_HOME").err
+    assert world("hosts", "set", "local", "--env", "1X=3").code == 2
+    assert world("hosts", "remove", "local", "-y").code == 0
 
 
 # -- documents ------------------------------------------------------------------------------------------

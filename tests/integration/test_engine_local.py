@@ -34,11 +34,15 @@ from tests.support.engines import Engine, config, held, processes
 
 async def test_a_gang_runs_to_its_end_and_its_slots_are_free(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
+    engine.hook.store.hosts.set_variables("local", {"HF_HOME": "/site/hf"})
     ticket = engine.submit(config("facts", hyperparameters={"lr": 0.5, "nested": {"depth": 3}}))
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
     assert outcome.result is not None
+    plan = engine.hook.store.attempts.get(ticket.attempt_id).plan
+    assert plan is not None
+    assert plan["plans"]["local"]["env"]["HF_HOME"] == "/site/hf", "the variables of the host"
     assert [rank["exit_code"] for host in outcome.result["hosts"] for rank in host["ranks"]] == [0, 0]
     said = re.search(r"hparams (\{.*\})", caplog.text)
     assert said is not None

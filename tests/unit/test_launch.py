@@ -110,6 +110,15 @@ def test_each_host_is_told_its_own_interface_and_a_users_setting_stays():
     assert own["b"]["env"]["X"] == "1"
 
 
+def test_variables_of_a_host_are_between_what_was_found_and_what_the_configuration_sets():
+    network = NetworkChoice(master_addr="10.0.0.1", interfaces={"a": "eth0", "b": "ib0"})
+    hosts = {"a": HostFacts(variables={"GLOO_SOCKET_IFNAME": "bond", "HF_HOME": "/data/hf", "X": "host"})}
+    plans = build_plans(Placement({"a": (0,), "b": (0,)}), facts(hosts=hosts, network=network, variables={"X": "mine"}))
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HF_HOME", "X")
+    assert [plans["a"]["env"].get(name) for name in names] == ["bond", "=eth0", "/data/hf", "mine"]
+    assert [plans["b"]["env"].get(name) for name in names] == ["ib0", "=ib0", None, "mine"]
+
+
 def test_variables_that_belong_to_the_contract_are_refused_by_name_and_all_at_once():
     variables = {"RANK": "0", "OK": "1", "MASTER_PORT": "1", "BAD=NAME": "", "NUL": "a\0b", "LONG": "x" * 140_000}
     with pytest.raises(ConfigError) as caught:

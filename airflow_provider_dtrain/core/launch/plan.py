@@ -62,6 +62,8 @@ class HostFacts:
     devices: Mapping[int, str | None] = field(default_factory=dict)
     #: Interpreter for ``python`` in the command; None: the supervisor's own.
     python: str | None = None
+    #: Environment that the host's administrators set for its ranks.
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +215,7 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
         "ranks": [_rank(place, local) for local in range(len(place.slots))],
         "argv": list(facts.argv),
         "python": host.python,
-        "env": _interface_variables(facts.network, place.host) | common,
+        "env": _interface_variables(facts.network, place.host) | dict(host.variables) | common,
         "payload": facts.payload,
         "library": facts.library,
         "context": dict(facts.context),

@@ -57,6 +57,8 @@ class Job:
     archives: Mapping[str, Archive]
     #: host -> slot index -> device UUID, None for CPU slots
     devices: Mapping[str, Mapping[int, str | None]]
+    #: host -> environment that its administrators set for its ranks
+    variables: Mapping[str, Mapping[str, str]]
     #: Modules that the ranks' interpreter must have.
     modules: tuple[str, ...]
     world_size: int
@@ -134,7 +136,10 @@ class Job:
             token=view.token,
             launch=uuid.uuid4().hex,
             argv=self.config.command,
-            hosts={host: HostFacts(devices=devices, python=self.python) for host, devices in self.devices.items()},
+            hosts={
+                host: HostFacts(devices=devices, python=self.python, variables=self.variables.get(host, {}))
+                for host, devices in self.devices.items()
+            },
             visible_devices=self.config.resources.visible_devices,
             network=network,
             hparams=view.hparams,
@@ -294,13 +299,15 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         digest = view.payload
         archives["payloads"] = Archive(digest=digest, content=lambda: store.payloads.get(digest))
     needed = _needed(store, tuple(config.command), view.payload) if view.payload else ()
+    hosts = {name: store.hosts.get(name) for name in view.placement}
     own = _restart_from(store, view)
     return Job(
         store_id=store.store_id,
         config=config,
         document=stored.document,
         archives=archives,
-        devices={name: _devices(store, name) for name in view.placement},
+        devices={name: {slot.index: slot.device for slot in host.slots} for name, host in hosts.items()},
+        variables={name: host.variables or {} for name, host in hosts.items()},
         modules=(
             *needed,
             *storage_modules(config),
@@ -361,10 +368,6 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
             raise ConfigError([Problem(path=source_field(config)[0], message=message)]) from error
 
     return resolve(store, config, shared=shared_root(config), look_up=look_up)
-
-
-def _devices(store: Store, host: str) -> dict[int, str | None]:
-    return {slot.index: slot.device for slot in store.hosts.get(host).slots}
 
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:

@@ -62,6 +62,9 @@ def checked(host: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         items = answer.get(name) or []
         if not isinstance(items, list) or len(items) > _MOST_ITEMS or not all(_is_item(item, needed) for item in items):
             raise _nonsense(host, name, items)
+    names = answer.get("withheld_variables") or []
+    if not isinstance(names, list) or len(names) > _MOST_ITEMS or not all(isinstance(one, str) for one in names):
+        raise _nonsense(host, "withheld_variables", names)
     for gpu in answer.get("gpus") or []:
         if not _is_count(gpu.get("memory_bytes")):
             raise _nonsense(host, "gpus", gpu)

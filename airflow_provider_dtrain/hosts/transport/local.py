@@ -18,6 +18,7 @@ from pathlib import Path
 from airflow_provider_dtrain.errors import HostError, HostUnreachableError
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
 from airflow_provider_dtrain.hosts.transport.run_command import STDERR_LIMIT_BYTES, complete, not_in_children
+from airflow_provider_dtrain.supervisor.host_environment import passed
 
 _CHUNK_BYTES = 256 * 1024
 # A command that floods standard error must not keep its reader from standard output.
@@ -30,12 +31,12 @@ class LocalTransport:
     """Transport that runs commands as child processes of this process.
 
     Each command runs in a session of its own, so that a signal to an Airflow worker's process group does
-    not reach it. It also gets a small environment of its own, so that Airflow's configuration, including
-    credentials, does not reach it.
+    not reach it. Of this process's environment it gets what describes account and machine, so that Airflow's
+    configuration, including credentials, does not reach it.
 
     :param host: name under which this machine is registered
     :param home: folder in which commands start; default: the account's home directory
-    :param env: variables beside PATH, HOME, USER, LOGNAME, LANG and TMPDIR, e.g. LD_LIBRARY_PATH
+    :param env: further variables
     """
 
     def __init__(self, host: str = "local", *, home: Path | None = None, env: Mapping[str, str] | None = None) -> None:
@@ -98,14 +99,8 @@ class LocalTransport:
 def _base_environment(home: Path) -> dict[str, str]:
     user = getpass.getuser()
     path = os.pathsep.join(os.get_exec_path())
-    return {
-        "PATH": path,
-        "HOME": str(home),
-        "USER": user,
-        "LOGNAME": user,
-        "LANG": "C.UTF-8",
-        "TMPDIR": tempfile.gettempdir(),
-    }
+    own = {"PATH": path, "HOME": str(home), "USER": user, "LOGNAME": user, "TMPDIR": tempfile.gettempdir()}
+    return {"LANG": "C.UTF-8", **passed(os.environ), **own}
 
 
 class _Process:

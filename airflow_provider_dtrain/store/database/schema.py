@@ -44,6 +44,7 @@ REVISIONS = (
     "0014",
     "0015",
     "0016",
+    "0017",
 )
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dtrain_alembic_version"

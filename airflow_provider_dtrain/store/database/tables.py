@@ -139,6 +139,8 @@ hosts = sa.Table(
     sa.Column("state_dir", sa.Text),
     sa.Column("lock_dir", sa.Text),
     sa.Column("host_key", sa.Text),
+    # Name -> value, of the environment of its ranks.
+    sa.Column("variables", Json),
     sa.Column("state", sa.String(16), nullable=False),
     _text("state_reason"),
     _time("state_since"),

@@ -115,6 +115,8 @@ class HostRecord:
     #: Folder for the locks of all accounts of the machine; None: ``[dtrain] lock_dir``, else the supervisor's default.
     lock_dir: str | None = None
     host_key: str | None = None
+    #: Environment of its ranks, before that of the configuration.
+    variables: Mapping[str, str] | None = None
     state: HostState = "ready"
     state_reason: str = ""
     #: Result of the last probe.
