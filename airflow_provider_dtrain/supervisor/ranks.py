@@ -14,6 +14,7 @@ from typing import Any
 
 from . import metrics_file
 from .cgroup import Cgroup
+from .executable import why_not_executed
 from .files import overwrite, read_json, read_text, write_json
 from .host import memory_bytes
 from .host_environment import passed
@@ -167,7 +168,7 @@ def become_rank(
 
 def say_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
     """Write the reason to the log and to the error file that the supervisor reads."""
-    words = getattr(error, "strerror", None) or str(error)
+    words = why_not_executed(program, error) if isinstance(error, OSError) else str(error)
     message = f"cannot execute {program!r}: {words}"
     with contextlib.suppress(OSError):
         os.write(2, message.encode() + b"\n")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import socket
 import stat
+import tarfile
 import time
 from pathlib import Path
 
@@ -114,6 +116,56 @@ def test_a_program_that_does_not_exist_is_named(host: Host) -> None:
     assert exit_ is not None
     assert exit_["exit_code"] == 127
     assert "no-such-program" in exit_["error"]["message"]
+
+
+SCRIPTS = {
+    "no x": ("#!/bin/sh\necho here\n", 0o644, "The file is not executable: use 'bash run.sh' as the entrypoint"),
+    "windows": (
+        "#!/bin/sh\r\necho here\r\n",
+        0o755,
+        "which does not exist there. The lines of the file end as on Windo",
+    ),
+    "interpreter": ("#!/no/such/sh -u\n", 0o755, "names the interpreter '/no/such/sh -u', which does not exist there"),
+    "none": ("echo here\n", 0o755, "Its first line names no interpreter (#!/bin/bash): add it, or use 'bash run.sh'"),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_that_cannot_be_executed_is_named_with_the_reason(one_host: Host, name: str) -> None:
+    text, mode, words = SCRIPTS[name]
+    member = tarfile.TarInfo("run.sh")
+    member.size, member.mode = len(text), mode
+    content = archive({}, (member, text.encode()))
+    digest = hashlib.sha256(content).hexdigest()
+    assert one_host.command("receive", "payloads", digest, stdin=content)[0] == 0
+    channel = one_host.channel()
+    start(channel, make_plan("t1.1.7", "./run.sh", payload=digest))
+    channel.wait_event("t1.1.7", "ended")
+    exit_ = channel.event("t1.1.7", "exit")
+    assert exit_ is not None
+    assert words in exit_["error"]["message"]
+
+
+def test_a_file_system_that_executes_nothing_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "noexec"
+    folder.mkdir()
+    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o noexec none {folder}"):
+        pytest.skip("mounting a file system needs root")
+    host = Host(tmp_path / "host")
+    host.state_dir = folder / "state"
+    try:
+        channel = host.channel()
+        digest = host.send_archive("payloads", {"run.sh": "#!/bin/sh\n"})
+        start(channel, make_plan("t1.1.7", "sh", "-c", "chmod +x run.sh; exec ./run.sh", payload=digest))
+        channel.wait_event("t1.1.7", "ended")
+        start(channel, make_plan("t2.1.8", str(host.run_dir("t1.1.7") / "work" / "run.sh")))
+        channel.wait_event("t2.1.8", "ended")
+        exit_ = channel.event("t2.1.8", "exit")
+        assert exit_ is not None
+        assert f"The file system at {folder} is mounted with noexec: use 'bash run.sh'" in exit_["error"]["message"]
+    finally:
+        host.clean()
+        os.system(f"umount -l {folder}")
 
 
 def test_stop_ends_ranks_that_ignore_sigterm_after_the_grace(host: Host) -> None:
