@@ -155,7 +155,8 @@ class MaxRuntimeError(UserError):
 class RankHangsError(UserError):
     """A rank that was able to run made no progress for ``hang_timeout`` while other ranks waited for it.
 
-    Its program hangs. It would hang again on another host, so the failure counts against ``max_restarts``.
+    Or the ranks wait for each other in exchanges that never meet. The program hangs. It would hang again on another
+    host, so the failure counts against ``max_restarts``.
 
     :param rank: the rank; None: not known
     """

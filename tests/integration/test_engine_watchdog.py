@@ -14,6 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
+from airflow_provider_dtrain.core.lifecycle import watchdog as rules
+from airflow_provider_dtrain.engine.attempt import watchdog
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
@@ -130,3 +132,20 @@ async def test_a_gang_that_hangs_is_ended_after_hang_timeout(
     assert held(engine) == []
     with pytest.raises(LookupError):
         pid_of(0, tmp_path)
+
+
+@pytest.mark.nightly
+async def test_ranks_with_loops_of_different_lengths_are_named_with_their_places_and_ended(
+    engine: Engine, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rules, "PATIENT_S", 6.0)
+    monkeypatch.setattr(watchdog, "HANG_SEEN_S", 3.0)
+    async with following(engine, engine.submit(config("uneven"))) as carrying:
+        said = await lines.wait("in different exchanges", carrying)
+        outcome: Outcome = await carrying
+    for place in ("rank 0 on local in an exchange of metrics", "rank 1 on local in the gradient exchange"):
+        assert place in said
+    assert outcome.failure is not None
+    assert (outcome.failure.error, outcome.failure.kind) == ("RankHangsError", "user")
+    assert "rank 1 on local in the gradient exchange, step 20" in outcome.failure.message
+    assert held(engine) == []

@@ -113,6 +113,37 @@ def test_a_gang_in_which_all_wait_and_nobody_is_behind_is_named_as_a_whole() -> 
     assert judge(everyone).behind == (), "one that computes is on its way"
 
 
+def test_a_stalled_gang_is_named_with_the_place_of_each_rank() -> None:
+    everyone = [rank(i, still_s=61.0 + i, idle_s=61.0) for i in range(10)]
+    verdict = judge(everyone)
+    assert words_of(list(verdict.behind), verdict) == (
+        "No rank has made progress for 61 s and none is behind: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more in the "
+        "gradient exchange, step 120. Messages between the hosts are lost, or the ranks call their collectives in "
+        "different orders."
+    )
+
+
+APART = {"what": "an exchange of metrics"}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (APART, "mismatch"),
+        ({**APART, "steps": 121}, "idle"),
+        ({**APART, "steps": 119}, "idle"),
+        ({**APART, "still_s": 59.0}, None),
+        ({**APART, "idle_s": 0.5}, None),
+        ({**APART, "phase": "wait"}, None),
+        ({}, "together"),
+    ],
+)
+def test_ranks_that_wait_in_different_exchanges_of_one_step_never_meet(change: dict[str, Any], why: str | None) -> None:
+    everyone = [rank(i, still_s=61.0, idle_s=61.0) for i in range(3)]
+    everyone[0] = replace(everyone[0], **change)
+    assert {one.why for one in judge(everyone).behind} == ({why} if why else set())
+
+
 def test_the_words_name_rank_host_place_and_who_waits() -> None:
     verdict = judge(gang(rank(3, state="T", state_s=12.0, **IN_LOOP), size=8))
     assert words_of(list(verdict.behind), verdict) == (
@@ -178,6 +209,28 @@ def test_the_gang_ends_after_hang_timeout_and_not_before(clock: Clock, change: d
     assert {type(one) for one in found} == {error}
     assert "hang_timeout is 100 s" in str(found[0])
     assert "Rank 3 on gpu-1 has made no progress for 100 s" in str(found[0])
+
+
+def test_a_gang_that_can_never_meet_is_ended_a_minute_after_it_was_named(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    dog = GangWatchdog(["gpu-0", "gpu-1"], 1800.0, logging.getLogger("watchdog"))
+
+    def apart(second: float) -> list[RankReport]:
+        spans = {"still_s": second, "idle_s": second}
+        return [rank(0, **spans, **APART), *(rank(number, **spans) for number in range(1, 4))]
+
+    assert follow(dog, clock, apart, 120) == []
+    (named,) = (record.message for record in caplog.records)
+    assert named == (
+        "The ranks wait for each other in different exchanges for 61 s: rank 0 on gpu-0 in an exchange of metrics, "
+        "step 120; ranks 1, 2, 3 in the gradient exchange, step 120. Their loops have different lengths, or they call "
+        "collectives in different orders. Let all ranks do the same steps. The gang is ended in 60 s, because this "
+        "cannot pass."
+    )
+    (error, *_) = follow(dog, clock, lambda second: apart(second + 120), 5)
+    assert type(error) is RankHangsError
+    assert "rank 0 on gpu-0 in an exchange of metrics, step 120; ranks 1, 2, 3 in the gradient exchange" in str(error)
 
 
 def test_a_machine_that_slept_ends_nothing(clock: Clock) -> None:

@@ -20,8 +20,10 @@ from airflow_provider_dtrain.errors import Kind
 STILL_S, WAITING_S = 6.0, 4.0
 #: The same for a rank that computes or loads data, and for a gang in which no rank is behind.
 PATIENT_S = 60.0
+#: Most places, and most ranks at a place, that a message names.
+MOST_PLACES = 8
 
-Why = Literal["stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together"]
+Why = Literal["stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together", "mismatch"]
 
 _WORDS: dict[Why, str] = {
     "stopped": "stopped by a signal",
@@ -32,6 +34,7 @@ _WORDS: dict[Why, str] = {
     "busy": "alive, computes",
     "loading": "alive",
     "together": "alive",
+    "mismatch": "alive",
 }
 
 
@@ -187,10 +190,33 @@ def _without_library(report: RankReport) -> Behind | None:
 
 
 def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
-    """Return all ranks when none moves and none is behind: lost messages, or exchanges in different orders."""
+    """Return all ranks when none moves and none is behind: lost messages, or exchanges in different orders.
+
+    Ranks that have done the same number of steps and wait in different exchanges never meet: none of them enters the
+    exchange of another one before its own has ended.
+    """
     limit_s = max(PATIENT_S, 2 * longest_s)
     stands = all(one.is_watched and one.phase != "data" and one.still_s >= limit_s for one in reports)
     rests = all(one.idle_s >= STILL_S for one in reports)
     if not stands or not rests or not any(one.phase == "exchange" for one in reports):
         return []
-    return [Behind(report=one, why="together", for_s=one.still_s) for one in reports]
+    apart = all(one.phase == "exchange" for one in reports) and len({one.steps for one in reports}) == 1
+    why: Why = "mismatch" if apart and len({one.what for one in reports}) > 1 else "together"
+    return [Behind(report=one, why=why, for_s=one.still_s) for one in reports]
+
+
+def places_words(behind: Sequence[Behind]) -> str:
+    """Return a text that names where ranks stand, those at the same place together."""
+    groups: dict[tuple[str, int], list[RankReport]] = {}
+    for one in sorted(behind, key=lambda one: one.report.rank):
+        groups.setdefault((one.report.what, one.report.steps), []).append(one.report)
+    parts = [f"{_ranks_words(group)} in {what}, step {steps}" for (what, steps), group in groups.items()]
+    more = len(parts) - MOST_PLACES
+    return "; ".join(parts[:MOST_PLACES]) + (f"; and {more} more places" if more > 0 else "")
+
+
+def _ranks_words(group: Sequence[RankReport]) -> str:
+    if len(group) == 1:
+        return f"rank {group[0].rank} on {group[0].host}"
+    numbers = ", ".join(str(one.rank) for one in group[:MOST_PLACES])
+    return f"ranks {numbers}{f' and {len(group) - MOST_PLACES} more' if len(group) > MOST_PLACES else ''}"

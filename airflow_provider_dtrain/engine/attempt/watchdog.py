@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S, STOPPED_S
-from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, RankReport, Verdict, judge
+from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, RankReport, Verdict, judge, places_words
 from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
 
 if TYPE_CHECKING:
@@ -102,7 +102,12 @@ class GangWatchdog:
     def _end(self, now: float) -> DtrainError | None:
         least_s = min(HANG_SEEN_S, self._hang_timeout_s)
         for named_at, one in sorted(self.named.values(), key=lambda pair: -pair[1].for_s):
-            if one.for_s < self._hang_timeout_s or now - named_at < least_s:
+            if now - named_at < least_s:
+                continue
+            if one.why == "mismatch":
+                apart = [other for _, other in self.named.values() if other.why == "mismatch"]
+                return RankHangsError(_mismatch_words(apart), rank=one.report.rank)
+            if one.for_s < self._hang_timeout_s:
                 continue
             message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
             if one.kind == "infra":
@@ -126,17 +131,25 @@ class GangWatchdog:
 
 def words_of(behind: list[Behind], verdict: Verdict) -> str:
     """Return one line that names the ranks that block the gang, and the ranks that wait."""
-    if all(one.why == "together" for one in behind):
-        first = max(behind, key=lambda one: one.for_s)
+    if all(one.why == "mismatch" for one in behind):
+        return f"{_mismatch_words(behind)} The gang is ended in {HANG_SEEN_S:.0f} s, because this cannot pass."
+    if all(one.why in ("together", "mismatch") for one in behind):
         return (
-            f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: {len(behind)} "
-            f"ranks are stalled, rank {first.report.rank} on {first.report.host} in {first.report.what}, step "
-            f"{first.report.steps}. Messages between the hosts are lost, or the ranks call their collectives in "
+            f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: "
+            f"{places_words(behind)}. Messages between the hosts are lost, or the ranks call their collectives in "
             "different orders."
         )
     waiting = verdict.waiting_words.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
     text = _sentence(", ".join(one.words for one in behind))
     return text.removesuffix(".") + (f"; {waiting}" if waiting else "")
+
+
+def _mismatch_words(behind: list[Behind]) -> str:
+    return (
+        f"The ranks wait for each other in different exchanges for {min(one.for_s for one in behind):.0f} s: "
+        f"{places_words(behind)}. Their loops have different lengths, or they call collectives in different orders. "
+        "Let all ranks do the same steps."
+    )
 
 
 def _sentence(words: str) -> str:
