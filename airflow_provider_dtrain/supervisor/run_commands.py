@@ -16,6 +16,7 @@ from .files import write_json
 from .layout import Layout, RunFolder
 from .limits import DECISIONS_LIMIT, TELEMETRY_BYTES
 from .names import DECISION, DIGEST, KINDS, MEASUREMENTS, READABLE, RUN_NAME, RUNG, Json
+from .processes import boottime
 from .refusal import Refused
 from .segments import read_measurements
 from .streams import read_log
@@ -121,8 +122,14 @@ def have_archives(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
     return {"missing": missing}, b""
 
 
+def read_clocks(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
+    """Return the clocks of this host."""
+    return {"wall_s": time.time(), "boottime_s": boottime()}, b""
+
+
 #: Name of a command -> function that returns its answer, and bytes behind it.
 COMMANDS: dict[str, Callable[[Layout, Fields], tuple[Json, bytes]]] = {
+    "clock": read_clocks,
     "stop": stop_run,
     "request_stop": request_stop,
     "decide": decide_rungs,

@@ -10,6 +10,8 @@ import sys
 import tarfile
 import time
 
+STARTED = time.monotonic()
+
 
 def say(document, raw=b""):
     sys.stdout.buffer.write(json.dumps(document).encode() + b"\n" + raw)
@@ -31,7 +33,9 @@ def answer(line):
     cmd, key = command["cmd"], command.get("id")
     if cmd == "mute":
         return
-    if cmd == "garbage":
+    if cmd == "clock":
+        say({"re": key, "ok": True, "wall_s": time.time() + 100, "boottime_s": 12.5 + time.monotonic() - STARTED})
+    elif cmd == "garbage":
         sys.stdout.write("\x1b[31mTraceback: " + "x" * 500 + "\n")
         sys.stdout.flush()
     elif cmd == "raw":
@@ -62,7 +66,7 @@ def answer(line):
     elif key is not None:
         got = {k: v for k, v in command.items() if k != "id"}
         wrong = command.get("wrong", {})
-        told = {"wall_s": time.time() + 100, "boottime_s": 12.5, "results": [], "clear": True}
+        told = {"boottime_s": 12.5, "results": [], "clear": True}
         say({"re": key, "ok": True, **wrong, "got": got, **told})
     else:
         say({"t": "data", "run": "seen", "stream": cmd, "offset": 0, "bytes": len(line)}, line)

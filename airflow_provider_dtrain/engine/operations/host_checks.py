@@ -7,7 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.engine.operations.probe_report import CLOCK_LIMIT_S, key_warnings, look, warnings
+from airflow_provider_dtrain.engine.operations.probe_report import (
+    clock_words,
+    is_clock_wrong,
+    key_warnings,
+    look,
+    warnings,
+)
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.store.database.schema import NETWORK_FILE_SYSTEMS
 
@@ -56,8 +62,7 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
     with suppress(DtrainError):
         lines += [line(f"{name}: host key", False, warning) for warning in key_warnings(record)]
     if facts:
-        offset_s = facts["clock_offset_s"]
-        lines.append(line(f"{name}: clock", abs(offset_s) <= CLOCK_LIMIT_S, f"{offset_s:+.3f} s from here"))
+        lines.append(line(f"{name}: clock", not is_clock_wrong(facts), f"{clock_words(facts)} from here"))
         lines += host_lines(name, facts, NETWORK_FILE_SYSTEMS.__contains__)
         for warning in warnings(record.name, facts):
             if "clock" not in warning:

@@ -32,7 +32,10 @@ def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]
     """
     link = hook.link(record)
     facts = checked(record.name, link.call("probe", timeout_s=PROBE_TIMEOUT_S).result(PROBE_TIMEOUT_S + 5))
+    link.measure_clock(timeout_s=PROBE_TIMEOUT_S)
     facts["clock_offset_s"] = round(link.clock_offset_s, 3)
+    # At least the last digit of the offset.
+    facts["clock_uncertainty_s"] = max(0.001, round(link.clock_uncertainty_s, 3))
     return link, facts
 
 
@@ -98,7 +101,6 @@ def _nonsense(host: str, name: str, value: object) -> HostProtocolError:
 def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts that are shown to the user."""
     gpus = facts.get("gpus") or []
-    offset_s = facts.get("clock_offset_s")
     interfaces = [f"{one['name']} {one.get('address') or ''}".strip() for one in facts.get("interfaces") or []]
     return {
         "python": f"{facts.get('python')} ({facts.get('executable')})",
@@ -109,8 +111,20 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
         "disk_free": size(facts.get("disk_free_bytes")),
         "interfaces": interfaces,
         "container_runtime": facts.get("container_runtime") or "none",
-        "clock_offset": "-" if offset_s is None else f"{offset_s:+.3f} s",
+        "clock_offset": clock_words(facts),
     }
+
+
+def clock_words(facts: Mapping[str, Any]) -> str:
+    """Return the offset of a host's clock with its uncertainty, e.g. ``+0.120 s ± 0.004 s``."""
+    offset_s, uncertainty_s = facts.get("clock_offset_s"), facts.get("clock_uncertainty_s")
+    return "-" if offset_s is None else f"{offset_s:+.3f} s ± {uncertainty_s or 0.0:.3f} s"
+
+
+def is_clock_wrong(facts: Mapping[str, Any]) -> bool:
+    """Return whether a host's clock is certainly too far from the one here."""
+    apart_s = abs(facts.get("clock_offset_s") or 0.0) - (facts.get("clock_uncertainty_s") or 0.0)
+    return apart_s > CLOCK_LIMIT_S
 
 
 def lock_problem(facts: Mapping[str, Any]) -> str | None:
@@ -146,10 +160,9 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
         )
     if problem := lock_problem(facts):
         found.append(f"Host '{host}': {problem}")
-    offset_s = facts.get("clock_offset_s") or 0.0
-    if abs(offset_s) > CLOCK_LIMIT_S:
+    if is_clock_wrong(facts):
         found.append(
-            f"Host '{host}': its clock is {offset_s:+.1f} s from the one here, more than {CLOCK_LIMIT_S:g} s. "
+            f"Host '{host}': its clock is {clock_words(facts)} from the one here, more than {CLOCK_LIMIT_S:g} s. "
             "Start time synchronisation there, e.g. chrony."
         )
     free_bytes = facts.get("disk_free_bytes")

@@ -56,7 +56,7 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
         if record.state in ("unreachable", "lost"):
             store.hosts.set_state(record.name, "ready", by=by)
     found = store.hosts.get(record.name)
-    row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s")}
+    row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s", "clock_uncertainty_s")}
     others = other_stores(found.facts, store.store_id)
     return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
 

@@ -167,7 +167,8 @@ _OFFER = _fields(address=_text, interface=_text, speed_mbps=_maybe(_exit_code), 
 
 #: Command -> field -> check of its value. Fields without ``_maybe`` must be there.
 _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
-    "probe": {"boottime_s": is_span, "stores": _maybe(_object(is_count)), "wall_s": _maybe(is_span)},
+    "clock": {"boottime_s": is_span, "wall_s": is_span},
+    "probe": {"boottime_s": is_span, "stores": _maybe(_object(is_count))},
     "preflight": {
         "python": _nullable(_text), "executable": _nullable(_text), "modules": _object(_WORDS),
         "foreign": _list(_PROCESS), "problems": _list(_text), "shared": _object(_SHARED),

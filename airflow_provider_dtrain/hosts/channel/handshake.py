@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel.errors import refusal
@@ -16,8 +17,19 @@ from airflow_provider_dtrain.hosts.wire import GreetingRefusedError, Hello, Wire
 _EXIT_WAIT_S = 2.0
 
 
-def follow(files: FileCommands, archive: Payload, *, deadline: float) -> tuple[Channel, Hello, bytes]:
-    """Return an open channel, the greeting and the bytes received after it.
+class Opened(NamedTuple):
+    """A channel whose host has sent its greeting."""
+
+    channel: Channel
+    hello: Hello
+    #: Bytes received after the greeting.
+    rest: bytes
+    #: Reading of the monotonic clock when the channel was requested.
+    asked_s: float
+
+
+def follow(files: FileCommands, archive: Payload, *, deadline: float) -> Opened:
+    """Return an open channel.
 
     The first try assumes that the supervisor is installed. If it is not, this function installs it and tries once more.
 
@@ -48,10 +60,11 @@ def follow(files: FileCommands, archive: Payload, *, deadline: float) -> tuple[C
     return begun
 
 
-def _begin(files: FileCommands, deadline: float) -> tuple[Channel, Hello, bytes] | Completed:
+def _begin(files: FileCommands, deadline: float) -> Opened | Completed:
     """Return the channel with its greeting, or the result of a command that ended without one."""
     host = files.transport.host
-    left_s = max(1.0, deadline - time.monotonic())
+    asked_s = time.monotonic()
+    left_s = max(1.0, deadline - asked_s)
     channel = files.transport.open(files.argv("follow"), timeout_s=left_s)
     try:
         begun = _await_hello(host, channel, deadline)
@@ -67,7 +80,8 @@ def _begin(files: FileCommands, deadline: float) -> tuple[Channel, Hello, bytes]
     if isinstance(begun, Completed):
         channel.close()
         return begun
-    return channel, *begun
+    hello, rest = begun
+    return Opened(channel, hello, rest, asked_s)
 
 
 def _await_hello(host: str, channel: Channel, deadline: float) -> tuple[Hello, bytes] | Completed:

@@ -13,7 +13,6 @@ import logging
 import secrets
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, InvalidStateError
 from contextlib import AbstractContextManager
@@ -25,16 +24,16 @@ from airflow_provider_dtrain.core.lifecycle.timing import SEND_TIMEOUT_S, SILENC
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel import handshake
 from airflow_provider_dtrain.hosts.channel.answers import check_answer
+from airflow_provider_dtrain.hosts.channel.clock import HostClock
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands, Incoming, Outgoing
 from airflow_provider_dtrain.hosts.channel.window import Window
 from airflow_provider_dtrain.hosts.payload import Payload, supervisor
-from airflow_provider_dtrain.hosts.transport.base import Channel, Transport
+from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.wire import (
     RUNS_LIMIT,
     Frame,
     FrameReader,
-    Hello,
     Progress,
     WireError,
     encode,
@@ -49,8 +48,9 @@ log = logging.getLogger(__name__)
 #: Number of commands that may wait for the writer before a link counts as dead.
 QUEUE_LIMIT = 10_000
 _TICK_S = 0.5
-#: Number of beats, one each 5 s, of which the earliest arrival relates the clocks of both machines.
-_BEATS = 12
+#: Round trips that measure the host's clocks: at the start of a channel and for a probe, one after the other; and the
+#: number of beats, one each 5 s, between two further ones.
+_CLOCK_SAMPLES, _CLOCK_BEATS = 5, 6
 _BATCH_BYTES = 256 * 1024
 
 Sink = Callable[[Frame], None]
@@ -61,27 +61,27 @@ ProgressSink = Callable[[Progress], None]
 class _Call:
     cmd: str
     answer: Future[dict[str, Any]]
-    #: Wall clock of the control side when the command was queued.
+    #: Reading of the monotonic clock when the command was queued.
     sent_s: float
     timeout_s: float
-    #: Reading of the monotonic clock.
-    deadline_s: float
+
+    @property
+    def deadline_s(self) -> float:
+        return self.sent_s + self.timeout_s
 
 
 class HostLink:
     """Open follow channel of one host. Thread-safe."""
 
-    def __init__(self, transport: Transport, channel: Channel, hello: Hello, rest: bytes, files: FileCommands) -> None:
+    def __init__(self, transport: Transport, opened: handshake.Opened, files: FileCommands) -> None:
         self.host = transport.host
-        self.hello = hello
-        #: The host's wall clock minus that of the control side. Every ``probe`` measures it again.
-        self.clock_offset_s = hello.wall_s - time.time() if hello.wall_s is not None else 0.0
-        #: CLOCK_BOOTTIME of the host minus Unix time here, by the latest beats. A late beat makes it too small.
-        self._boot_offsets: deque[float] = deque([hello.boottime_s - time.time()], maxlen=_BEATS)
+        self.hello = opened.hello
+        self._clock = HostClock(opened.hello.wall_s, opened.hello.boottime_s, asked_s=opened.asked_s)
+        self._beats = 0
         #: The reader thread calls it with every beat, so it must return at once.
         self.on_beat: Callable[[dict[str, Any]], None] | None = None
         self._transport = transport
-        self._channel = channel
+        self._channel = opened.channel
         self._files = files
         self._calls: dict[str, _Call] = {}
         self._sinks: dict[str, Sink] = {}
@@ -92,8 +92,12 @@ class HostLink:
         self._dying = threading.Lock()
         self._prefix = secrets.token_hex(4)
         self._numbers = itertools.count(1)
-        self._reader = threading.Thread(target=self._read, args=(rest,), name=f"dtrain-read-{self.host}", daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, args=(opened.rest,), name=f"dtrain-read-{self.host}", daemon=True
+        )
         self._writer = threading.Thread(target=self._write, name=f"dtrain-write-{self.host}", daemon=True)
+        # Before all other commands, so that the offset is measured when the first event arrives.
+        self._sample_clock(_CLOCK_SAMPLES)
         self._reader.start()
         self._writer.start()
 
@@ -132,16 +136,43 @@ class HostLink:
             digest=archive.digest,
         )
         try:
-            channel, hello, rest = handshake.follow(files, archive, deadline=time.monotonic() + timeout_s)
+            opened = handshake.follow(files, archive, deadline=time.monotonic() + timeout_s)
         except BaseException:
             transport.close()
             raise
-        return cls(transport, channel, hello, rest, files)
+        return cls(transport, opened, files)
+
+    @property
+    def clock_offset_s(self) -> float:
+        """The host's wall clock minus that of the control side, seconds, 0 if the host has not sent its clock."""
+        return self._clock.best.offset_s or 0.0
+
+    @property
+    def clock_uncertainty_s(self) -> float:
+        """Seconds by which the offsets may be wrong, in either direction."""
+        return self._clock.best.uncertainty_s
 
     @property
     def boot_offset_s(self) -> float:
         """CLOCK_BOOTTIME of the host minus Unix time here, seconds. The host's wall clock does not matter."""
-        return max(self._boot_offsets)
+        return self._clock.best.boot_offset_s
+
+    def measure_clock(self, *, timeout_s: float) -> None:
+        """Measure the host's clocks by several round trips now. Blocks.
+
+        :raises HostError: the host does not answer
+        """
+        for _ in range(_CLOCK_SAMPLES):
+            self.call("clock", timeout_s=timeout_s).result(timeout_s + 5.0)
+
+    def _sample_clock(self, count: int) -> None:
+        """Measure the clocks by some round trips, one after the other, without waiting."""
+
+        def next_one(done: Future[dict[str, Any]]) -> None:
+            if count > 1 and done.exception() is None:
+                self._sample_clock(count - 1)
+
+        self.call("clock").add_done_callback(next_one)
 
     @property
     def alive(self) -> bool:
@@ -169,7 +200,7 @@ class HostLink:
         except (DtrainError, ValueError, TypeError) as error:
             answer.set_exception(error)
             return answer
-        self._calls[key] = _Call(cmd, answer, time.time(), timeout_s, time.monotonic() + timeout_s)
+        self._calls[key] = _Call(cmd, answer, time.monotonic(), timeout_s)
         self._post(line)
         if self._failure is not None:
             self._fail(key, self._failure)
@@ -380,8 +411,8 @@ class HostLink:
             return
         if "bytes" in document:
             document["data"] = raw
-        if call.cmd == "probe" and is_span(wall_s := document.get("wall_s")):
-            self.clock_offset_s = wall_s - (call.sent_s + time.time()) / 2
+        if call.cmd == "clock":
+            self._clock.take(document["wall_s"], document["boottime_s"], asked_s=call.sent_s)
         _settle(call.answer, result=document)
 
     def _beat(self, beat: dict[str, Any]) -> None:
@@ -389,7 +420,9 @@ class HostLink:
         reading = beat.get("boottime_s")
         if not is_span(reading) or not is_texts(runs, RUNS_LIMIT):
             raise WireError(f"a beat with wrong fields: {shown(str(beat).encode())}")
-        self._boot_offsets.append(reading - time.time())
+        self._beats += 1
+        if self._beats % _CLOCK_BEATS == 0:
+            self._sample_clock(1)
         if self.on_beat is not None:
             try:
                 self.on_beat(beat)
