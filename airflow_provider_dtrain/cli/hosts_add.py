@@ -128,17 +128,9 @@ def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
 
     ssh = hook_from_id(conn_id)
     vouched = _vouched(ssh)
-    if ssh.host_proxy_cmd:
-        if accepted is not None or not vouched:
-            raise HostKeyError(
-                name,
-                f"Host '{name}' is reached through a proxy command, so its key cannot be fetched beforehand. Add it "
-                "to known_hosts or to the connection's extra host_key.",
-            )
-        return None
     if vouched and accepted is None:
         return None
-    key = fetch_host_key(ssh.remote_host, int(ssh.port or 22), KEY_TIMEOUT_S)
+    key = fetch_host_key(ssh, KEY_TIMEOUT_S)
     if accepted is None:
         _ask(name, ssh, key)
     elif key.fingerprint != accepted:

@@ -73,7 +73,18 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
         rows = [{name: value for name, value in row.items() if has_others or name != "other_stores"} for row in rows]
         for row in rows if has_others else ():
             row["other_stores"] = _few(row["other_stores"])
+        rows = [_with_clock(row) for row in rows]
     show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+
+
+def _with_clock(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with one column for the offset of the host's clock and its uncertainty."""
+    if "clock_uncertainty_s" not in row:
+        return row
+    offset_s, uncertainty_s = row["clock_offset_s"], row["clock_uncertainty_s"]
+    words = None if offset_s is None else f"{offset_s:+.3f} s ± {uncertainty_s or 0.0:.3f} s"
+    kept = {name: value for name, value in row.items() if name != "clock_uncertainty_s"}
+    return {("clock" if name == "clock_offset_s" else name): value for name, value in kept.items()} | {"clock": words}
 
 
 def _few(stores: Sequence[str]) -> str:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
 from testbed.netns.host import NamespaceHost
+
+if TYPE_CHECKING:
+    from airflow.providers.ssh.hooks.ssh import SSHHook
 
 
 def connection(host: NamespaceHost, **extra: Any) -> SimpleNamespace:
@@ -18,6 +21,11 @@ def connection(host: NamespaceHost, **extra: Any) -> SimpleNamespace:
         conn_id=host.name, host=document["host"], login=document["login"], port=document["port"], password=None,
         extra=json.dumps(extra_dejson), extra_dejson=extra_dejson,
     )  # fmt: skip
+
+
+def hook_to(host: NamespaceHost, **extra: Any) -> SSHHook:
+    """Return the hook of a connection to a host."""
+    return hook_from_connection(connection(host, **extra))
 
 
 def ssh_to(

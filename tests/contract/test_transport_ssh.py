@@ -21,7 +21,7 @@ from airflow_provider_dtrain.errors import (
 )
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection, hook_from_id
 from testbed.netns import NamespaceHost, NamespaceHosts
-from testbed.netns.transport import ssh_to
+from testbed.netns.transport import hook_to, ssh_to
 from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
 
 pytest_plugins = ["testbed.netns.plugin"]
@@ -143,7 +143,7 @@ def _test_the_drop_is_named(host: NamespaceHost) -> None:
 @pytest.mark.netns
 def test_an_unknown_host_key_is_shown_and_a_pinned_one_accepted(hosts: NamespaceHosts) -> None:
     host = hosts.host(0)
-    key = fetch_host_key(host.address, 22, 10)
+    key = fetch_host_key(hook_to(host))
     assert key.line == host.host_key
     listed = subprocess.run(["ssh-keygen", "-l", "-f", host.folder / "host_key.pub"], capture_output=True, check=True)
     assert key.fingerprint == listed.stdout.decode().split()[1]
@@ -160,7 +160,7 @@ def test_a_changed_host_key_is_an_error_of_its_own(hosts: NamespaceHosts) -> Non
     host, other = hosts.host(0), hosts.host(1)
     with pytest.raises(HostKeyError, match="another key than before") as raised:
         ssh_to(host, extra={"host_key": None}, host_key=other.host_key).run(["true"])
-    assert fetch_host_key(host.address).fingerprint in str(raised.value)
+    assert fetch_host_key(hook_to(host)).fingerprint in str(raised.value)
     transport = ssh_to(host, host_key=other.host_key)
     assert transport.run(["true"]).exit_code == 0, "the connection's own key wins over the pinned one"
     transport.close()

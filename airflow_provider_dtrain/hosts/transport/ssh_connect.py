@@ -23,6 +23,7 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.hosts.transport.host_keys import pin
+from airflow_provider_dtrain.hosts.transport.proxy import ProxySocket, apply_ways
 from airflow_provider_dtrain.hosts.wire import plain, shown
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def hook_from_connection(connection: Any) -> SSHHook:
     _mask(connection)
     try:
         hook = FetchedHook(ssh_conn_id=connection.conn_id or "ssh")
+        apply_ways(hook, connection)
     except Exception as error:
         raise UserError(
             f"Connection '{connection.conn_id}' cannot be used for SSH: {as_sentence(plain(error))} Correct it under "
@@ -167,13 +169,22 @@ def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
             raise (_late(host, where) if late.is_set() else _explain(host, hook, where, error)) from error
 
 
-def _dial(host: str, hook: SSHHook, deadline: float) -> Any:
-    """Return a socket to the host, or the connection's proxy command."""
-    if hook.host_proxy_cmd:
-        from paramiko import ProxyCommand
-
-        return ProxyCommand(hook.host_proxy_cmd)
-    return dial(host, hook.remote_host, int(hook.port or 22), deadline)
+def _dial(host: str, hook: SSHHook, deadline: float) -> socket.socket:
+    """Return a connection to the host, over its proxy command if it has one."""
+    if not hook.host_proxy_cmd:
+        return dial(host, hook.remote_host, int(hook.port or 22), deadline)
+    sock = ProxySocket(host, hook.host_proxy_cmd)
+    try:
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        _await_first_bytes(sock)
+    except (TimeoutError, _Dropped) as error:
+        broken = sock.broken(deadline)
+        sock.close()
+        raise broken from error
+    except BaseException:
+        sock.close()
+        raise
+    return sock
 
 
 def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
@@ -327,7 +338,7 @@ def changed_key(host: str, where: str, seen: HostKey, expected: HostKey) -> Host
 def _unknown_key(host: str, hook: SSHHook, where: str) -> HostKeyError:
     seen = "which"
     with contextlib.suppress(Exception):
-        key = fetch_host_key(hook.remote_host, int(hook.port or 22), 5.0)
+        key = fetch_host_key(hook, 5.0)
         seen = f"{key.type} {key.fingerprint}, which"
     return HostKeyError(
         host,
@@ -337,16 +348,17 @@ def _unknown_key(host: str, hook: SSHHook, where: str) -> HostKeyError:
     )
 
 
-def fetch_host_key(address: str, port: int = 22, timeout_s: float = 10.0) -> HostKey:
+def fetch_host_key(hook: SSHHook, timeout_s: float = 10.0) -> HostKey:
     """Return the key that an SSH server presents, without logging in.
 
     :raises HostUnreachableError: no SSH server answers there
     """
     import paramiko
 
+    address, port = hook.remote_host, int(hook.port or 22)
     deadline = time.monotonic() + timeout_s
     try:
-        sock = dial(address, address, port, deadline)
+        sock = _dial(address, hook, deadline)
         with _closed_at(deadline, sock), contextlib.closing(paramiko.Transport(sock)) as transport:
             transport.start_client(timeout=timeout_s)
             return _host_key(transport.get_remote_server_key())
