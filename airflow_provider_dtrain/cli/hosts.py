@@ -159,14 +159,14 @@ def remove(args: Namespace) -> None:
 
 def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> None:
     """Kill trials and wait until the host confirms that no process of them is left."""
-    from airflow_provider_dtrain.engine.attempt.teardown import survivors_words
+    from airflow_provider_dtrain.engine.attempt.teardown import fence_arguments, survivors_words
 
     for view in running:
         hook.store.control.kill(view.trial_id, user())
     for view in running:
         try:
             link = hook.link(record)
-            answer = link.call("fence", run=view.run, token=view.token, wait_s=FENCE_WAIT_S).result(FENCE_WAIT_S + 15)
+            answer = link.call("fence", **fence_arguments(view, record.name)).result(FENCE_WAIT_S + 15)
             words = "" if answer.get("clear") else f"processes survive: {survivors_words(answer)}"
         except DtrainError as error:
             words = str(error)

@@ -39,7 +39,7 @@ from .status import status
 def role_follow(layout: Layout, args: argparse.Namespace) -> int:
     """Serve a channel on standard input and output."""
     try:
-        layout.ensure()
+        layout.ensure().guard()
     except (Refused, OSError) as error:
         refused = refusal_of(error)
         answer = {"protocol": PROTOCOL, "error": refused.answer()}

@@ -30,7 +30,7 @@ def decide(folder: RunFolder, token: int, decisions: dict[str, str]) -> Json:
             raise Refused("bad_plan", f"decisions: must be at most {DECISIONS_LIMIT} for a run", field="decisions")
         if after != before:
             # Not durable: the ranks that poll it do not survive a crash of the host.
-            write_json(folder.file("decisions.json"), after, durable=False)
+            folder.command("decisions.json", after)
     finally:
         os.close(lock)
     return {"decisions": after}

@@ -16,6 +16,7 @@ from .layout import Layout, RunFolder, how_gone
 from .leftovers import has_ended, is_swept, left_of, leftovers, remains
 from .limits import FENCE_WAIT_S, KILLING_S, OBEY_S
 from .locks import lock_holders, take_lock
+from .lost_folder import Launched, end_lost
 from .names import Json
 from .plan import plan_slots
 from .processes import Proc, describe, find_process, open_pidfd, send_signal
@@ -95,13 +96,21 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
         os.close(lock)
 
 
-def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S, launch: str | None = None) -> Json:
+def fence(
+    layout: Layout,
+    run: str,
+    token: int,
+    wait_s: float = FENCE_WAIT_S,
+    launch: str | None = None,
+    launched: Launched | None = None,
+) -> Json:
     """End a run and prevent any later start here. Return ``clear``, or what is left of the run.
 
     Tombstone and token are on the disk before any process is killed. On a full disk the run's reserve makes room. A
     run that was started here never starts again, so its end needs no tombstone.
 
     :param launch: the only launch that is ended; another one of the same name is not the caller's and continues
+    :param launched: facts about the launch, for a host that has lost the folder of the run
     :raises Refused: ``stale_token``, the caller's grant is older than the run; a tombstone cannot be written
     """
     folder = layout.run(run)
@@ -117,7 +126,7 @@ def fence(layout: Layout, run: str, token: int, wait_s: float = FENCE_WAIT_S, la
         unwritten = None if folder.has("started") or folder.has("ended") else error
     begun = time.monotonic()
     while True:
-        found = fence_once(folder, token, time.monotonic() - begun)
+        found = fence_once(folder, token, time.monotonic() - begun, launched)
         if found["clear"] or time.monotonic() - begun >= wait_s:
             break
         wait_for_end(folder, 0.02)
@@ -140,15 +149,19 @@ def mark_fenced(layout: Layout, folder: RunFolder, token: int) -> None:
         layout.record_tokens(plan["store"], token, plan_slots(plan))
 
 
-def fence_once(folder: RunFolder, token: int, elapsed_s: float) -> Json:
+def fence_once(folder: RunFolder, token: int, elapsed_s: float, launched: Launched | None = None) -> Json:
     """Kill the processes of a run and return what is left of it."""
+    if not folder.exists:
+        procs, doubts = end_lost(folder, launched)
+        if procs or doubts:
+            return {"clear": False, "survivors": [describe(proc) for proc in procs], "busy_slots": [], "doubts": doubts}
+        return {"clear": True}
     lock = None
-    if folder.exists:
-        with contextlib.suppress(FileNotFoundError):
-            lock = take_lock(folder.file("lock"))
+    with contextlib.suppress(FileNotFoundError):
+        lock = take_lock(folder.file("lock"))
     try:
         proc = find_process(folder.supervisor())
-        if proc is not None or (lock is None and folder.exists):
+        if proc is not None or lock is None:
             return fence_supervisor(folder, proc, elapsed_s)
         plan = folder.plan() or {}
         left = [describe(proc) for found in remains(folder) for proc in found]
@@ -218,7 +231,7 @@ def stop(layout: Layout, run: str, grace_s: float | None) -> Json:
         known: Any = (read_json(folder.file("stop.json")) or {}).get("grace_s")
         grace: Any = (folder.plan() or {}).get("grace_s", 30.0) if grace_s is None else grace_s
         grace = grace if known is None else min(grace, known)
-        write_json(folder.file("stop.json"), {"grace_s": grace, "at": time.time()}, durable=False)
+        folder.command("stop.json", {"grace_s": grace, "at": time.time()})
     # The run is not here yet, or its supervisor does not listen yet. It checks for a tombstone once it does.
     if not (folder.exists and folder.ring()) and not folder.has("started"):
         layout.bury(run, None)

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TypeVar
 
 from . import long_commands, run_commands
 from .control import go, go_outcome
@@ -25,12 +26,14 @@ from .names import WORD, Json
 from .network_checks import NetworkChecks
 from .outbox import Output, ProtocolError
 from .plan import check_plan, check_secrets
-from .processes import boot_id, boottime, pid_namespace, read_proc
+from .processes import boot_id, boottime, pid_namespace, program, read_proc
 from .rank_exec import exec_request
 from .refusal import Refused, refusal_of
 from .run_commands import folder_of, read_telemetry
 from .subscriptions import Subscriptions
 from .upkeep import Upkeep
+
+T = TypeVar("T")
 
 
 class Follow:
@@ -211,11 +214,32 @@ class Follow:
         if key is not None:
             self.pending[key] = 1
         try:
-            self._dispatch(key, name, Fields(message))
+            self._mended(lambda: self._dispatch(key, name, Fields(message)))
         except BaseException as error:
             if isinstance(error, (KeyboardInterrupt, SystemExit)):
                 raise
             self._answer(key, refusal_of(error).answer())
+
+    def _mended(self, work: Callable[[], T]) -> T:
+        """Return the result of some work. If a folder is missing, those of ``state_dir`` are made again first.
+
+        If that fails, the channel ends: the control side opens a new one, and its greeting names the reason.
+        """
+        try:
+            return work()
+        except (FileNotFoundError, NotADirectoryError):
+            try:
+                self.layout.ensure().guard()
+            except (OSError, Refused) as error:
+                self._leave(f"The folders of {self.layout.state_dir} cannot be made again: {refusal_of(error).message}")
+                raise
+            return work()
+
+    def _leave(self, words: str) -> None:
+        """End the channel after the commands in progress. The control side reads the reason and connects again."""
+        sys.stderr.write(f"{words}\n")
+        sys.stderr.flush()
+        self.open = False
 
     def _dispatch(self, key: str | None, name: str, fields: Fields) -> None:
         if name in self.quick:
@@ -239,7 +263,7 @@ class Follow:
 
         def body() -> None:
             try:
-                answer = {"ok": True, **work()}
+                answer = {"ok": True, **self._mended(work)}
             except BaseException as error:
                 answer = refusal_of(error).answer()
             self.results.put((key, answer, b""))
@@ -270,6 +294,8 @@ class Follow:
                 return
             self.threads -= 1
             self._answer(key, answer, data)
+            if self.upkeep.failures:
+                self.subscriptions.tell_gone(self.upkeep.failures)
 
     def _answer(self, key: str | None, answer: Json, data: bytes = b"") -> None:
         """Send an answer once for each copy of its request, and keep it for later copies."""
@@ -348,6 +374,8 @@ class Follow:
         if not with_beat:
             return
         self.next_beat = now + BEAT_S
+        if not os.path.isdir(program()):
+            self._leave("The folder of the supervisor was removed. The next channel installs it again.")
         alive = []
         for name in self.layout.runs():
             if name in self.over:
@@ -362,4 +390,5 @@ class Follow:
         for subscription in self.subscriptions.of_runs.values():
             if not subscription.final and subscription.folder.ended():
                 self.upkeep.restore_end(subscription.folder)
+        self.subscriptions.tell_gone(self.upkeep.failures)
         self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})

@@ -17,7 +17,7 @@ from .fields import parse_object
 from .files import write_all, write_json
 from .layout import Layout, RunFolder
 from .limits import SAMPLER_PATIENCE_S
-from .names import Json
+from .names import REAPER_NAME, SUPERVISOR_NAME, Json
 from .processes import (
     LIBC,
     PR_SET_CHILD_SUBREAPER,
@@ -29,6 +29,7 @@ from .processes import (
     is_ours,
     is_same,
     send_signal,
+    set_name,
 )
 from .refusal import Refused, refusal_of
 from .supervisor import Supervisor
@@ -69,6 +70,7 @@ def reap(layout: Layout, request: bytes, report: int) -> None:
         signal.signal(number_, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    set_name(REAPER_NAME)
     os.chdir("/")
     child = os.fork()
     if child == 0:
@@ -111,10 +113,13 @@ def supervise(layout: Layout, request: bytes, report: int) -> None:
     """Run a supervisor: prepare the run, report, and serve it. Never returns."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    set_name(SUPERVISOR_NAME)
     os.umask(0o077)
     close_all_but(report)
     supervisor = None
     try:
+        # A cleaner may have removed them since the channel began.
+        layout.ensure().guard()
         document = json.loads(request)
         supervisor = Supervisor(layout, document["plan"], document["secrets"])
         answer = {"ok": True, **supervisor.prepare()}

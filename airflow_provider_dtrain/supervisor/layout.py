@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import time
@@ -116,6 +117,20 @@ class RunFolder:
         """Return whether the supervisor lives."""
         return find_process(self.supervisor()) is not None
 
+    def command(self, name: str, document: Json) -> None:
+        """Write a command file. On a full disk the run's reserve makes room."""
+        try:
+            write_json(self.file(name), document, durable=False)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not self.has("reserve"):
+                raise
+            os.unlink(self.file("reserve"))
+            write_json(self.file(name), document, durable=False)
+
+    def is_gone(self, inode: int) -> bool:
+        """Return whether the folder that had an inode was removed or replaced."""
+        return inode_of(self.path) not in (inode, -1)
+
     def ring(self) -> bool:
         """Wake the supervisor to read its command files. Return whether it listens."""
         try:
@@ -171,6 +186,15 @@ class Layout:
         for name in ("slots", "tombstones", "runs"):
             make_private(os.path.join(self.state_dir, name))
         return self
+
+    def guard(self) -> None:
+        """Keep systemd-tmpfiles from removing old files below ``state_dir`` while this process lives.
+
+        It spares a folder, and all below it, that another process has locked.
+        """
+        with contextlib.suppress(OSError):
+            fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def run(self, name: str) -> RunFolder:
         """Return a run's folder. The caller has checked the name."""
@@ -242,6 +266,16 @@ class Layout:
                 write_json(os.path.join(self.state_dir, "store.json"), {"stores": {**stores, store: token}})
         finally:
             os.close(lock)
+
+
+def inode_of(path: str) -> int:
+    """Return the inode of a path, 0 if there is none, -1 if that is not known."""
+    try:
+        return os.lstat(path).st_ino
+    except FileNotFoundError:
+        return 0
+    except OSError:
+        return -1
 
 
 def rank_records(folder: RunFolder) -> list[Json]:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import signal
 import time
+from collections.abc import Iterator
 
 from .cgroup import Cgroup
 from .fields import number
 from .files import read_json, read_text
 from .layout import RunFolder, rank_records
 from .locks import is_locked, lock_holders
-from .names import Json
+from .names import RUN_NAME, Json
 from .processes import (
     Proc,
     all_procs,
     ancestors,
     boot_id,
     descendants,
+    environment_of,
     find_process,
     is_dead,
     is_ours,
@@ -28,6 +32,8 @@ from .processes import (
     real_uid,
     send_signal,
 )
+
+_RUN_LOCK = re.compile(rf".*/runs/({RUN_NAME.pattern})/lock(?: \(deleted\))?")
 
 
 def environment_names(pid: int, folder: RunFolder) -> bool:
@@ -78,8 +84,28 @@ def slot_keepers(folder: RunFolder) -> list[Proc]:
     for index in folder.layout.slots():
         path = folder.layout.slot_lock(index)
         if (read_json(path) or {}).get("run") == folder.name and is_locked(path):
-            found += lock_holders(path)
+            # The next holder of the slot writes its name a moment after it has the lock.
+            found += [proc for proc in lock_holders(path) if run_of(proc.pid) in (None, folder.name)]
     return found
+
+
+def descriptors(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield path and target of the descriptors of a process, none if they are hidden."""
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            path = f"{folder}/{name}"
+            with contextlib.suppress(OSError):
+                yield path, os.readlink(path)
+
+
+def run_of(pid: int) -> str | None:
+    """Return the run that a process belongs to: by its environment, or by the lock of a run that it has open."""
+    named = environment_of(pid).get(b"DTRAIN_RUN", b"").decode("ascii", "replace")
+    if RUN_NAME.fullmatch(named):
+        return named
+    locks = (_RUN_LOCK.fullmatch(target) for _, target in descriptors(pid))
+    return next((found[1] for found in locks if found), None)
 
 
 def find_reaper(folder: RunFolder) -> Proc | None:

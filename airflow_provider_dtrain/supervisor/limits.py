@@ -46,6 +46,10 @@ JOIN_S = 10.0
 #: Time between two looks for programs that have not got a requested stop, e.g. the next command of a shell script.
 ASK_AGAIN_S = 1.0
 TOMBSTONE_DAYS = 90
+#: Time for the start of an interpreter in a test of the host. A busy host takes seconds.
+SELF_TEST_S = 10.0
+#: A start creates some tens of files, and the training library some more for each checkpoint.
+LOW_INODES = 1000
 #: Most names of variables that a probe reports.
 WITHHELD_LIMIT = 100
 #: Least age of a folder that is collected although its run may still start. A start that sends files holds no lock.

@@ -24,12 +24,29 @@ def take_lock(path: str, *, shared: bool = False) -> int | None:
     :param shared: only probe the lock; concurrent probes do not block each other
     """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = open_lock(path)
         if not lock_file(fd, shared=shared):
             return None
         if is_file_at(fd, path):
             return fd
         os.close(fd)
+
+
+def open_lock(path: str) -> int:
+    """Return a descriptor of a lock file, which is created unless it exists.
+
+    On a file system that cannot be written, an existing file is opened for reading, which is enough for a lock.
+    """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
+        try:
+            return os.open(path, flags | os.O_RDONLY)
+        except OSError:
+            raise error from None
 
 
 def lock_file(fd: int, *, shared: bool) -> bool:

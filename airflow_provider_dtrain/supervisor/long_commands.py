@@ -11,6 +11,7 @@ from .garbage import collect, remove_checkpoints
 from .layout import Layout
 from .limits import COLLECT_LIMIT, FENCE_WAIT_S
 from .log_search import run_match
+from .lost_folder import Launched
 from .names import ARCHIVE_NAME, CHECKPOINT_NAME, DEVICE, RUN_NAME, WORD, Json
 from .probe import probe
 from .refusal import Refused
@@ -38,7 +39,8 @@ def fence_run(layout: Layout, fields: Fields) -> Callable[[], Json]:
     token = fields.integer("token", 0, 10**18)
     wait_s = fields.number("wait_s", 0, 60, default=FENCE_WAIT_S)
     launch = fields.text("launch", WORD, default=None)
-    return lambda: fence(layout, run, token, wait_s, launch)
+    launched = Launched(fields.inner("launched")) if "launched" in fields.values else None
+    return lambda: fence(layout, run, token, wait_s, launch, launched)
 
 
 def remove_from_storage(layout: Layout, fields: Fields) -> Callable[[], Json]:

@@ -47,6 +47,10 @@ ROLES = (
     "probe",
 )
 ARCHIVE_NAME = re.compile(r"(payloads|libraries)/[0-9a-f]{64}")
+#: Most bytes of the text in the lock file of a slot.
+MAX_LABEL = 4096
+#: Names of processes, of at most 15 bytes.
+SUPERVISOR_NAME, REAPER_NAME, SAMPLER_NAME = "dtrain-superv", "dtrain-reaper", "dtrain-sampler"
 LINGER_DIR = "/var/lib/systemd/linger"
 NETWORK_FILE_SYSTEMS = (
     "nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "afs", "9p", "lustre", "gpfs", "beegfs", "glusterfs", "orangefs",

@@ -20,6 +20,7 @@ from .limits import WITHHELD_LIMIT
 from .names import DEVICE, MODULE, WORD, Json
 from .network import candidates
 from .processes import boot_id, boottime, pid_namespace, read_proc
+from .self_test import self_test
 
 #: Made by the driver of AMD's GPUs.
 AMD_DEVICE = "/dev/kfd"
@@ -28,7 +29,10 @@ AMD_DEVICE = "/dev/kfd"
 def probe(layout: Layout) -> Json:
     """Return the facts of this host."""
     disk = os.statvfs(layout.state_dir)
+    problems, doubts = self_test(layout)
     return {
+        "problems": problems,
+        "doubts": doubts,
         "python": "{}.{}.{}".format(*sys.version_info[:3]),
         "executable": sys.executable,
         "torch": distribution_version("torch"),

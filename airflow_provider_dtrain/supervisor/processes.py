@@ -16,6 +16,7 @@ from .limits import MAX_LINE
 from .names import ROLES, Json
 
 PR_SET_PDEATHSIG = 1
+PR_SET_NAME = 15
 PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None, use_errno=True)
 #: Fields that distinguish a process from any other with the same pid.
@@ -213,10 +214,28 @@ def program() -> str:
     return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+def read_arguments(pid: int) -> list[str]:
+    """Return the words of a process's command line, followed by an empty one."""
+    return (read_text(f"/proc/{pid}/cmdline") or "").split("\0")
+
+
 def is_ours(pid: int) -> bool:
     """Return whether a process is a role of this program. No role ever executes user code."""
-    argv = (read_text(f"/proc/{pid}/cmdline") or "").split("\0")
+    argv = read_arguments(pid)
     return len(argv) > 3 and argv[1] == "-I" and OWN_PATH.fullmatch(argv[2]) is not None and argv[3] in ROLES
+
+
+def set_name(name: str) -> None:
+    """Set the name of this process that ps and top show. It also distinguishes the roles of this program.
+
+    :param name: at most 15 bytes
+    """
+    LIBC.prctl(PR_SET_NAME, name.encode(), 0, 0, 0)
+
+
+def has_name(pid: int, name: str) -> bool:
+    """Return whether a process is a role of this program that has set this name."""
+    return read_text(f"/proc/{pid}/comm") == name and is_ours(pid)
 
 
 def known_processes(procs: dict[int, Proc]) -> set[int]:

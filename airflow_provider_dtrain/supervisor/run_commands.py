@@ -12,7 +12,6 @@ from collections.abc import Callable
 from .control import decide, renew
 from .fencing import stop
 from .fields import Fields
-from .files import write_json
 from .layout import Layout, RunFolder
 from .limits import DECISIONS_LIMIT, TELEMETRY_BYTES
 from .names import DECISION, DIGEST, KINDS, MEASUREMENTS, READABLE, RUN_NAME, RUNG, Json
@@ -44,7 +43,7 @@ def request_stop(layout: Layout, fields: Fields) -> tuple[Json, bytes]:
     how = {"by_signal": fields.flag("by_signal", default=False)}
     how["grace_s"] = fields.number("grace_s", 0, 86400, default=None)
     if not folder.has("stop_requested"):
-        write_json(folder.file("stop_requested"), {"at": time.time(), **how}, durable=False)
+        folder.command("stop_requested", {"at": time.time(), **how})
     folder.ring()
     return {}, b""
 

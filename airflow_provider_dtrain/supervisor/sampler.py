@@ -15,8 +15,8 @@ from .files import names_in
 from .gpu import Nvml
 from .layout import RunFolder
 from .limits import SAMPLES_LIMIT
-from .names import CONTAINER_INTERFACES, Json
-from .processes import LIBC, PR_SET_PDEATHSIG
+from .names import CONTAINER_INTERFACES, SAMPLER_NAME, Json
+from .processes import LIBC, PR_SET_PDEATHSIG, set_name
 from .segments import SegmentWriter
 from .stray_ranks import DeviceCheck
 
@@ -169,6 +169,7 @@ def start_sampler(folder: RunFolder, interval_s: float, ranks: list[Json]) -> in
         for number_ in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number_, signal.SIG_DFL)
         LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        set_name(SAMPLER_NAME)
         # Above all the locks of the slots and of the run: this process must not hold them after the supervisor.
         for name in os.listdir("/proc/self/fd"):
             if int(name) > 2:

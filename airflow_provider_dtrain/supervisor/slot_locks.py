@@ -11,6 +11,7 @@ from .layout import Layout, RunFolder
 from .leftovers import has_ended, has_left
 from .limits import PROBE_S, SLOT_WAIT_S
 from .locks import lock_taker, take_lock, take_machine_lock, write_label
+from .lost_folder import removed_slot_locks
 from .names import RUN_NAME, Json
 from .plan import plan_slots, slot_devices
 from .processes import identity
@@ -77,6 +78,12 @@ class SlotLocks:
             if shared and (folder.alive() or has_left(folder)):
                 words = f"Slot {shared[0]} is used by run {name}, although its lock is free."
                 raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=shared[0], run=name)
+
+        # With a lock_dir, the holder has that lock as well.
+        for _, index, label in removed_slot_locks(self.layout) if self.layout.lock_dir is None else ():
+            if index in self.held:
+                words = f"Slot {index} is used by run {label.get('run')}, whose files were removed."
+                raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=index, run=label.get("run"))
 
     def check_tokens(self) -> None:
         """Record the token of the grant for each slot.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from .events import decode_event
 from .fields import number, parse_object
 from .files import read_bytes
-from .layout import RunFolder
+from .layout import RunFolder, inode_of
 from .limits import CHUNK, IN_PLACE_BYTES, LOG_LAG, SKIP, WINDOW
 from .names import Json
 from .progress import RunProgress
@@ -34,11 +34,11 @@ class Stream:
         self.skipped: list[tuple[int, int]] = []
 
     def size(self) -> int:
-        """Return the file's length, 0 while it does not exist."""
+        """Return the file's length. One that does not exist has no news: it was not written yet, or removed."""
         try:
             found = os.lstat(self.path)
         except OSError:
-            return 0
+            return self.offset
         size = found.st_size if stat.S_ISREG(found.st_mode) else 0
         return size if self.limit is None else min(size, self.limit)
 
@@ -192,6 +192,7 @@ class Subscription:
 
     def __init__(self, folder: RunFolder, plan: Json, offsets: dict[str, int], logs: str) -> None:
         self.folder = folder
+        self.inode = inode_of(folder.path)
         self.supervisor = Stream(
             "supervisor.events", folder.file("events.supervisor"), offsets.get("supervisor.events", 0), whole=True
         )

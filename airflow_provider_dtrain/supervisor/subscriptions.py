@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from .fields import Fields
 from .layout import Layout, RunFolder
@@ -82,6 +82,19 @@ class Subscriptions:
             self.watcher.add(folder.name, folder.file(f"rank{rank['rank']}"))
         self._watch_supervisor(folder)
         return {}, b""
+
+    def tell_gone(self, failures: Mapping[str, str]) -> None:
+        """Tell the control side of runs whose files can no longer show their end, and end their subscriptions.
+
+        :param failures: run -> why the end of a run without supervisor cannot be recorded
+        """
+        for run, subscription in list(self.of_runs.items()):
+            reason = "its folder was removed" if subscription.folder.is_gone(subscription.inode) else None
+            if reason is None and run in failures and not subscription.final and not subscription.folder.alive():
+                reason = f"its end cannot be recorded: {failures[run]}"
+            if reason is not None:
+                self._leave(run)
+                self.output.frame({"t": "gone", "run": run, "reason": reason})
 
     def _watch_supervisor(self, folder: RunFolder) -> None:
         """Watch the supervisor of a subscribed run, so that its death is noticed at once."""

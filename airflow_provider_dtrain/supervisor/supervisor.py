@@ -17,7 +17,7 @@ from .cgroup import Cgroup
 from .events import EventWriter
 from .fencing import recover
 from .files import read_json, sync_folder, write_atomic, write_json, write_mark
-from .layout import Layout, how_gone
+from .layout import Layout, how_gone, inode_of
 from .leftovers import origin
 from .limits import (
     ATTACH_WAIT_S,
@@ -85,6 +85,8 @@ class Supervisor:
         self.devices = {rank["device"] for rank in plan["ranks"] if rank["device"]}
         self.slots = SlotLocks(layout, self.folder, plan)
         self.run_lock = -1
+        #: Of the run's folder.
+        self.inode = 0
         self.identity = Json()
         self.port_socket: socket.socket | None = None
         self.cgroup: Cgroup | None = None
@@ -183,6 +185,7 @@ class Supervisor:
             os.close(lock)
             lock = None
         self.run_lock = -1 if lock is None else lock
+        self.inode = inode_of(self.folder.path)
         return lock is not None
 
     def _was_started(self) -> Json:
@@ -327,6 +330,9 @@ class Supervisor:
         folder = self.folder
         if folder.buried:
             self.begin_stop("fenced", 0.0)
+        if folder.is_gone(self.inode):
+            # Its end cannot be recorded, and the fence finds this process by its lock.
+            self.begin_stop("lost", self.plan["grace_s"])
         if self.terminated:
             self.begin_stop("stopped", self.plan["grace_s"])
         stop = read_json(folder.file("stop.json"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from .fencing import recover, restore_end
 from .layout import RunFolder
 from .names import Json
-from .refusal import Refused
+from .refusal import Refused, refuse_os_error
 
 
 class Upkeep:
@@ -20,6 +20,8 @@ class Upkeep:
         self._start_thread = start_thread
         #: Names of the runs for which a task is running.
         self.recovering: set[str] = set()
+        #: Run -> why its end could not be recorded.
+        self.failures: dict[str, str] = {}
 
     def recover(self, folder: RunFolder) -> None:
         """Recover a run whose supervisor is dead, in a thread."""
@@ -38,6 +40,9 @@ class Upkeep:
         def work() -> Json:
             try:
                 task(folder)
+                self.failures.pop(folder.name, None)
+            except OSError as error:
+                self.failures[folder.name] = refuse_os_error(error).message
             finally:
                 self.recovering.discard(folder.name)
             return {}

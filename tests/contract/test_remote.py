@@ -28,7 +28,7 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.hosts.channel import link as link_module
-from airflow_provider_dtrain.hosts.channel.link import HostLink
+from airflow_provider_dtrain.hosts.channel.link import MOST_FAULTS, HostLink
 from airflow_provider_dtrain.hosts.channel.window import WINDOW_BYTES
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
 from airflow_provider_dtrain.hosts.wire import Frame
@@ -211,6 +211,8 @@ def test_the_clocks_of_a_host_are_measured_by_round_trips(link: HostLink) -> Non
         ("raw", {"text": "[1]\n"}, "not a JSON object"),
         ("raw", {"text": '{"t": "news"}\n'}, "unknown kind 'news'"),
         ("raw", {"text": '{"t": "beat", "boottime_s": "x", "runs": []}\n'}, "beat with wrong fields"),
+        ("raw", {"text": '{"t": "gone", "run": 3, "reason": "x"}\n'}, "a frame with wrong fields"),
+        ("raw", {"text": '{"t": "gone", "run": "t1.1.1"}\n'}, "a frame with wrong fields"),
         ("raw", {"text": '{"t": "data", "run": 3, "stream": "x", "bytes": 0}\n'}, "wrong fields"),
         ("raw", {"text": '{"t": "data", "run": "r", "stream": "x", "bytes": 99999999999}\n'}, "raw bytes beyond"),
         ("raw", {"text": '{"t": "data", "bytes": -1}\n'}, "raw bytes beyond"),
@@ -315,6 +317,36 @@ def test_beats_go_to_their_handler(link: HostLink) -> None:
     link.on_beat = beats.put
     answer(link, "frames", frames=[{"t": "beat", "boottime_s": 12.5, "runs": ["t1.1.1"]}])
     assert beats.get(timeout=20) == {"t": "beat", "boottime_s": 12.5, "runs": ["t1.1.1"]}
+
+
+@pytest.mark.parametrize("code", ["os_error", "internal"])
+def test_a_fault_that_a_host_answers_again_and_again_ends_the_channel(tmp_path: Path, code: str) -> None:
+    link = connect(LocalTransport(home=tmp_path))
+    for _ in range(MOST_FAULTS - 1):
+        with pytest.raises(HostRefusedError):
+            answer(link, "refuse", code=code)
+    with pytest.raises(HostRefusedError):
+        answer(link, "refuse", code="tombstone")
+    for _ in range(MOST_FAULTS):
+        assert link.alive, "another answer came between"
+        with pytest.raises(HostRefusedError):
+            answer(link, "refuse", code=code)
+    with pytest.raises(HostUnreachableError, match=rf"refused 'refuse' \({code}\).* answered so 3 times in a row"):
+        answer(link, "any")
+    assert not link.alive
+    link.close()
+
+
+def test_a_run_whose_files_a_host_has_lost_is_lost_for_its_follower_and_no_other(link: HostLink) -> None:
+    frames, others = Queue[Frame](), Queue[Frame]()
+    link.subscribe("t1.1.1", {}, frames.put).result(timeout=20)
+    link.subscribe("t2.1.2", {}, others.put).result(timeout=20)
+    answer(link, "frames", frames=[{"t": "gone", "run": "t1.1.1", "reason": "its folder \x1b was removed"}])
+    lost = frame(frames)
+    assert (lost.t, type(lost.error)) == ("lost", HostLostError)
+    assert str(lost.error).endswith("has lost run t1.1.1: its folder \\x1b was removed.")
+    assert others.empty()
+    assert link.alive
 
 
 def test_a_channel_that_ends_fails_its_calls_and_tells_its_sinks(link: HostLink) -> None:

@@ -350,7 +350,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_a_failed_fork_refuses_one_start_and_no_later_one(host: Host) -> None:
-    python, *arguments = host.argv("follow")
+    python, _, *arguments = host.argv("follow")
     channel = Channel([python, "-c", FAILING_FORK, *arguments], host.env, host.root)
     host.channels.append(channel)
     with pytest.raises(Refusal, match="ulimit -u") as refused:

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.attempt.reconciliation import free_slots
-from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, survivors_words
+from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, fence_arguments, survivors_words
 from airflow_provider_dtrain.engine.operations.probe_report import lock_problem, warnings
+from airflow_provider_dtrain.errors import HostRefusedError
 from airflow_provider_dtrain.listings.cluster import slot_line
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import new_sqlite
 
 VIEW: Any = SimpleNamespace(
-    run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1"
-)
+    run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1",
+    started_at=None,
+)  # fmt: skip
 SURVIVOR = {"pid": 4711, "state": "R", "command": "python train.py"}
 
 
@@ -80,6 +82,41 @@ async def test_a_slot_whose_device_another_account_uses_is_busy_elsewhere_althou
     assert shown(store) == ("busy_elsewhere", "process 9 (jupyter) of user alice")
 
 
+async def test_a_host_with_a_fault_gets_no_new_gangs_and_reasons_for_doubt_are_shown(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    rt, notes = runtime(store), list[tuple[str, str, str]]()
+
+    async def note_host(host: str, state: str, reason: str) -> None:
+        notes.append((host, state, reason))
+
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise HostRefusedError("gpu-01", "Host 'gpu-01' refused 'fence' (read_only): no", code="read_only")
+
+    rt.note_host, rt.call = note_host, refuse
+    assert await fence(rt, VIEW) == []
+    assert notes == [("gpu-01", "unreachable", "Host 'gpu-01' refused 'fence' (read_only): no")]
+    doubtful = {"clear": False, "survivors": [], "busy_slots": [], "doubts": ["slot 1 is locked by process 9"]}
+    assert await fence(runtime(store, fence=doubtful), VIEW) == []
+    assert "Still there: slot 1 is locked by process 9" in caplog.text
+
+
+def test_a_host_that_lost_a_run_is_sent_what_its_launch_was_but_not_for_a_run_that_never_started() -> None:
+    ranks = [{"rank": 0, "slot": 4, "device": "GPU-4"}, {"rank": 1, "slot": -1, "device": None}]
+    plan = {
+        "plans": {"gpu-01": {"launch": "abc", "ranks": ranks}},
+        "boots": {"gpu-01": "b"},
+        "state_dirs": {"gpu-01": "/s"},
+    }
+    view = SimpleNamespace(**{**vars(VIEW), "plan": plan})
+    common = {"run": "t1.1.7", "token": 7, "wait_s": 10.0, "launch": "abc"}
+    assert fence_arguments(view, "gpu-01") == common  # type: ignore[arg-type]
+    view.started_at = "now"
+    launched = {"boot_id": "b", "state_dir": "/s", "slots": [{"slot": 4, "device": "GPU-4"}]}
+    assert fence_arguments(view, "gpu-01") == {**common, "launched": launched}  # type: ignore[arg-type]
+    assert "launched" not in fence_arguments(view, "gpu-02")  # type: ignore[arg-type]
+
+
 async def test_a_host_marks_only_the_slots_of_the_run_and_each_of_them_once(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -122,6 +159,10 @@ def test_nonsense_of_a_host_is_harmless_and_short() -> None:
 
 
 def test_hosts_whose_locks_protect_one_account_only_are_named_with_the_command_for_root() -> None:
+    faults = {"torch": "2", "problems": ["/ has no space left"], "doubts": ["the fence is not clear"]}
+    assert warnings("a", faults) == [
+        "Host 'a': no run can start there: / has no space left.", "Host 'a': the fence is not clear.",
+    ]  # fmt: skip
     problem = "lock_dir /run/lock must be ... As root on the host: install -d -o root -g root -m 1777 /run/lock"
     facts = {"torch": "2", "lock_dir": None, "lock_problem": problem}
     (found,) = warnings("gpu-01", facts)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.hosts.channel.link import HostLink
+    from airflow_provider_dtrain.hosts.wire import Hello
     from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
     from airflow_provider_dtrain.store.store import Store
 
@@ -116,16 +117,18 @@ class Job:
         payload = self.archives["payloads"].content()
         return uses_of_local_rank(payload), frameworks_with_local_rank(payload)
 
-    def plan(self, view: AttemptView, network: NetworkChoice, boots: Mapping[str, str]) -> dict[str, Any]:
-        """Return the stored record of a launch: the hosts' plans, the rendezvous, the boot ids.
+    def plan(self, view: AttemptView, network: NetworkChoice, hellos: Mapping[str, Hello]) -> dict[str, Any]:
+        """Return the stored record of a launch: the hosts' plans, the rendezvous, boot ids and state folders.
 
         :param network: address of rank 0 and the hosts' interfaces
-        :param boots: host -> boot id at the start; a different one later means that the host was restarted
+        :param hellos: host -> greeting of its channel. Another boot id later means that the host was restarted
         """
         placement = Placement(view.placement)
         plans = build_plans(placement, self._facts(view, network))
         master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
-        return {"plans": plans, "master": master, "boots": dict(boots)}
+        boots = {host: hello.boot_id for host, hello in hellos.items()}
+        folders = {host: hello.state_dir for host, hello in hellos.items()}
+        return {"plans": plans, "master": master, "boots": boots, "state_dirs": folders}
 
     def _facts(self, view: AttemptView, network: NetworkChoice) -> LaunchFacts:
         assert view.run is not None

@@ -60,7 +60,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     if record is None:
         await _check_devices(rt, view, job)
         network = await _preflight(view, job, links)
-        record = job.plan(view, network, {host: link.hello.boot_id for host, link in links.items()})
+        record = job.plan(view, network, {host: link.hello for host, link in links.items()})
         await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
     job = replace(job, carried=await carried_to(rt, view))

@@ -244,6 +244,8 @@ class HostFollower:
                 link.unsubscribe(self.run_name, self.sink)
 
     def _lost_channel(self, frame: Frame) -> HostError:
+        if isinstance(frame.error, HostLostError):
+            return frame.error
         if isinstance(frame.error, HostProtocolError):
             return HostProtocolError(self.host, str(frame.error))
         return HostUnreachableError(self.host, f"The channel to host '{self.host}' broke.")

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.errors import (
     ExecutionTimeoutError,
     HostError,
     HostLostError,
+    HostRefusedError,
     NotFoundError,
     RankFailedError,
     RunEndedError,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Most characters of a text about processes that a host names.
 SHOWN_CHARS = 1000
+#: Codes of refusals that name a fault of the host. It gets no new gangs until a probe finds it repaired.
+FAULTS = ("os_error", "internal", "disk_full", "read_only", "state_dir", "lock_dir")
 #: Errors that the training library raises on purpose, and that another attempt would raise again; see train/errors.py.
 _FINAL = (
     "SetupError|TrialClassError|HparamError|BatchSizeError|OptimizerError|MissingMetricError"
@@ -59,6 +62,8 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
         if isinstance(found, Exception):
             # The slots of the other hosts are released, whatever went wrong with this one.
             words = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
+            if isinstance(found, HostRefusedError) and found.code in FAULTS:
+                await rt.note_host(host, "unreachable", words)
             rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", words, host)
         elif isinstance(found, BaseException):
             raise found
@@ -79,10 +84,7 @@ async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
         host,
         "fence",
         timeout_s=FENCE_WAIT_S + 20.0,
-        run=view.run,
-        token=view.token,
-        wait_s=FENCE_WAIT_S,
-        launch=launch_of(view, host),
+        **fence_arguments(view, host),
     )
 
 
@@ -105,6 +107,27 @@ def launch_of(view: AttemptView, host: str) -> str | None:
     """Return the id that distinguishes launches of one run on a host, or None when it is not known."""
     plan = ((view.plan or {}).get("plans") or {}).get(host) or {}
     return plan.get("launch")
+
+
+def fence_arguments(view: AttemptView, host: str) -> dict[str, Any]:
+    """Return the arguments of the command that fences an attempt on a host."""
+    found = {"run": view.run, "token": view.token, "wait_s": FENCE_WAIT_S, "launch": launch_of(view, host)}
+    launched = _launched(view, host)
+    return found if launched is None else {**found, "launched": launched}
+
+
+def _launched(view: AttemptView, host: str) -> dict[str, Any] | None:
+    """Return the facts about a launch that a host needs if it has lost the run's folder.
+
+    None if no rank was started, because another process may hold a slot that the host has refused to this run.
+    """
+    record = view.plan or {}
+    plan = (record.get("plans") or {}).get(host)
+    if view.started_at is None or plan is None:
+        return None
+    slots = [{"slot": rank["slot"], "device": rank["device"]} for rank in plan["ranks"] if rank["slot"] >= 0]
+    boot_id = (record.get("boots") or {}).get(host)
+    return {"boot_id": boot_id, "state_dir": (record.get("state_dirs") or {}).get(host), "slots": slots}
 
 
 async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> None:
@@ -130,11 +153,11 @@ async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: obje
 
 
 def survivors_words(found: Mapping[str, Any]) -> str:
-    """Return a text that names living processes, slots that are still locked, and GPUs without a list of processes."""
+    """Return a text that names living processes, slots that are still locked, and other reasons for doubt."""
     words = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
     words += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not words else []
-    unlisted = found.get("unlisted")
-    words += [one for one in unlisted if isinstance(one, str)] if isinstance(unlisted, list) else []
+    for texts in (found.get("unlisted"), found.get("doubts")):
+        words += [one for one in texts if isinstance(one, str)] if isinstance(texts, list) else []
     return plain(", ".join(words[:20]) or "nothing that it can name", SHOWN_CHARS)
 
 

@@ -53,7 +53,12 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
             asyncio.run(recover(hook, host=record.name))
         except DtrainError as error:
             problem = str(error)
-        if record.state in ("unreachable", "lost"):
+        faults = [words for words in facts.get("problems") or () if isinstance(words, str)]
+        if faults and record.state in ("ready", "unreachable"):
+            store.hosts.set_state(
+                record.name, "unreachable", f"It answers, but no run can start there: {faults[0]}", by=by
+            )
+        elif not faults and record.state in ("unreachable", "lost"):
             store.hosts.set_state(record.name, "ready", by=by)
     found = store.hosts.get(record.name)
     row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s", "clock_uncertainty_s")}

@@ -33,6 +33,7 @@ from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DO
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
+from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
@@ -146,7 +147,13 @@ class Look:
             pid_ns=str(hello.pid_ns),
         )
         await look_at_host(rt, host)
-        await rt.note_host(host, "ready")
+        problems = facts.get("problems")
+        if problems:
+            await rt.note_host(
+                host, "unreachable", plain(f"It answers, but no run can start there: {problems[0]}", 500)
+            )
+        else:
+            await rt.note_host(host, "ready")
         return []
 
     # -- one attempt ---------------------------------------------------------------------------

@@ -168,7 +168,10 @@ _OFFER = _fields(address=_text, interface=_text, speed_mbps=_maybe(_exit_code), 
 #: Command -> field -> check of its value. Fields without ``_maybe`` must be there.
 _ANSWERS: Mapping[str, Mapping[str, Fits]] = {
     "clock": {"boottime_s": is_span, "wall_s": is_span},
-    "probe": {"boottime_s": is_span, "stores": _maybe(_object(is_count))},
+    "probe": {
+        "boottime_s": is_span, "stores": _maybe(_object(is_count)), "problems": _maybe(_list(_text)),
+        "doubts": _maybe(_list(_text)),
+    },
     "preflight": {
         "python": _nullable(_text), "executable": _nullable(_text), "modules": _object(_WORDS),
         "foreign": _list(_PROCESS), "problems": _list(_text), "shared": _object(_SHARED),

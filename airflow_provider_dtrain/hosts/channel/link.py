@@ -21,7 +21,14 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from airflow_provider_dtrain.core.lifecycle.timing import SEND_TIMEOUT_S, SILENCE_S
-from airflow_provider_dtrain.errors import DtrainError, HostError, HostProtocolError, HostUnreachableError
+from airflow_provider_dtrain.errors import (
+    DtrainError,
+    HostError,
+    HostLostError,
+    HostProtocolError,
+    HostRefusedError,
+    HostUnreachableError,
+)
 from airflow_provider_dtrain.hosts.channel import handshake
 from airflow_provider_dtrain.hosts.channel.answers import check_answer
 from airflow_provider_dtrain.hosts.channel.clock import HostClock
@@ -52,6 +59,8 @@ _TICK_S = 0.5
 #: number of beats, one each 5 s, between two further ones.
 _CLOCK_SAMPLES, _CLOCK_BEATS = 5, 6
 _BATCH_BYTES = 256 * 1024
+#: Answers in a row with a fault of the host after which a channel is not used further.
+MOST_FAULTS = 3
 
 Sink = Callable[[Frame], None]
 ProgressSink = Callable[[Progress], None]
@@ -78,6 +87,8 @@ class HostLink:
         self.hello = opened.hello
         self._clock = HostClock(opened.hello.wall_s, opened.hello.boottime_s, asked_s=opened.asked_s)
         self._beats = 0
+        #: Command -> number of answers in a row that named a fault of the host.
+        self._faults: dict[str, int] = {}
         #: The reader thread calls it with every beat, so it must return at once.
         self.on_beat: Callable[[dict[str, Any]], None] | None = None
         self._transport = transport
@@ -383,6 +394,12 @@ class HostLink:
         elif kind == "progress":
             progress = Progress.parse(document, self.host)
             self._deliver(self._progress.get(progress.run), progress)
+        elif kind == "gone":
+            run, reason = str(document.get("run")), document.get("reason")
+            if not is_texts([document.get("run"), reason], 2):
+                raise WireError(f"a frame with wrong fields: {shown(str(document).encode())}")
+            lost = HostLostError(self.host, f"Host '{self.host}' has lost run {plain(run)}: {plain(reason)}.")
+            self._deliver(self._sinks.get(run), Frame(t="lost", run=run, reason=str(lost), error=lost))
         elif kind in ("data", "gap"):
             frame = Frame.parse(document, raw)
             if (window := self._windows.get(frame.run or "")) is not None:
@@ -400,8 +417,11 @@ class HostLink:
         if call is None:
             return  # The answer came after its deadline.
         if ok is not True:
-            _settle(call.answer, error=refusal(self.host, call.cmd, document))
+            error = refusal(self.host, call.cmd, document)
+            _settle(call.answer, error=error)
+            self._count_fault(call.cmd, error)
             return
+        self._faults.pop(call.cmd, None)
         try:
             check_answer(call.cmd, document)
         except WireError as error:
@@ -414,6 +434,16 @@ class HostLink:
         if call.cmd == "clock":
             self._clock.take(document["wall_s"], document["boottime_s"], asked_s=call.sent_s)
         _settle(call.answer, result=document)
+
+    def _count_fault(self, cmd: str, error: HostError) -> None:
+        """End the channel after some equal faults in a row: a new process on the host may be free of the cause."""
+        if not isinstance(error, HostRefusedError) or error.code not in ("os_error", "internal"):
+            self._faults.pop(cmd, None)
+            return
+        self._faults[cmd] = self._faults.get(cmd, 0) + 1
+        if self._faults[cmd] >= MOST_FAULTS:
+            words = f"{error} It answered so {MOST_FAULTS} times in a row, so the channel is opened anew."
+            self._die(HostUnreachableError(self.host, words))
 
     def _beat(self, beat: dict[str, Any]) -> None:
         runs = beat.get("runs")
