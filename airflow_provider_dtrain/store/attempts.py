@@ -399,7 +399,7 @@ def _next(
         allocation_id = row.id
         state = stay_with_gang(conn, now, row, attempt, keep=keep)
         if state == "waiting" and trial.state != "queued":
-            set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
+            set_trial(conn, trial.id, "queued", ended_at=None, failure=None, result=None)
     else:
         allocation_id, state = _gang_for_next(conn, now, row, keep=keep, ended_at=attempt.ended_at)
     if state == "waiting":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 
 import pytest
 
@@ -36,17 +38,27 @@ async def killed(engine: Engine, *, by: str | None = None) -> tuple[Ticket, Outc
     return ticket, outcome
 
 
-async def test_a_task_that_airflow_lost_and_runs_again_goes_on_with_its_trial(engine: Engine) -> None:
+async def test_a_task_that_airflow_lost_and_runs_again_goes_on_with_its_trial(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     ticket, outcome = await killed(engine)
+    assert engine.hook.store.trials.get(ticket.trial_id).result is not None
+    caplog.clear()
+    caplog.set_level(logging.INFO)
     assert outcome.failure is not None
     assert isinstance(as_airflow(outcome.failure.exception()), TaskEndedError), "Airflow may try the task again"
     again = engine.submit(config("library", 25), run_id="task")
     assert again.trial_id == ticket.trial_id
+    trial = engine.hook.store.trials.get(ticket.trial_id)
+    assert (trial.state, trial.result, trial.failure) == ("queued", None, None), "the end of the first attempt is over"
     outcome_again = await engine.carry(again)
     assert outcome_again is not None
     assert outcome_again.state == "completed"
     trial = engine.hook.store.trials.get(ticket.trial_id)
     assert (trial.attempts, trial.restarts) == (2, 0), "no restart counts as a failure of the user's code"
+    # Airflow may have replaced the log of the first attempt.
+    found = re.findall(r"Attempt 1 ended at .* UTC: (.*) Attempt 2 continues the trial\.", caplog.text)
+    assert found == ["The trial was killed by Airflow: the task was marked, cleared or ended there."]
     assert held(engine) == []
 
 

@@ -144,12 +144,27 @@ class AttemptRunner:
         if restart_of(view):
             # Another process ended it by the rules for a dead follower. It has restarts left.
             await self._restart_ended(view)
+        elif view.number > 1 and view.state in (AttemptState.WAITING, AttemptState.STARTING):
+            await self._show_former(view)
         while True:
             view = await self.rt.view()
             if self._on_state is not None:
                 self._on_state(view.state)
             if (outcome := await self._step(view)) is not None:
                 return outcome
+
+    async def _show_former(self, view: AttemptView) -> None:
+        """Log why the attempt before this one ended. Airflow may have replaced the log that has it."""
+        attempts = await self.rt.db(self.rt.store.attempts.of_trial, view.trial_id)
+        former = next((one for one in attempts if one.number == view.number - 1), None)
+        if former is not None and former.failure is not None and former.ended_at is not None:
+            self.rt.log.info(
+                "Attempt %d ended at %s: %s Attempt %d continues the trial.",
+                former.number,
+                former.ended_at.strftime("%Y-%m-%d %H:%M:%S UTC"),
+                str(former.failure.get("message") or former.failure.get("error")).partition("\n")[0],
+                view.number,
+            )
 
     async def _restart_ended(self, view: AttemptView) -> None:
         ticket = await self.rt.db(

@@ -68,7 +68,7 @@ def request_again(
     is_paused = trial.pause_requested_at is not None
     values = {name: getattr(row, name) for name in KEPT_BY_REQUESTS}
     if trial.state != "queued":
-        set_trial(conn, trial.id, "queued", ended_at=None, failure=None)
+        set_trial(conn, trial.id, "queued", ended_at=None, failure=None, result=None)
     if is_paused:
         set_trial(conn, trial.id, "paused")
     bump(conn, row.pool)
