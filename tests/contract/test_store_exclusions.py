@@ -40,6 +40,31 @@ def test_putting_back_keeps_the_place_and_needs_every_host_clear(store, submit, 
     assert second.trial_id
 
 
+@pytest.mark.each_change
+@pytest.mark.parametrize("state", ["starting", "running", "stopping"])
+def test_no_slot_becomes_free_by_putting_back_what_one_host_has_not_confirmed(store, submit, start, state):
+    store.hosts.add(host("h1", 2))
+    store.hosts.add(host("h2", 2))
+    ticket = submit(slots=4)
+    if state == "starting":
+        store.queue.schedule("gpus")
+        watch = store.attempts.watch(ticket.attempt_id, watcher="me")
+        store.queue.take_up(ticket.attempt_id, watch)
+    else:
+        watch = start(ticket)
+    if state == "stopping":
+        store.attempts.set_stopping(ticket.attempt_id, watch, "preempted")
+    store.queue.release(ticket.attempt_id, watch, "h1", proof="clear")
+    before = store.attempts.get(ticket.attempt_id)
+    other = submit(slots=2)
+    with pytest.raises(ConflictError, match="h2 have not confirmed"):
+        store.queue.put_back(ticket.attempt_id, watch, "no python")
+    view = store.attempts.get(ticket.attempt_id)
+    assert (view.state, view.allocation_id, view.held_hosts) == (before.state, before.allocation_id, ("h2",))
+    assert store.queue.schedule("gpus").granted == (other.allocation_id,)
+    assert store.attempts.get(other.attempt_id).held_hosts == ("h1",)
+
+
 def test_an_exclusion_that_leaves_no_host_lapses(store, submit, clock):
     store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)

@@ -145,6 +145,19 @@ def test_a_silent_request_is_skipped_and_keeps_its_place(store, submit, clock):
     assert store.queue.schedule("gpus").granted == (silent.allocation_id,)
 
 
+@pytest.mark.each_change
+def test_a_silent_request_that_is_renewed_makes_a_pass_due_by_itself(store, submit, clock):
+    """Nothing else of the pool changes: no slot becomes free, and no time is due."""
+    store.hosts.add(host("h1", 1))
+    ticket = submit()
+    watch = store.attempts.watch(ticket.attempt_id, watcher="me")
+    clock.advance(61)
+    assert store.queue.schedule("gpus").granted == ()
+    clock.advance(30)
+    store.queue.renew(ticket.attempt_id, watch)
+    assert store.queue.schedule("gpus").granted == (ticket.allocation_id,)
+
+
 def test_a_grant_that_nobody_takes_up_waits_again(store, submit, clock):
     store.hosts.add(host("h1", 1))
     dead, alive = submit(), submit()

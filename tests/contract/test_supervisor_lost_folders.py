@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -21,6 +22,8 @@ from tests.support.lock_dirs import new_lock_dir
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
 
 RUN = "t1.1.7"
+#: ``PR_SET_CHILD_SUBREAPER`` of ``prctl(2)``.
+SET_CHILD_SUBREAPER = 36
 #: A rank and a descendant of it that has neither its environment nor its locks nor its session.
 HIDING = (
     "python", "-c",
@@ -53,6 +56,19 @@ def pids() -> Iterator[list[int]]:
     for pid in found:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def heir(pids: list[int]) -> Iterator[None]:
+    """Make this process inherit orphans: those of other programs of the machine are no suspects of a run then."""
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    yield
+    libc.prctl(SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    for pid in pids:
+        with suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def hide(host: Host, channel: Channel, pids: list[int]) -> int:
@@ -126,6 +142,27 @@ def test_a_reaper_at_work_for_a_run_without_folder_is_no_proof(bare: Host, pids:
     assert channel.call("fence", run="t9.9.9", token=9)["clear"] is True
 
 
+def test_a_process_that_keeps_only_the_removed_lock_of_its_slot_is_found(bare: Host, pids: list[int]) -> None:
+    """All else is gone: the folders, the supervisor and the reaper, and the process has no environment."""
+    channel = bare.channel()
+    keeping = tuple(word.replace("        os.closerange(0, 256)\n", "") for word in HIDING)
+    start(channel, make_plan(RUN, *keeping))
+    pid = int(channel.wait(lambda: channel.stream(RUN, "rank0.log")))
+    until(lambda: name_of(pid) == "sleep", "the hiding process")
+    pids += [pid, *bare.processes(RUN), bare.supervisor_pid(RUN), bare.reaper_pid(RUN)]
+    channel.close()
+    reaper, supervisor = pids[-1], pids[-2]
+    os.kill(reaper, signal.SIGSTOP)
+    for other in (supervisor, reaper):
+        os.kill(other, signal.SIGKILL)
+    until(lambda: not is_alive(reaper), "the death of the reaper")
+    shutil.rmtree(bare.state_dir)
+    assert is_alive(pid)
+    channel = bare.channel()
+    assert channel.call("fence", run=RUN, token=7)["clear"] is True
+    assert not is_alive(pid)
+
+
 def test_a_reaper_of_another_run_is_no_obstacle(bare: Host, pids: list[int]) -> None:
     channel = bare.channel()
     start(channel, make_plan("t2.1.8", *SLEEP))
@@ -134,6 +171,20 @@ def test_a_reaper_of_another_run_is_no_obstacle(bare: Host, pids: list[int]) -> 
     os.kill(bare.reaper_pid("t2.1.8"), signal.SIGCONT)
     shutil.rmtree(bare.run_dir("t2.1.8"))
     assert channel.call("fence", run=RUN, token=7, wait_s=0)["clear"] is True, "its supervisor has the lock of that run"
+
+
+def test_the_next_holder_of_a_slot_that_has_not_written_its_name_is_nobodys_leftover(
+    bare: Host, pids: list[int]
+) -> None:
+    """A supervisor takes the lock of a slot first and writes its run into it then."""
+    channel = bare.channel()
+    start(channel, make_plan("t2.1.8", *SLEEP))
+    pids += [*bare.processes("t2.1.8"), bare.supervisor_pid("t2.1.8"), bare.reaper_pid("t2.1.8")]
+    label = bare.state_dir / "slots" / "0.lock"
+    label.write_text(label.read_text().replace("t2.1.8", RUN))
+    assert RUN in label.read_text()
+    assert channel.call("fence", run=RUN, token=7, wait_s=0)["clear"] is True
+    assert all(is_alive(pid) for pid in pids)
 
 
 def paths_of_a_run() -> list[str]:
@@ -235,6 +286,7 @@ def writable(host: Host) -> None:
     assert os.system(f"umount -l {host.state_dir.parent}") == 0
 
 
+@pytest.mark.usefixtures("heir")
 def test_a_run_on_a_disk_that_became_read_only_is_ended_and_proved_gone(
     mounted: Callable[[str], Host], pids: list[int]
 ) -> None:
@@ -245,7 +297,7 @@ def test_a_run_on_a_disk_that_became_read_only_is_ended_and_proved_gone(
     try:
         other = host.channel()
         found = other.call("fence", run=RUN, token=7)
-        assert found["clear"] is True
+        assert found["clear"] is True, found
         assert not is_alive(hidden)
         with pytest.raises(Refusal, match="read_only"):
             other.call("fence", run="t9.9.9", token=9)

@@ -107,6 +107,17 @@ def test_a_program_is_asked_and_its_helpers_are_not(one_host: Host, channel: Cha
     assert told.endswith("stopped"), "the library has not reported that training is complete"
 
 
+@pytest.mark.parametrize("how", ["spawn", "forkserver"])
+def test_helpers_of_a_program_that_sets_its_own_rank_are_no_ranks(one_host: Host, channel: Channel, how: str) -> None:
+    """Their environment differs from the one with which the program was started, as that of ranks."""
+    script = TRAIN.replace("    asked = []\n", '    asked = []\n    os.environ["RANK"] = "0"\n')
+    begin(one_host, channel, {"train.py": script}, "python", "train.py", how, "a")
+    channel.wait(lambda: log(channel).count("helper") == 2)
+    told = ask(channel)
+    assert SAVED in told
+    assert "HELPER WAS ASKED" not in told
+
+
 SHELLS = {
     "a script": ("python train.py fork a\n", "bash"),
     "the end of a script": ("exec python train.py fork a\n", "bash"),
@@ -145,7 +156,7 @@ def test_a_shell_whose_command_cannot_act_gets_the_request_for_its_trap(one_host
 def test_the_next_program_of_a_script_is_asked_as_well_and_an_upload_is_not(one_host: Host, channel: Channel) -> None:
     script = (
         "echo ready\npython -c 'import time; time.sleep(1000)'\n"
-        "python -c 'import time; time.sleep(1.5); print(\"uploaded\", flush=True)'\npython train.py fork a\n"
+        "python -c 'import time; time.sleep(3.5); print(\"uploaded\", flush=True)'\npython train.py fork a\n"
     )
     begin(one_host, channel, {"run.sh": script.replace("python", one_host.python)}, "bash", "run.sh")
     until(lambda: len(one_host.processes(RUN)) == 2, "the first program")

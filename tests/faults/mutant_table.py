@@ -568,8 +568,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="orphans of a dead supervisor pass its reaper by",
         path=f"{SUPERVISOR}/launcher.py",
-        old='LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n    os.chdir("/")',
-        new='os.chdir("/")',
+        old="LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n    set_name(REAPER_NAME)",
+        new="set_name(REAPER_NAME)",
         test="tests/contract/test_supervisor_survivors.py"
         "::test_root_without_a_cgroup_loses_nothing_by_a_killed_supervisor",
     ),
@@ -580,6 +580,133 @@ MUTANTS: tuple[Mutant, ...] = (
         new="return found, []",
         test="tests/contract/test_supervisor_survivors.py"
         "::test_what_outlives_supervisor_and_reaper_is_named_and_not_clear_until_it_has_ended",
+    ),
+    Mutant(
+        name="a run without folder is gone although a reaper is at work",
+        path=f"{SUPERVISOR}/lost_folder.py",
+        old="    for proc in unknown_reapers(folder):",
+        new="    for proc in ():",
+        test="tests/contract/test_supervisor_lost_folders.py"
+        "::test_a_reaper_at_work_for_a_run_without_folder_is_no_proof",
+    ),
+    Mutant(
+        name="the removed lock of a slot is no proof of a run without folder",
+        path=f"{SUPERVISOR}/lost_folder.py",
+        old='        if label.get("run") == folder.name:',
+        new="        if False:",
+        test="tests/contract/test_supervisor_lost_folders.py"
+        "::test_a_process_that_keeps_only_the_removed_lock_of_its_slot_is_found",
+    ),
+    Mutant(
+        name="another state folder without locks for all accounts counts as proof",
+        path=f"{SUPERVISOR}/lost_folder.py",
+        old="    if is_elsewhere and folder.layout.lock_dir is None",
+        new="    if False",
+        test="tests/contract/test_supervisor_lost_folders.py"
+        "::test_without_a_lock_folder_another_state_folder_proves_nothing",
+    ),
+    Mutant(
+        name="the next holder of a slot is ended as a leftover",
+        path=f"{SUPERVISOR}/leftovers.py",
+        old=" if run_of(proc.pid) in (None, folder.name)]",
+        new="]",
+        test="tests/contract/test_supervisor_lost_folders.py"
+        "::test_the_next_holder_of_a_slot_that_has_not_written_its_name_is_nobodys_leftover",
+    ),
+    Mutant(
+        name="a run whose folder is gone goes on",
+        path=f"{SUPERVISOR}/supervisor.py",
+        old="        if folder.is_gone(self.inode):",
+        new="        if False:",
+        test="tests/contract/test_supervisor_lost_folders.py"
+        "::test_a_run_without_folder_ends_itself_although_no_fence_comes",
+    ),
+    Mutant(
+        name="a host answers a fault on one channel without end",
+        path=f"{HOSTS}/channel/link.py",
+        old="        if self._faults[cmd] >= MOST_FAULTS:",
+        new="        if False:",
+        test="tests/contract/test_remote.py::test_a_fault_that_a_host_answers_again_and_again_ends_the_channel",
+    ),
+    # -- requests to stop, and programs of the host
+    Mutant(
+        name="a helper is asked to write a checkpoint",
+        path=f"{SUPERVISOR}/programs.py",
+        old='            elif not _HELPER.search(read_text(f"/proc/{proc.pid}/cmdline") or ""):',
+        new="            else:",
+        test="tests/contract/test_supervisor_stop_requests.py"
+        "::test_helpers_of_a_program_that_sets_its_own_rank_are_no_ranks",
+    ),
+    Mutant(
+        name="a launcher is asked to write a checkpoint",
+        path=f"{SUPERVISOR}/programs.py",
+        old="        if ranks or key_of(proc) in self._launchers:",
+        new="        if False:",
+        test="tests/contract/test_supervisor_stop_requests.py"
+        "::test_the_ranks_of_a_launcher_are_asked_and_not_the_launcher",
+    ),
+    Mutant(
+        name="a shell without a trap dies of a request to write a checkpoint",
+        path=f"{SUPERVISOR}/programs.py",
+        old="        if not children or not (is_passing or (waits(proc) and not acts(proc))):",
+        new="        if not children or not (waits(proc) and not acts(proc)) or is_passing:",
+        test="tests/contract/test_supervisor_stop_requests.py::test_a_shell_passes_the_request_to_its_program",
+    ),
+    Mutant(
+        name="a command that cannot save is ended by the request of the one before",
+        path=f"{SUPERVISOR}/stop_request.py",
+        old="        return proc.start_time <= self._requested_at and not passes_on(proc)",
+        new="        return not passes_on(proc)",
+        test="tests/contract/test_supervisor_stop_requests.py"
+        "::test_the_next_program_of_a_script_is_asked_as_well_and_an_upload_is_not",
+    ),
+    # -- the queue of a pool
+    Mutant(
+        name="slots are free without the answer of their host, because their attempt waits again",
+        path=f"{STORE}/queue/requests.py",
+        old='        if held and row.state != "granted":',
+        new='        if held and row.state == "starting":',
+        test="tests/contract/test_store_exclusions.py"
+        "::test_no_slot_becomes_free_by_putting_back_what_one_host_has_not_confirmed",
+    ),
+    Mutant(
+        name="a held gang is free without the answer of its hosts, because its attempt waits again",
+        path=f"{STORE}/queue/requests.py",
+        old="            require_confirmed(conn, row, attempt_id)\n            leave_gang(conn, now, row, attempt_id)\n"
+        "            return set_waiting",
+        new="            leave_gang(conn, now, row, attempt_id)\n            return set_waiting",
+        test="tests/contract/test_store_gangs.py"
+        "::test_an_attempt_that_could_not_start_waits_for_the_same_gang_again",
+    ),
+    Mutant(
+        name="a silent request that is renewed waits for another event",
+        path=f"{STORE}/queue/requests.py",
+        old="    if was_silent:\n        bump(conn, row.pool)",
+        new="    if False:\n        bump(conn, row.pool)",
+        test="tests/contract/test_store_queue.py"
+        "::test_a_silent_request_that_is_renewed_makes_a_pass_due_by_itself[sqlite]",
+    ),
+    Mutant(
+        name="a blocked slot is free once its gang ends",
+        path=f"{CORE}/scheduling/free_slots.py",
+        old=".difference(host.blocked))",
+        new=")",
+        test="tests/unit/test_queueing_policy.py"
+        "::test_a_slot_that_cannot_be_granted_is_not_free_once_its_gang_ends[blocked]",
+    ),
+    Mutant(
+        name="two requests claim one slot",
+        path=f"{CORE}/scheduling/pool_state.py",
+        old="        return all(self.claimed.get(place, mine) == mine for place in places) and",
+        new="        return bool(places and mine) and",
+        test="tests/unit/test_queueing_policy.py::test_two_requests_cannot_claim_one_slot",
+    ),
+    Mutant(
+        name="a request ages while it waits at its cap",
+        path=f"{CORE}/scheduling/queue.py",
+        old="(now - self.since if self.is_eligible else 0.0)",
+        new="(now - self.since)",
+        test="tests/unit/test_queueing_policy.py::test_a_request_does_not_age_while_it_waits_at_its_cap",
     ),
     # -- configurations and files that users name
     Mutant(

@@ -207,6 +207,45 @@ def test_a_claim_on_slots_of_a_gang_that_was_not_told_to_stop_ends():
     assert dict(decision.claims) == {}
 
 
+def test_two_requests_cannot_claim_one_slot():
+    """The request behind the first one is served elsewhere, and the slots that it cannot have stay with the first."""
+    ending = [gang("g", "a", (0, 1), is_ending=True)]
+    claim = Placement({"a": (0, 1, 2, 3)})
+    hosts = hosts_for(ending, "a", "b", slots=4)
+    queue = [request(1, 4, claim=claim), request(2, 4, claim=claim)]
+    decision = run_pass(hosts, queue, SLICES, ending)
+    assert dict(decision.claims) == {"1": claim}
+    assert decision.grants == (("2", Placement({"b": (0, 1, 2, 3)})),)
+    overlapping = replace(queue[1], slots=2, claim=Placement({"a": (3,), "b": (0,)}))
+    assert dict(run_pass(hosts, [queue[0], overlapping], SLICES, ending).claims) == {"1": claim}
+
+
+def test_a_claim_of_two_requests_goes_to_the_other_one_when_the_first_is_gone():
+    ending = [gang("g", "a", range(4), is_ending=True)]
+    claim = Placement({"a": (0, 1, 2, 3)})
+    scheduler = Scheduler(hosts_for(ending, "a", slots=4), SLICES, ending)
+    scheduler.submit(request(1, 4, claim=claim))
+    scheduler.submit(request(2, 4, claim=claim))
+    scheduler.withdraw("1")
+    assert scheduler.claimed == {}
+    scheduler.end("g")
+    assert [request_id for request_id, _ in step(scheduler, 0.0).grants] == ["2"]
+
+
+@pytest.mark.parametrize("field", ["blocked", "disabled"])
+def test_a_slot_that_cannot_be_granted_is_not_free_once_its_gang_ends(field):
+    """Such as a slot whose process could not be killed, or on which a process of somebody else runs."""
+    running = [gang("g", "a", range(4))]
+    (whole,) = hosts_for(running, "a", slots=4)
+    scheduler = Scheduler([replace(whole, **{field: frozenset({2})})], SLICES, running)
+    scheduler.end("g")
+    assert scheduler.board.free == {"a": 3}
+    for number in (1, 2):
+        scheduler.submit(request(number, 2))
+    outcome = step(scheduler, 0.0)
+    assert [(name, slots.slots) for name, slots in outcome.grants] == [("1", {"a": (0, 1)})]
+
+
 def test_a_claimant_says_what_is_coming_and_who_was_told_to_stop():
     ending = [gang("7", "a", (0, 1), is_ending=True)]
     queue = [request(1, 4, claim=Placement({"a": (0, 1, 2, 3)}))]
@@ -324,6 +363,26 @@ def test_protection_comes_back_with_the_slots_of_the_cap():
     scheduler.end("g")
     scheduler.board.take(Placement({"a": tuple(range(8))}))
     step(scheduler, 60.0)
+    assert scheduler.protection.covers(waiting.priority, "1")
+
+
+def test_a_request_does_not_age_while_it_waits_at_its_cap():
+    running = [gang("g", "a", range(8), group="e"), gang("h", "b", range(8))]
+    waiting = GangRequest("1", 8, sequence=1, group="e", max_slots=8, held_s=10 * HOUR, waited_s=35 * HOUR)
+    scheduler = Scheduler(hosts_for(running, "a", "b"), replace(SLICES, preemption="off"), running)
+    scheduler.submit(waiting)
+    step(scheduler, 0.0)
+    waiter = scheduler.waiting["1"]
+    step(scheduler, 50 * HOUR)
+    assert waiter.waited_at(scheduler.now) == 35 * HOUR
+    scheduler.end("g")
+    scheduler.board.take(Placement({"a": tuple(range(8))}))
+    step(scheduler, 60 * HOUR)
+    assert waiter.waited_at(scheduler.now) == 35 * HOUR
+    assert not scheduler.protection.covers(waiting.priority, "1")
+    step(scheduler, 60.5 * HOUR)
+    assert waiter.waited_at(scheduler.now) == 35.5 * HOUR
+    step(scheduler, 61 * HOUR)
     assert scheduler.protection.covers(waiting.priority, "1")
 
 
