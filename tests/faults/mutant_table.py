@@ -675,8 +675,7 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            require_confirmed(conn, row, attempt_id)\n            leave_gang(conn, now, row, attempt_id)\n"
         "            return set_waiting",
         new="            leave_gang(conn, now, row, attempt_id)\n            return set_waiting",
-        test="tests/contract/test_store_gangs.py"
-        "::test_an_attempt_that_could_not_start_waits_for_the_same_gang_again",
+        test="tests/contract/test_store_gangs.py::test_an_attempt_that_could_not_start_waits_for_the_same_gang_again",
     ),
     Mutant(
         name="a silent request that is renewed waits for another event",

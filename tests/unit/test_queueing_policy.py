@@ -234,7 +234,7 @@ def test_a_claim_of_two_requests_goes_to_the_other_one_when_the_first_is_gone():
 
 @pytest.mark.parametrize("field", ["blocked", "disabled"])
 def test_a_slot_that_cannot_be_granted_is_not_free_once_its_gang_ends(field):
-    """Such as a slot whose process could not be killed, or on which a process of somebody else runs."""
+    """Such as a slot whose process could not be killed, or on which a foreign process runs."""
     running = [gang("g", "a", range(4))]
     (whole,) = hosts_for(running, "a", slots=4)
     scheduler = Scheduler([replace(whole, **{field: frozenset({2})})], SLICES, running)
