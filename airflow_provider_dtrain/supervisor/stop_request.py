@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterable
 
 from .limits import ASK_AGAIN_S
-from .processes import Proc, all_procs, boottime, send_signal
+from .processes import Proc, all_procs, send_signal
 from .programs import ProcessTree, acts, key_of, passes_on
 from .ranks import Rank
 
@@ -21,8 +20,9 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        #: In the unit of :attr:`Proc.start_time`.
-        self._requested_at = boottime() * os.sysconf("SC_CLK_TCK")
+        #: Processes of the host before the first signal. Their start times would not do: the next command of a script
+        #: starts within the same 10 ms.
+        self._earlier: set[tuple[int, int]] | None = None
         self._next = 0.0
         self._launchers = set[tuple[int, int]]()
         self._sent: dict[int, set[tuple[int, int]]] = {}
@@ -35,7 +35,10 @@ class StopRequest:
         if now < self._next:
             return
         self._next = now + ASK_AGAIN_S
-        tree = ProcessTree(all_procs(), self._launchers)
+        procs = all_procs()
+        if self._earlier is None:
+            self._earlier = {key_of(proc) for proc in procs.values()}
+        tree = ProcessTree(procs, self._launchers)
         for rank in ranks:
             sent = self._sent.setdefault(rank.number, set())
             is_first = not sent
@@ -49,8 +52,10 @@ class StopRequest:
 
     def _is_left(self, proc: Proc, now: float) -> bool:
         """Return whether a process without a handler was there at the request, and is still the rank's program."""
-        since = self._found.setdefault(key_of(proc), now)
-        return proc.start_time <= self._requested_at and not passes_on(proc) and now - since >= ASK_AGAIN_S
+        key = key_of(proc)
+        since = self._found.setdefault(key, now)
+        is_earlier = self._earlier is not None and key in self._earlier
+        return is_earlier and not passes_on(proc) and now - since >= ASK_AGAIN_S
 
 
 def acts_later(proc: Proc) -> bool:

@@ -655,7 +655,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a command that cannot save is ended by the request of the one before",
         path=f"{SUPERVISOR}/stop_request.py",
-        old="        return proc.start_time <= self._requested_at and not passes_on(proc)",
+        old="        return is_earlier and not passes_on(proc)",
         new="        return not passes_on(proc)",
         test="tests/contract/test_supervisor_stop_requests.py"
         "::test_the_next_program_of_a_script_is_asked_as_well_and_an_upload_is_not",
