@@ -63,7 +63,7 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
         lines += [line(f"{name}: host key", False, warning) for warning in key_warnings(record)]
     if facts:
         lines.append(line(f"{name}: clock", not is_clock_wrong(facts), f"{clock_words(facts)} from here"))
-        if not facts.get("problems"):
+        if not facts.get("problems") and not facts.get("doubts"):
             lines.append(line(f"{name}: launch", True, "files, locks, an interpreter and a fence work"))
         lines += host_lines(name, facts, NETWORK_FILE_SYSTEMS.__contains__)
         for warning in warnings(record.name, facts):
