@@ -176,6 +176,7 @@ class Probe:
     python: str | None
     torch: str | None
     clock_offset_s: float | None
+    clock_uncertainty_s: float | None
     other_stores: list[str]
     problem: str | None
 
