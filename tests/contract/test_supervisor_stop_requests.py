@@ -40,7 +40,8 @@ if __name__ == "__main__":
         one.kill()
 """
 SAVED = "saved a beside 2 helpers, asked 1 times"
-#: A launcher of ranks, as PyTorch's agent: each rank has a session of its own, and SIGTERM ends them at once.
+#: A launcher of ranks, as PyTorch's agent: each rank has a session of its own, and SIGTERM ends them at once. Arguments:
+#: the variables in which ranks differ, the names of the ranks, their command.
 AGENT = """
 import os, signal, subprocess, sys, time
 def end(*_):
@@ -50,10 +51,10 @@ def end(*_):
 signal.signal(signal.SIGTERM, end)
 ranks = [
     subprocess.Popen(
-        [*sys.argv[2:], name], start_new_session=True,
-        env={**os.environ, "TORCHELASTIC_RUN_ID": "none", "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        [*sys.argv[3:], name], start_new_session=True,
+        env={**os.environ, **dict.fromkeys(sys.argv[1].split(","), str(rank))},
     )
-    for rank, name in enumerate(sys.argv[1])
+    for rank, name in enumerate(sys.argv[2])
 ]
 while any(one.poll() is None for one in ranks):
     time.sleep(0.05)
@@ -110,7 +111,7 @@ def test_a_program_is_asked_and_its_helpers_are_not(one_host: Host, channel: Cha
 @pytest.mark.parametrize("how", ["spawn", "forkserver"])
 def test_helpers_of_a_program_that_sets_its_own_rank_are_no_ranks(one_host: Host, channel: Channel, how: str) -> None:
     """Their environment differs from the one with which the program was started, as that of ranks."""
-    script = TRAIN.replace("    asked = []\n", '    asked = []\n    os.environ["RANK"] = "0"\n')
+    script = TRAIN.replace("    asked = []\n", '    asked = []\n    os.environ["RANK"] = "7"\n')
     begin(one_host, channel, {"train.py": script}, "python", "train.py", how, "a")
     channel.wait(lambda: log(channel).count("helper") == 2)
     told = ask(channel)
@@ -175,8 +176,14 @@ def test_a_program_that_only_waits_for_another_one_passes_the_request_on(
     assert SAVED in ask(channel)
 
 
-def test_the_ranks_of_a_launcher_are_asked_and_not_the_launcher(one_host: Host, channel: Channel) -> None:
-    files = {"agent.py": AGENT, "run.sh": f"{one_host.python} agent.py ab {one_host.python} train.py spawn\n"}
+@pytest.mark.parametrize(
+    "variables", ["TORCHELASTIC_RUN_ID,RANK,LOCAL_RANK", "OMPI_COMM_WORLD_RANK,PMIX_RANK", "PMI_RANK", "SLURM_PROCID"]
+)
+def test_the_ranks_of_a_launcher_are_asked_and_not_the_launcher(
+    one_host: Host, channel: Channel, variables: str
+) -> None:
+    command = f"{one_host.python} agent.py {variables} ab {one_host.python} train.py spawn"
+    files = {"agent.py": AGENT, "run.sh": f"{command}\n"}
     begin(one_host, channel, files, "bash", "run.sh", ready=2)
     channel.wait(lambda: log(channel).count("helper") == 4)
     told = ask(channel)
