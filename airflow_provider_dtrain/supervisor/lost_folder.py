@@ -43,10 +43,12 @@ def end_lost(folder: RunFolder, launched: Launched | None) -> tuple[list[Proc], 
     """
     if launched is not None and launched.boot_id not in (None, boot_id()):
         return [], []
+    reapers = unknown_reapers(folder)
     left = {proc.pid: proc for proc in supervisors_of(folder)}
+    left.update({proc.pid: proc for _, children in reapers for proc in children if run_of(proc.pid) == folder.name})
     for proc in left.values():
         send_signal(proc, signal.SIGKILL)
-    for proc in unknown_reapers(folder):
+    for proc, _ in reapers:
         left[proc.pid] = proc
         if proc.state in "Tt":
             send_signal(proc, signal.SIGCONT)
@@ -90,8 +92,10 @@ def removed_slot_locks(layout: Layout) -> Iterator[tuple[Proc, int, Json]]:
                 yield proc, int(found[1]), parse_object(file.read(MAX_LABEL)) or {}
 
 
-def unknown_reapers(folder: RunFolder) -> list[Proc]:
+def unknown_reapers(folder: RunFolder) -> list[tuple[Proc, list[Proc]]]:
     """Return the reapers of this state folder that may be at work for a run, because no folder of a run names them.
+
+    Each comes with its supervisor, if that lives.
 
     One whose supervisor lives and has the lock of another run belongs to that run.
     """
@@ -106,10 +110,10 @@ def unknown_reapers(folder: RunFolder) -> list[Proc]:
     for proc in procs.values():
         if (proc.pid, proc.start_time) in known or not has_name(proc.pid, REAPER_NAME) or not _is_of(layout, proc.pid):
             continue
-        children = [one.pid for one in procs.values() if one.ppid == proc.pid and has_name(one.pid, SUPERVISOR_NAME)]
-        runs = {run_of(pid) for pid in children}
+        children = [one for one in procs.values() if one.ppid == proc.pid and has_name(one.pid, SUPERVISOR_NAME)]
+        runs = {run_of(one.pid) for one in children}
         if not runs or None in runs or folder.name in runs:
-            found.append(proc)
+            found.append((proc, children))
     return found
 
 

@@ -9,8 +9,9 @@ import signal
 from .files import read_text
 from .processes import Proc, descendants, environment_of, signals_in
 
-#: Executables that run the commands of a user and wait for them. ``timeout`` sends what it gets to its process group.
-_PASSING = re.compile(r"((ba|da|a|z|fi|m?k|t?c)?sh|busybox|timeout)[0-9.-]*")
+#: Executables that run the commands of a user and wait for them. ``timeout`` sends what it gets to its process group,
+#: and ``make`` to the shells of its recipes.
+_PASSING = re.compile(r"((ba|da|a|z|fi|m?k|t?c)?sh|busybox|timeout|g?make)[0-9.-]*")
 #: Variables that launchers of ranks set: PyTorch's agent and those built on it, DeepSpeed, Open MPI, MPICH, Slurm.
 _RANK_VARIABLES = (
     b"TORCHELASTIC_RUN_ID", b"RANK", b"LOCAL_RANK", b"CROSS_RANK", b"OMPI_COMM_WORLD_RANK", b"PMIX_RANK", b"PMI_RANK",

@@ -79,9 +79,10 @@ class SlotLocks:
                 words = f"Slot {shared[0]} is used by run {name}, although its lock is free."
                 raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=shared[0], run=name)
 
-        # With a lock_dir, the holder has that lock as well.
-        for _, index, label in removed_slot_locks(self.layout) if self.layout.lock_dir is None else ():
-            if index in self.held:
+        # Without a label the file is new: no run has taken it, or a cleaner has removed the one before.
+        new = {index for index, locks in self.held.items() if not os.fstat(locks[0]).st_size}
+        for _, index, label in removed_slot_locks(self.layout) if new else ():
+            if index in new:
                 words = f"Slot {index} is used by run {label.get('run')}, whose files were removed."
                 raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=index, run=label.get("run"))
 

@@ -115,6 +115,37 @@ def test_a_slot_of_a_run_whose_files_were_removed_is_not_taken_by_another_run(ba
     assert channel.call("prepare", plan=make_plan("t2.1.8", *SLEEP), secrets={})["state"] == "prepared"
 
 
+def test_a_folder_that_was_renamed_is_gone_as_well(bare: Host, pids: list[int]) -> None:
+    """Files that are open do not count as removed then, and the supervisor cannot notice it."""
+    channel = bare.channel()
+    hide(bare, channel, pids)
+    os.kill(pids[-2], signal.SIGSTOP)
+    bare.state_dir.rename(f"{bare.state_dir}.old")
+    assert channel.call("fence", run=RUN, token=7)["clear"] is True
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_a_slot_whose_lock_for_all_accounts_was_removed_too_is_not_taken_by_another_run(
+    tmp_path: Path, pids: list[int]
+) -> None:
+    host = Host(tmp_path / "host", cgroup=False, lock_dir=new_lock_dir(tmp_path))
+    if host.lock_dir == "none":
+        pytest.skip("a lock_dir needs root")
+    try:
+        channel = host.channel()
+        hide(host, channel, pids)
+        os.kill(pids[-2], signal.SIGSTOP)
+        for file in Path(str(host.lock_dir)).iterdir():
+            file.unlink()
+        shutil.rmtree(host.state_dir)
+        with pytest.raises(Refusal, match="whose files were removed"):
+            channel.call("prepare", plan=make_plan("t2.1.8", *SLEEP), secrets={})
+        assert channel.call("fence", run=RUN, token=7, launched=launched(host))["clear"] is True
+        start(channel, make_plan("t2.1.8", *SLEEP))
+    finally:
+        host.clean()
+
+
 def test_a_run_without_folder_ends_itself_although_no_fence_comes(bare: Host, pids: list[int]) -> None:
     hide(bare, bare.channel(), pids)
     shutil.rmtree(bare.run_dir(RUN))

@@ -40,7 +40,7 @@ if __name__ == "__main__":
         one.kill()
 """
 SAVED = "saved a beside 2 helpers, asked 1 times"
-#: A launcher of ranks, as PyTorch's agent: each rank has a session of its own, and SIGTERM ends them at once. Arguments:
+#: A launcher of ranks, as PyTorch's agent: each rank has a session of its own, and SIGTERM ends them. Arguments:
 #: the variables in which ranks differ, the names of the ranks, their command.
 AGENT = """
 import os, signal, subprocess, sys, time
@@ -132,6 +132,7 @@ SHELLS = {
     "in the background": ("sleep 1000 &\npython train.py fork a &\nwait $!\n", "bash"),
     "another shell": ("python train.py fork a\necho after\n", "sh"),
     "timeout": ("timeout 1000 python train.py fork a\necho after\n", "bash"),
+    "make": ("printf 'all:\\n\\tcd . ; python train.py fork a ; true\\n' > Makefile; make\n", "bash"),
 }
 
 
@@ -148,7 +149,7 @@ def test_a_shell_passes_the_request_to_its_program(one_host: Host, channel: Chan
 
 def test_a_shell_whose_command_cannot_act_gets_the_request_for_its_trap(one_host: Host, channel: Channel) -> None:
     script = (
-        "trap 'touch stop; echo asked' TERM\n(echo ready; while [ ! -e stop ]; do sleep 0.02; done; echo saved) &\n"
+        "trap 'echo asked; touch stop' TERM\n(echo ready; while [ ! -e stop ]; do sleep 0.02; done; echo saved) &\n"
     )
     begin(one_host, channel, {"run.sh": f"{script}wait\nwait\n"}, "bash", "run.sh")
     assert "asked\nsaved\n" in ask(channel)

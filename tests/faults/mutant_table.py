@@ -584,8 +584,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a run without folder is gone although a reaper is at work",
         path=f"{SUPERVISOR}/lost_folder.py",
-        old="    for proc in unknown_reapers(folder):",
-        new="    for proc in ():",
+        old="    reapers = unknown_reapers(folder)",
+        new="    reapers = []",
         test="tests/contract/test_supervisor_lost_folders.py"
         "::test_a_reaper_at_work_for_a_run_without_folder_is_no_proof",
     ),
@@ -596,6 +596,14 @@ MUTANTS: tuple[Mutant, ...] = (
         new="        if False:",
         test="tests/contract/test_supervisor_lost_folders.py"
         "::test_a_process_that_keeps_only_the_removed_lock_of_its_slot_is_found",
+    ),
+    Mutant(
+        name="a slot is free although its lock was removed under the run that has it",
+        path=f"{SUPERVISOR}/slot_locks.py",
+        old="        new = {index for index, locks in self.held.items() if not os.fstat(locks[0]).st_size}",
+        new="        new = set()",
+        test="tests/contract/test_supervisor_lost_folders.py"
+        "::test_a_slot_whose_lock_for_all_accounts_was_removed_too_is_not_taken_by_another_run",
     ),
     Mutant(
         name="another state folder without locks for all accounts counts as proof",
