@@ -112,7 +112,7 @@ def runtime(answers: dict[str, Any], **store: Any) -> Runtime:
 def gang(*hosts: str) -> Any:
     return SimpleNamespace(
         run="t1.1.7", token=7, held_hosts=hosts, placement=dict.fromkeys(hosts, (0,)), plan={"plans": {}},
-        label="attempt 1", attempt_id=1, trial_id=1, watch=1, renewed_at=None, is_held_gang=False,
+        label="attempt 1", attempt_id=1, trial_id=1, watch=1, renewed_at=None, started_at=None, is_held_gang=False,
         restarts=0, max_restarts=0,
     )  # fmt: skip
 
