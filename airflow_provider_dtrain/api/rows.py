@@ -59,4 +59,3 @@ def point(value: Any) -> float | None:
 Search = Annotated[str, Query(max_length=200, description="part of a name; % and _ have no special meaning")]
 Order = Annotated[Literal["asc", "desc"], Query()]
 Limit = Annotated[int, Query(ge=1, le=200)]
-Offset = Annotated[int, Query(ge=0, le=2**53)]

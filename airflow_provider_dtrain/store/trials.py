@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, TrialStat
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.filters import tagged
+from airflow_provider_dtrain.store.database.filters import has_tags
 from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -125,7 +125,7 @@ class Trials:
         """
         given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id, "state": state}
         where = [trials.c[name] == value for name, value in given.items() if value is not None]
-        where += [trials.c.id.in_(tagged("trial", tag)) for tag in tags]
+        where += has_tags("trial", trials.c.id, tags)
         if dags is not None:
             where.append(trials.c.dag_id.in_(sorted(dags)))
         return trial_views(conn, sa.and_(sa.true(), *where), limit=limit)

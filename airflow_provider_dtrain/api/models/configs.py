@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from airflow_provider_dtrain.api.bounds import ID_MOST, PATH_CHARS
 from airflow_provider_dtrain.api.models.common import Model
 
 
@@ -36,12 +37,12 @@ class Document(Model):
     #: YAML.
     config: str = Field(max_length=1024 * 1024)
     #: Name of a stored template; None: the one that the configuration names.
-    template: str | None = None
+    template: Annotated[str, Field(max_length=PATH_CHARS)] | None = None
     #: Experiment whose code the new one uses, and whose sealed secrets the masked values stand for.
-    fork_of: int | None = None
+    fork_of: Annotated[int, Field(le=ID_MOST)] | None = None
     #: Digest of code that was sent to ``/code``; empty: the client sends it later. None: the code of the fork, or that
     #: below the folder of the DAG.
-    payload: str | None = Field(default=None, pattern=r"^([0-9a-f]{64})?$")
+    payload: str | None = Field(default=None, max_length=64, pattern=r"^([0-9a-f]{64})?$")
 
 
 class PlacedProblem(Model):

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from airflow_provider_dtrain.api import bounds
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
 from airflow_provider_dtrain.api.models.configs import Document
@@ -126,7 +127,7 @@ class Labels(Model):
     #: Empty: the name from the configuration.
     display_name: str | None = Field(default=None, max_length=250)
     description: str | None = Field(default=None, max_length=10_000)
-    tags: Tags | None = None
+    tags: bounds.Tags | None = None
 
 
 class ExperimentAction(Model):

@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from airflow_provider_dtrain.api.bounds import HOSTS_MOST, NUMBER_MOST, PATH_CHARS, Id, Name, Number, Offset
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.store.records.operations import OperationKind, OperationState, Through
 
-_ID = Field(ge=1, le=2**63 - 1)
-_RANK = Field(ge=0, le=2**31)
-_OFFSET = Field(ge=0, le=2**53)
 #: Longest time limit of a command in seconds, as ``airflow dtrain trials exec`` accepts it.
 _MOST_S = 3600
 
@@ -20,7 +18,7 @@ _MOST_S = 3600
 class _OfTrial(Model):
     """Request that concerns a trial."""
 
-    trial_id: Annotated[int, _ID]
+    trial_id: Id
     #: Skip the follower, which did not take an earlier request.
     through: Through | None = None
 
@@ -28,26 +26,26 @@ class _OfTrial(Model):
 class LogRequest(_OfTrial):
     """Bytes of a rank's log."""
 
-    rank: Annotated[int, _RANK] = 0
+    rank: Number = 0
     #: None: the latest one.
-    attempt: Annotated[int, Field(ge=1, le=2**31)] | None = None
-    start: Annotated[int, _OFFSET] = 0
+    attempt: Annotated[int, Field(ge=1, le=NUMBER_MOST)] | None = None
+    start: Offset = 0
     #: First byte that is not wanted; None: all that the host has.
-    end: Annotated[int, _OFFSET] | None = None
+    end: Offset | None = None
 
 
 class StacksRequest(_OfTrial):
     """Python stacks of running ranks."""
 
     #: None: all ranks.
-    rank: Annotated[int, _RANK] | None = None
+    rank: Number | None = None
 
 
 class ExecRequest(Model):
     """A command in the environment of a running rank."""
 
-    trial_id: Annotated[int, _ID]
-    rank: Annotated[int, _RANK] = 0
+    trial_id: Id
+    rank: Number = 0
     argv: Annotated[list[Annotated[str, Field(max_length=32 << 10)]], Field(min_length=1, max_length=1024)]
     timeout_s: Annotated[int, Field(ge=1, le=_MOST_S)] = 60
 
@@ -55,9 +53,9 @@ class ExecRequest(Model):
 class OutputsRequest(Model):
     """Files that a plain script wrote."""
 
-    trial_id: Annotated[int, _ID]
+    trial_id: Id
     #: Files and folders; empty: all.
-    paths: Annotated[list[Annotated[str, Field(max_length=4096)]], Field(max_length=1000)] = []
+    paths: Annotated[list[Annotated[str, Field(max_length=PATH_CHARS)]], Field(max_length=1000)] = []
     #: Only their names and sizes, no content.
     list_only: bool = False
 
@@ -65,15 +63,15 @@ class OutputsRequest(Model):
 class CheckpointRequest(Model):
     """A checkpoint as a tar archive."""
 
-    trial_id: Annotated[int, _ID]
-    checkpoint_id: Annotated[int, _ID]
+    trial_id: Id
+    checkpoint_id: Id
 
 
 class ProbeRequest(Model):
     """A new probe of hosts."""
 
     #: Empty: all.
-    hosts: Annotated[list[Annotated[str, Field(max_length=63)]], Field(max_length=1000)] = []
+    hosts: Annotated[list[Name], Field(max_length=HOSTS_MOST)] = []
 
 
 class DoctorRequest(Model):

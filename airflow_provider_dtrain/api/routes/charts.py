@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from airflow_provider_dtrain.api.bounds import COMPARED_MOST, TRIALS_MOST, ComparedIds, Metric, MetricFilter, TrialIds
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.curve_rows import curve_of, metric_series
 from airflow_provider_dtrain.api.execution import StoreRoute
@@ -27,20 +28,16 @@ from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 router = APIRouter(route_class=StoreRoute, tags=["charts"], responses=ERRORS)
 
-#: Trials of one chart, and trials beside each other.
-TRIALS_MOST, COMPARED_MOST = 200, 8
-#: Metrics of one trial in one answer, and those of an answer whose request names none.
-METRICS_MOST, METRICS_USUAL = 100, 20
+#: Metrics of an answer whose request names none.
+METRICS_USUAL = 20
 Points = Annotated[int, Query(ge=10, le=10_000, description="points per curve")]
-Metric = Annotated[str, Query(min_length=1, max_length=1000)]
-TrialIds = Annotated[list[int] | None, Query()]
 
 
 @router.get("/experiments/{experiment_id}/curves", **guarded(Rule.READ))
 def experiment_curves(
     call: CallDep,
     experiment_id: int,
-    metric: Annotated[str | None, Query(max_length=1000, description="the searcher's without it")] = None,
+    metric: Annotated[Metric | None, Query(description="the searcher's without it")] = None,
     group: MetricGroup = "validation",
     x: Axis = "batches",
     select: Annotated[TrialChoice, Query()] = "best",
@@ -52,7 +49,7 @@ def experiment_curves(
     plan = experiment_plan(call, experiment_id)
     name = metric or plan.metric
     chosen, total = call.store.trial_table.chosen(experiment_id, select, limit)
-    heads = readable_trials(call, (trial or [])[:TRIALS_MOST])
+    heads = readable_trials(call, trial or [])
     asked = {one.trial_id for one in heads}
     heads += call.store.trial_table.heads([one for one in chosen if one not in asked])
     if name is None:
@@ -73,8 +70,8 @@ def curves(
 ) -> Curves:
     """Return a metric of some trials, which may be of different experiments."""
     ids = list(dict.fromkeys(trial or []))
-    if not 1 <= len(ids) <= TRIALS_MOST:
-        raise UserError(f"trial must be given 1 to {TRIALS_MOST} times, got {len(ids)}.")
+    if not ids:
+        raise UserError(f"trial must be given 1 to {TRIALS_MOST} times, got 0.")
     return _curves(call, readable_trials(call, ids), metric, group, x, max_points, total=len(ids), best=None)
 
 
@@ -122,15 +119,13 @@ def _name(call: Call, of: TrialHead) -> str:
 def trial_curves(
     call: CallDep,
     trial_id: int,
-    metric: Annotated[list[str] | None, Query(description="names; the first ones without it")] = None,
+    metric: MetricFilter = None,
     group: MetricGroup | None = None,
     max_points: Points = 2000,
 ) -> TrialCurves:
     """Return metrics of a trial over batches, epochs and time."""
     (head,) = readable_trials(call, [trial_id])
     asked = list(dict.fromkeys(metric or []))
-    if len(asked) > METRICS_MOST:
-        raise UserError(f"metric must be given at most {METRICS_MOST} times, got {len(asked)}.")
     groups: tuple[MetricGroup, ...] = ("validation", "training") if group is None else (group,)
 
     def make() -> TrialCurves:
@@ -144,10 +139,10 @@ def trial_curves(
 
 
 @router.get("/compare", **guarded(Rule.READ))
-def compare(call: CallDep, trial: TrialIds = None) -> Comparison:
+def compare(call: CallDep, trial: ComparedIds = None) -> Comparison:
     """Return trials beside each other, with the values in which their configurations differ."""
     ids = list(dict.fromkeys(trial or []))
-    if not 2 <= len(ids) <= COMPARED_MOST:
+    if len(ids) < 2:
         raise UserError(f"trial must be given 2 to {COMPARED_MOST} times, got {len(ids)}.")
     entries = trial_entries(call, ids)
     documents = [_document(call, one) for one in entries]

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from airflow_provider_dtrain.api.bounds import Name
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.cluster_rows import ClusterRecord, host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
@@ -21,7 +22,7 @@ router = APIRouter(route_class=StoreRoute, tags=["cluster"], responses=ERRORS)
 
 
 @router.get("/cluster", response_model=Cluster, **guarded(Rule.READ))
-def cluster(call: CallDep, pool: str | None = None, host: str | None = None) -> Any:
+def cluster(call: CallDep, pool: Name | None = None, host: Name | None = None) -> Any:
     """Return pools, hosts, slots and their holders.
 
     :param host: only this host, with the devices of its slots

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from airflow_provider_dtrain.api.bounds import Digest
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.code_archive import digest_of, received
 from airflow_provider_dtrain.api.errors import ApiError
@@ -25,7 +26,7 @@ _BODY = {"requestBody": {"required": True, "content": {"application/gzip": {"sch
 
 
 @router.get("/code/{digest}", **guarded(Rule.START))
-def known(call: CallDep, digest: Annotated[str, Path(pattern="^[0-9a-f]{64}$")]) -> StoredCode:
+def known(call: CallDep, digest: Annotated[Digest, Path()]) -> StoredCode:
     """Return whether the store holds code, and if so keep it for a start."""
     call.access.require_start()
     if not call.store.payloads.use(digest):

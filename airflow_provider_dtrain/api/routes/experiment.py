@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from airflow_provider_dtrain.api.bounds import Offset, StateFilter, TagFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
@@ -20,13 +21,12 @@ from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.configs import ShownConfig
 from airflow_provider_dtrain.api.models.experiments import Experiment, Hyperparameter, Search
 from airflow_provider_dtrain.api.models.trials import Trials
-from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order
 from airflow_provider_dtrain.api.rows import Search as SearchText
 from airflow_provider_dtrain.api.rung_rows import rungs_of
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
 from airflow_provider_dtrain.api.trial_rows import trial_row
-from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.core.search.dimensions import dimensions, value_at
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry, TrialOrder, TrialQuery
@@ -115,8 +115,8 @@ def trials(
     call: CallDep,
     experiment_id: int,
     q: SearchText = "",
-    state: Annotated[list[TrialState] | None, Query()] = None,
-    tag: Annotated[list[str] | None, Query(description="trials that have all of these")] = None,
+    state: StateFilter = None,
+    tag: TagFilter = None,
     replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
     sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
     order: Order = "asc",
@@ -147,8 +147,8 @@ def trials_csv(
     call: CallDep,
     experiment_id: int,
     q: SearchText = "",
-    state: Annotated[list[TrialState] | None, Query()] = None,
-    tag: Annotated[list[str] | None, Query(description="trials that have all of these")] = None,
+    state: StateFilter = None,
+    tag: TagFilter = None,
     replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
     sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
     order: Order = "asc",

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from airflow_provider_dtrain.api.bounds import AirflowId, Offset, TagFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_fields, experiment_row
 from airflow_provider_dtrain.api.models.experiments import ExperimentRow, Experiments
-from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, Search
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
 from airflow_provider_dtrain.store.records.pages import ExperimentOrder, ExperimentQuery
@@ -20,7 +21,6 @@ from airflow_provider_dtrain.store.records.searches import ExperimentState
 router = APIRouter(route_class=StoreRoute, tags=["experiments"], responses=ERRORS)
 
 
-Tag = Annotated[list[str] | None, Query(description="experiments that have all of these")]
 SortBy = Annotated[ExperimentOrder, Query()]
 
 
@@ -29,8 +29,8 @@ def experiments(
     call: CallDep,
     q: Search = "",
     state: ExperimentState | None = None,
-    dag_id: str | None = None,
-    tag: Tag = None,
+    dag_id: AirflowId | None = None,
+    tag: TagFilter = None,
     sort: SortBy = "created_at",
     order: Order = "desc",
     limit: Limit = 100,
@@ -66,8 +66,8 @@ def experiments_csv(
     call: CallDep,
     q: Search = "",
     state: ExperimentState | None = None,
-    dag_id: str | None = None,
-    tag: Tag = None,
+    dag_id: AirflowId | None = None,
+    tag: TagFilter = None,
     sort: SortBy = "created_at",
     order: Order = "desc",
 ) -> Response:

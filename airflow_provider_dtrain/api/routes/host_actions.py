@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from airflow_provider_dtrain.api.bounds import NameInPath, SlotInPath
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.cluster_rows import host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
@@ -18,7 +19,7 @@ router = APIRouter(route_class=StoreRoute, tags=["hosts"], responses=ERRORS)
 
 
 @router.post("/hosts/{name}/drain", **guarded(Rule.CHANGE_HOSTS))
-def drain(call: CallDep, name: str, body: Reason) -> HostAction:
+def drain(call: CallDep, name: NameInPath, body: Reason) -> HostAction:
     """Grant no new slots on a host. Running trials may finish."""
     by = _begun(call, "host_drain", name, reason=body.reason)
     call.store.hosts.set_state(name, "draining", body.reason or f"drained by {by}", by=by)
@@ -26,7 +27,7 @@ def drain(call: CallDep, name: str, body: Reason) -> HostAction:
 
 
 @router.post("/hosts/{name}/enable", **guarded(Rule.CHANGE_HOSTS))
-def enable(call: CallDep, name: str) -> HostAction:
+def enable(call: CallDep, name: NameInPath) -> HostAction:
     """Let a host get gangs again."""
     by = _begun(call, "host_enable", name)
     record = call.store.hosts.get(name)
@@ -40,7 +41,7 @@ def enable(call: CallDep, name: str) -> HostAction:
 
 
 @router.post("/hosts/{name}/disable", **guarded(Rule.CHANGE_HOSTS))
-def disable(call: CallDep, name: str, body: Reason) -> HostAction:
+def disable(call: CallDep, name: NameInPath, body: Reason) -> HostAction:
     """Grant no new slots on a host, and kill its trials."""
     by = _begun(call, "host_disable", name, reason=body.reason)
     call.store.hosts.get(name)
@@ -50,7 +51,7 @@ def disable(call: CallDep, name: str, body: Reason) -> HostAction:
 
 
 @router.post("/hosts/{name}/slots/{index}/enable", **guarded(Rule.CHANGE_HOSTS))
-def enable_slot(call: CallDep, name: str, index: int) -> HostAction:
+def enable_slot(call: CallDep, name: NameInPath, index: SlotInPath) -> HostAction:
     """Let a slot be granted again."""
     by = _begun(call, "slot_enable", name, slot=index)
     call.store.hosts.set_slot_enabled(name, index, True, by=by)
@@ -58,7 +59,7 @@ def enable_slot(call: CallDep, name: str, index: int) -> HostAction:
 
 
 @router.post("/hosts/{name}/slots/{index}/disable", **guarded(Rule.CHANGE_HOSTS))
-def disable_slot(call: CallDep, name: str, index: int) -> HostAction:
+def disable_slot(call: CallDep, name: NameInPath, index: SlotInPath) -> HostAction:
     """Grant a slot no longer. A trial that holds it continues."""
     by = _begun(call, "slot_disable", name, slot=index)
     call.store.hosts.set_slot_enabled(name, index, False, by=by)

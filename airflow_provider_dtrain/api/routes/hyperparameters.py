@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from airflow_provider_dtrain.api.bounds import Metric
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import experiment_plan, plan_config
@@ -32,7 +33,7 @@ TRIALS_MOST = 20_000
 def hyperparameters(
     call: CallDep,
     experiment_id: int,
-    metric: Annotated[str | None, Query(max_length=1000, description="the searcher's without it")] = None,
+    metric: Annotated[Metric | None, Query(description="the searcher's without it")] = None,
 ) -> Hyperparameters:
     """Return hyperparameters and metric of an experiment's trials as columns, with the importance of each."""
     plan = experiment_plan(call, experiment_id)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from airflow_provider_dtrain.api.bounds import AirflowId, AttemptNumber, Id, Name, Number, Offset, TagFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import ID_MOST
 from airflow_provider_dtrain.api.models.listings import (
     CheckpointList,
     ExperimentList,
@@ -34,11 +34,8 @@ router = APIRouter(prefix="/listings", route_class=StoreRoute, tags=["listings"]
 
 #: Reports in one answer.
 METRICS_MOST = 5000
-Id = Annotated[int, Query(ge=1, le=ID_MOST)]
 Most = Annotated[int, Query(ge=1, le=1000)]
-Tags = Annotated[list[str] | None, Query(description="only those with all of these")]
-Pool = Annotated[str | None, Query(max_length=200, description="only this pool")]
-TrialId = Annotated[int, Query(ge=1, le=ID_MOST)]
+Pool = Annotated[Name | None, Query(description="only this pool")]
 
 
 class _CallRights:
@@ -72,14 +69,18 @@ def _source(call: Call) -> StoreSource:
 
 @router.get("/trials", **guarded(Rule.READ))
 def trials(
-    call: CallDep, experiment: Id | None = None, state: TrialState | None = None, tag: Tags = None, limit: Most = 50
+    call: CallDep,
+    experiment: Id | None = None,
+    state: TrialState | None = None,
+    tag: TagFilter = None,
+    limit: Most = 50,
 ) -> TrialList:
     """Return trials, latest first."""
     return TrialList(rows=_source(call).trials(experiment=experiment, state=state, tags=tag or (), limit=limit))
 
 
 @router.get("/trial", **guarded(Rule.READ))
-def trial(call: CallDep, trial_id: TrialId) -> OneTrial:
+def trial(call: CallDep, trial_id: Id) -> OneTrial:
     """Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs."""
     return OneTrial(row=_source(call).trial(trial_id))
 
@@ -87,10 +88,10 @@ def trial(call: CallDep, trial_id: TrialId) -> OneTrial:
 @router.get("/metrics", **guarded(Rule.READ))
 def metrics(
     call: CallDep,
-    trial_id: TrialId,
+    trial_id: Id,
     group: MetricGroup | None = None,
     abandoned: Annotated[bool, Query(description="also steps that a later attempt repeated")] = False,
-    offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
+    offset: Offset = 0,
 ) -> MetricList:
     """Return a page of the reports of a trial, by step."""
     # One more tells whether there is another page.
@@ -103,10 +104,10 @@ def metrics(
 @router.get("/log", **guarded(Rule.READ_LOGS))
 def log(
     call: CallDep,
-    trial_id: TrialId,
-    rank: Annotated[int, Query(ge=0, le=2**31)] = 0,
-    attempt: Annotated[int | None, Query(ge=1, le=2**31, description="the latest without it")] = None,
-    offset: Annotated[int, Query(ge=0, le=2**53, description="first byte that the client does not have")] = 0,
+    trial_id: Id,
+    rank: Number = 0,
+    attempt: AttemptNumber = None,
+    offset: Annotated[Offset, Query(description="first byte that the client does not have")] = 0,
 ) -> OneLogPiece:
     """Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB."""
     trial = call.store.trials.get(trial_id)
@@ -116,13 +117,13 @@ def log(
 
 
 @router.get("/timeline", **guarded(Rule.READ))
-def timeline(call: CallDep, trial_id: TrialId) -> TimelineList:
+def timeline(call: CallDep, trial_id: Id) -> TimelineList:
     """Return everything that happened to a trial, oldest first."""
     return TimelineList(rows=_source(call).timeline(trial_id))
 
 
 @router.get("/checkpoints", **guarded(Rule.READ))
-def checkpoints(call: CallDep, trial_id: TrialId, removed: bool = False) -> CheckpointList:
+def checkpoints(call: CallDep, trial_id: Id, removed: bool = False) -> CheckpointList:
     """Return a trial's checkpoints, oldest first."""
     return CheckpointList(rows=_source(call).checkpoints(trial_id, removed=removed))
 
@@ -131,8 +132,8 @@ def checkpoints(call: CallDep, trial_id: TrialId, removed: bool = False) -> Chec
 def experiments(
     call: CallDep,
     name: Annotated[str, Query(max_length=200)] = "",
-    dag_run: Annotated[str, Query(max_length=250, description="only those of DAG runs with this in their id")] = "",
-    tag: Tags = None,
+    dag_run: Annotated[AirflowId, Query(description="only those of DAG runs with this in their id")] = "",
+    tag: TagFilter = None,
     limit: Most = 50,
 ) -> ExperimentList:
     """Return experiments, latest first."""

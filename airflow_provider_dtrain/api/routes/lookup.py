@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
+from fastapi import APIRouter, Query
+
+from airflow_provider_dtrain.api.bounds import NUMBER_MOST, AirflowId
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.lookup import FoundExperiment, FoundTrial, Lookup
@@ -14,7 +17,13 @@ router = APIRouter(route_class=StoreRoute, tags=["lookup"], responses=ERRORS)
 
 
 @router.get("/lookup", **guarded(Rule.READ))
-def lookup(call: CallDep, dag_id: str, run_id: str, task_id: str | None = None, map_index: int | None = None) -> Lookup:
+def lookup(
+    call: CallDep,
+    dag_id: AirflowId,
+    run_id: AirflowId,
+    task_id: AirflowId | None = None,
+    map_index: Annotated[int | None, Query(ge=-1, le=NUMBER_MOST)] = None,
+) -> Lookup:
     """Return the experiments of a DAG run, and its trials or those of one task instance, newest first."""
     if not call.access.may_read(dag_id):
         return Lookup(experiments=[], trials=[])

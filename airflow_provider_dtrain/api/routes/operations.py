@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from airflow_provider_dtrain.api.bounds import Offset, OperationInPath
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import ID_MOST
 from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, run_state, trigger, unusable
 from airflow_provider_dtrain.api.models import operations as models
 from airflow_provider_dtrain.api.rows import ERRORS
@@ -36,7 +36,6 @@ router = APIRouter(prefix="/operations", route_class=StoreRoute, tags=["operatio
 CONTENT_BYTES = 4 << 20
 #: After this time, the API asks Airflow about a DAG run that has not taken its operation.
 RUN_CHECK = timedelta(seconds=20)
-Id = Annotated[int, Path(ge=1, le=ID_MOST)]
 
 
 @router.post("/log", status_code=201, **guarded(Rule.READ_LOGS))
@@ -102,7 +101,7 @@ def doctor(call: CallDep, body: models.DoctorRequest) -> models.Operation:
 
 
 @router.get("/{operation_id}", **guarded(Rule.READ))
-def operation(call: CallDep, operation_id: Id) -> models.Operation:
+def operation(call: CallDep, operation_id: OperationInPath) -> models.Operation:
     """Return an operation of this user. Its client asks every few seconds, or it is taken for gone."""
     _own(call, operation_id)
     found = call.store.operations.poll(operation_id)
@@ -115,8 +114,8 @@ def operation(call: CallDep, operation_id: Id) -> models.Operation:
 @router.get("/{operation_id}/content", response_class=Response, **guarded(Rule.READ))
 def content(
     call: CallDep,
-    operation_id: Id,
-    offset: Annotated[int, Query(ge=0, le=2**53, description="first byte that the client does not have")] = 0,
+    operation_id: OperationInPath,
+    offset: Annotated[Offset, Query(description="first byte that the client does not have")] = 0,
 ) -> Response:
     """Return content of an operation of this user, at most 4 MiB. Bytes before the offset are then removed."""
     _own(call, operation_id)
@@ -126,7 +125,7 @@ def content(
 
 
 @router.delete("/{operation_id}", **guarded(Rule.FETCH))
-def cancel(call: CallDep, operation_id: Id) -> models.Operation:
+def cancel(call: CallDep, operation_id: OperationInPath) -> models.Operation:
     """End an operation of this user, unless it has ended."""
     _own(call, operation_id)
     call.store.operations.failed(operation_id, f"{call.access.name} cancelled it")

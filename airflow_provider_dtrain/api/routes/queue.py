@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 
+from airflow_provider_dtrain.api.bounds import Name, Offset
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.queue import Queue, QueuePool, QueueRow
-from airflow_provider_dtrain.api.rows import ERRORS, Limit, Offset, Order, Search, task_ref
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search, task_ref
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
 from airflow_provider_dtrain.core.scheduling.model import AllocationState
@@ -21,7 +22,7 @@ router = APIRouter(route_class=StoreRoute, tags=["queue"], responses=ERRORS)
 @router.get("/queue", response_model=Queue, **guarded(Rule.READ))
 def queue(
     call: CallDep,
-    pool: str | None = None,
+    pool: Name | None = None,
     state: AllocationState | None = None,
     q: Search = "",
     sort: Annotated[QueueOrder, Query()] = "position",

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from airflow_provider_dtrain.api.bounds import AttemptNumber, HostFilter, MetricFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import readable_trials
@@ -22,7 +23,7 @@ from airflow_provider_dtrain.api.models.trials import (
     Timings,
     TimingTotal,
 )
-from airflow_provider_dtrain.api.routes.trial import AttemptNumber, attempt_of
+from airflow_provider_dtrain.api.routes.trial import attempt_of
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.telemetry_rows import series_of
@@ -31,22 +32,18 @@ from airflow_provider_dtrain.store.records import telemetry as records
 
 router = APIRouter(route_class=StoreRoute, tags=["telemetry"], responses=ERRORS)
 
-#: Hosts of one answer with sparklines.
-HOSTS_MOST = 1000
 Buckets = Annotated[int, Query(ge=10, le=2000, description="most intervals")]
 
 
 @router.get("/cluster/utilization", **guarded(Rule.READ))
 def utilization(
     call: CallDep,
-    host: Annotated[list[str] | None, Query(description="names; unknown ones are left out")] = None,
+    host: HostFilter = None,
     span_s: Annotated[float, Query(ge=60, le=7200)] = 3600,
     points: Annotated[int, Query(ge=1, le=120)] = 60,
 ) -> Utilization:
     """Return the utilization of hosts and their GPUs over the last hours."""
     hosts = list(dict.fromkeys(host or []))
-    if len(hosts) > HOSTS_MOST:
-        raise UserError(f"host must be given at most {HOSTS_MOST} times, got {len(hosts)}.")
     store = call.store
     lines = store.telemetry.sparklines(hosts, store.db.now() - timedelta(seconds=span_s), points)
     slots = store.cluster_page.devices({line.host for line in lines})
@@ -90,7 +87,7 @@ def _mean(values: list[float | None]) -> float | None:
 def telemetry(
     call: CallDep,
     trial_id: int,
-    metric: Annotated[list[str] | None, Query(description="names; all system metrics without it")] = None,
+    metric: MetricFilter = None,
     attempt: AttemptNumber = None,
     since: datetime | None = None,
     until: datetime | None = None,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from fastapi import APIRouter
 
-from fastapi import APIRouter, Query
-
+from airflow_provider_dtrain.api.bounds import AttemptNumber
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
@@ -28,7 +27,6 @@ router = APIRouter(route_class=StoreRoute, tags=["trial"], responses=ERRORS)
 
 #: Most attempts on the page of a trial, the latest ones.
 ATTEMPTS_MOST = 500
-AttemptNumber = Annotated[int | None, Query(ge=1, description="number of the attempt; the latest without it")]
 
 
 @router.get("/trials/{trial_id}", **guarded(Rule.READ))

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.expected_end import expected_end
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
-from airflow_provider_dtrain.store.database.filters import contains, tagged
+from airflow_provider_dtrain.store.database.filters import contains, has_tags
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import (
@@ -242,7 +242,7 @@ def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
         where.append(experiments.c.dag_id == query.dag_id)
     if query.dags is not None:
         where.append(experiments.c.dag_id.in_(sorted(query.dags)))
-    where += [experiments.c.id.in_(tagged("experiment", tag)) for tag in query.tags]
+    where += has_tags("experiment", experiments.c.id, query.tags)
     if query.name:
         where.append(contains(query.name, experiments.c.name, _DISPLAY_NAME))
     if query.text:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.reduction import even
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.store.database.connections import restore_floats
-from airflow_provider_dtrain.store.database.filters import contains, tagged
+from airflow_provider_dtrain.store.database.filters import contains, has_tags
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -358,7 +358,7 @@ def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
     where = every if query.with_replaced else _current(query.experiment_id)
     if query.states:
         where.append(trials.c.state.in_(query.states))
-    where += [trials.c.id.in_(tagged("trial", tag)) for tag in query.tags]
+    where += has_tags("trial", trials.c.id, query.tags)
     if query.text:
         of = (labels.c.kind == "trial", labels.c.object_id == trials.c.id)
         texts = [

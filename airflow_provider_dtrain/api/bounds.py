@@ -1,0 +1,56 @@
+"""Bounds of what a request may say: every text and every list of a parameter or a body has a type from here.
+
+A list becomes part of a query, so its length bounds the work of the database. ``test_api_document`` fails on a text, a
+list or a number of the OpenAPI document without a bound.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, get_args
+
+from fastapi import Path, Query
+from pydantic import Field
+
+from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.store.labels import TAG_CHARS, TAGS_MAX
+
+#: Largest id that a database can hold.
+ID_MOST = 2**63 - 1
+#: Largest number of a rank, an attempt or a slot.
+NUMBER_MOST = 2**31 - 1
+#: Largest number of rows or bytes before a page.
+OFFSET_MOST = 2**53
+#: Most characters of an id of Airflow, and of a name of a host, a pool or a template.
+AIRFLOW_CHARS, NAME_CHARS = 250, 63
+#: Most characters of a path.
+PATH_CHARS = 4096
+#: Trials of one chart, and trials beside each other.
+TRIALS_MOST, COMPARED_MOST = 200, 8
+#: Metrics of one trial in one answer, and characters of the name of one.
+METRICS_MOST, METRIC_CHARS = 100, 1000
+#: Hosts of one request.
+HOSTS_MOST = 1000
+
+AirflowId = Annotated[str, Field(max_length=AIRFLOW_CHARS)]
+Name = Annotated[str, Field(max_length=NAME_CHARS)]
+#: Name in a path, and number of a slot in a path.
+NameInPath = Annotated[str, Path(max_length=NAME_CHARS)]
+SlotInPath = Annotated[int, Path(ge=0, le=NUMBER_MOST)]
+OperationInPath = Annotated[int, Path(ge=1, le=ID_MOST)]
+Digest = Annotated[str, Field(min_length=64, max_length=64, pattern="^[0-9a-f]{64}$")]
+Id = Annotated[int, Field(ge=1, le=ID_MOST)]
+Number = Annotated[int, Field(ge=0, le=NUMBER_MOST)]
+AttemptNumber = Annotated[
+    int | None, Query(ge=1, le=NUMBER_MOST, description="number of the attempt; the latest without it")
+]
+Offset = Annotated[int, Field(ge=0, le=OFFSET_MOST)]
+Tag = Annotated[str, Field(max_length=TAG_CHARS)]
+#: An object has at most this many tags, so that none has all of a longer list.
+Tags = Annotated[list[Tag], Field(max_length=TAGS_MAX)]
+TagFilter = Annotated[list[Tag] | None, Query(max_length=TAGS_MAX, description="only those with all of these")]
+StateFilter = Annotated[list[TrialState] | None, Query(max_length=len(get_args(TrialState)))]
+TrialIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]] | None, Query(max_length=TRIALS_MOST)]
+ComparedIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]] | None, Query(max_length=COMPARED_MOST)]
+Metric = Annotated[str, Field(min_length=1, max_length=METRIC_CHARS)]
+MetricFilter = Annotated[list[Metric] | None, Query(max_length=METRICS_MOST)]
+HostFilter = Annotated[list[Name] | None, Query(max_length=HOSTS_MOST, description="names; unknown ones are left out")]
