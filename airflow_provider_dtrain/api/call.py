@@ -39,11 +39,17 @@ class Call:
         found: Workers = self.request.app.state.workers
         return found
 
-    @property
-    def downloads(self) -> Workers:
-        """The threads that read files."""
-        found: Workers = self.request.app.state.downloads
-        return found
+    async def run(self, work: Callable[[], Any], deadline_s: float) -> Any:
+        """Return the result of blocking work, in a thread of this user.
+
+        :raises ApiError: the deadline passed, or the threads of the user are late already
+        """
+        return await self.workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=self.is_write)
+
+    async def read_file(self, work: Callable[[], Any], deadline_s: float) -> Any:
+        """Return the result of work that reads files, in threads of their own."""
+        workers: Workers = self.request.app.state.downloads
+        return await workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=False)
 
     @property
     def is_write(self) -> bool:

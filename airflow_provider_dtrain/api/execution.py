@@ -13,8 +13,10 @@ import functools
 import hashlib
 import inspect
 import threading
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import Request
@@ -24,12 +26,15 @@ from pydantic import BaseModel
 
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.prepared import Prepared, rendered
+from airflow_provider_dtrain.store.database.time_limit import TimeLimit
 
 #: Handlers of this process that run at one time.
 THREADS = 16
 #: Longest time that a request waits for its handler. A writer of SQLite may have to wait for its turn.
 READ_DEADLINE_S = 8.0
 WRITE_DEADLINE_S = 20.0
+#: Period in which the statement of a late thread is interrupted.
+INTERRUPT_S = 0.5
 _NOT_STORED = {"Cache-Control": "private, no-cache", "Vary": "Accept-Encoding"}
 
 
@@ -47,41 +52,126 @@ class NotModifiedError(Exception):
 class Workers:
     """Threads of one application, and the number of those that are late.
 
+    One user has at most half of them at one time, so that slow requests of one user leave threads to all others.
+
     :param source: what they read, for messages
     """
 
     def __init__(self, threads: int = THREADS, source: str = "The provider's store") -> None:
         self.threads, self.source = threads, source
+        self.of_user = max(1, threads // 2)
+        self.late_of_user = max(1, threads // 4)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="dtrain-api")
         self._lock = threading.Lock()
         self._late = 0
+        self._users: dict[str, _Share] = {}
 
-    async def run(self, work: Callable[[], Any], *, deadline_s: float, is_write: bool) -> Any:
-        """Return the result of blocking work.
+    async def run(self, work: Callable[[], Any], *, user: str, deadline_s: float, is_write: bool) -> Any:
+        """Return the result of blocking work, whose transactions have the deadline as their limit.
 
-        :raises ApiError: the deadline passed, or all threads are late already
+        :param user: whose share of the threads it takes
+        :raises ApiError: the deadline passed, or all threads, or those of the user, are late already
         """
-        if self._late >= self.threads:
-            raise _unavailable(f"{self.source} has not answered earlier requests.", is_write=False)
-        future = self._executor.submit(contextvars.copy_context().run, work)
+        limit = TimeLimit(deadline_s)
+        context = contextvars.copy_context()
+
+        def limited() -> Any:
+            with limit.applied():
+                return work()
+
+        future = self._submitted(user, lambda: context.run(limited))
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), deadline_s)
         except TimeoutError:
-            self._leave(future)
+            self._leave(user, future, limit)
             words = f"{self.source} has not answered within {deadline_s:g} s."
             raise _unavailable(words, is_write=is_write) from None
 
-    def _leave(self, future: Future[Any]) -> None:
-        """Count a thread as late until its work ends."""
-        if future.done():
-            return
+    def _submitted(self, user: str, work: Callable[[], Any]) -> Future[Any]:
+        job = _Job(work)
         with self._lock:
-            self._late += 1
-        future.add_done_callback(self._return)
+            share = self._users.get(user, _NO_SHARE)
+            if self._late >= self.threads or share.late >= self.late_of_user:
+                raise _unavailable(f"{self.source} has not answered earlier requests.", is_write=False)
+            share = self._users.setdefault(user, _Share())
+            if share.running >= self.of_user:
+                share.waiting.append(job)
+                return job.future
+            share.running += 1
+        self._executor.submit(self._execute, user, job)
+        return job.future
 
-    def _return(self, _future: Future[Any]) -> None:
+    def _execute(self, user: str, job: _Job) -> None:
+        try:
+            job.execute()
+        finally:
+            self._give_on(user)
+
+    def _give_on(self, user: str) -> None:
+        """Give a thread of a user to the next request of this user that still waits, or back."""
+        with self._lock:
+            share = self._users[user]
+            while share.waiting:
+                job = share.waiting.popleft()
+                if not job.future.cancelled():
+                    break
+            else:
+                share.running -= 1
+                if not share.running:
+                    del self._users[user]
+                return
+        self._executor.submit(self._execute, user, job)
+
+    def _leave(self, user: str, future: Future[Any], limit: TimeLimit) -> None:
+        """Count a thread as late until its work ends, and end its statements."""
+        with self._lock:
+            if future.done():
+                return
+            self._late += 1
+            self._users[user].late += 1
+        future.add_done_callback(lambda _: self._return(user))
+        _interrupt(asyncio.get_running_loop(), future, limit)
+
+    def _return(self, user: str) -> None:
         with self._lock:
             self._late -= 1
+            self._users[user].late -= 1
+
+
+class _Job:
+    """Work of a request."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.future: Future[Any] = Future()
+
+    def execute(self) -> None:
+        """Execute the work, unless its request no longer waits."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self.work())
+        except BaseException as error:
+            self.future.set_exception(error)
+
+
+@dataclass
+class _Share:
+    """Requests of one user."""
+
+    running: int = 0
+    late: int = 0
+    waiting: deque[_Job] = field(default_factory=deque)
+
+
+_NO_SHARE = _Share()
+
+
+def _interrupt(loop: asyncio.AbstractEventLoop, future: Future[Any], limit: TimeLimit) -> None:
+    """End the statement of a late thread, and each further one."""
+    if not future.done():
+        limit.interrupt()
+        loop.call_later(INTERRUPT_S, _interrupt, loop, future, limit)
 
 
 def _unavailable(message: str, *, is_write: bool) -> ApiError:
@@ -174,6 +264,6 @@ def _in_thread(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
             return tagged(call.request, result) if isinstance(result, BaseModel) and not call.is_write else result
 
         deadline_s = WRITE_DEADLINE_S if call.is_write else READ_DEADLINE_S
-        return await call.workers.run(work, deadline_s=deadline_s, is_write=call.is_write)
+        return await call.run(work, deadline_s)
 
     return handler

@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.core.search.dimensions import Dimension
 from airflow_provider_dtrain.core.search.importance import ImportanceResult, importance
+from airflow_provider_dtrain.store.database.time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,8 @@ KEPT = 100
 #: Seconds between two computations for one experiment. Each report of one of 10,000 trials would cause a computation,
 #: which takes half a second of CPU and hardly changes the result.
 AGAIN_S = 30.0
+#: Longest time for the reading of hyperparameters and metrics.
+READ_S = 60.0
 #: Hyperparameters and metric of a trial.
 Judged = tuple[Mapping[str, Any], float | None]
 PENDING = ImportanceResult(shares={}, note="It is being computed.")
@@ -85,14 +88,17 @@ class Importances:
     def _drop_oldest(self) -> None:
         while len(self._found) > KEPT:
             oldest = next(iter(self._found))
-            del self._found[oldest], self._began[oldest]
+            self._found.pop(oldest)[1].cancel()
+            del self._began[oldest]
             self._last.pop(oldest, None)
 
 
 def _computed(
     dimensions: Sequence[Dimension], judged: Callable[[], Sequence[Judged]], smaller_is_better: bool
 ) -> ImportanceResult:
-    return importance(dimensions, judged(), smaller_is_better=smaller_is_better)
+    with TimeLimit(READ_S).applied():
+        trials = judged()
+    return importance(dimensions, trials, smaller_is_better=smaller_is_better)
 
 
 def _result(future: Future[ImportanceResult]) -> ImportanceResult:

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from fastapi.responses import StreamingResponse
 
+from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.errors import ApiError
-from airflow_provider_dtrain.api.execution import Workers
 from airflow_provider_dtrain.core.regular_files import open_below
 
 log = logging.getLogger(__name__)
@@ -127,14 +127,14 @@ def require_few(files: int) -> None:
 
 
 async def download(
-    pieces: Iterator[bytes], workers: Workers, filename: str, size_bytes: int | None = None
+    call: Call, pieces: Iterator[bytes], filename: str, size_bytes: int | None = None
 ) -> StreamingResponse:
     """Return an answer that a browser saves as a file, and never shows or runs. Reads the first piece.
 
     :raises ApiError: the first piece cannot be read
     """
     try:
-        first = await workers.run(lambda: next(pieces, b""), deadline_s=PIECE_DEADLINE_S, is_write=False)
+        first = await call.read_file(lambda: next(pieces, b""), PIECE_DEADLINE_S)
     except ApiError:
         raise
     except Exception as error:
@@ -152,12 +152,10 @@ async def download(
     }
     if size_bytes is not None:
         headers["Content-Length"] = str(size_bytes)
-    return StreamingResponse(_streamed(first, pieces, workers), media_type=BYTES, headers=headers)
+    return StreamingResponse(_streamed(call, first, pieces), media_type=BYTES, headers=headers)
 
 
-async def _streamed(first: bytes, pieces: Iterator[bytes], workers: Workers) -> AsyncIterator[bytes]:
+async def _streamed(call: Call, first: bytes, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    while (
-        piece := await workers.run(lambda: next(pieces, None), deadline_s=PIECE_DEADLINE_S, is_write=False)
-    ) is not None:
+    while (piece := await call.read_file(lambda: next(pieces, None), PIECE_DEADLINE_S)) is not None:
         yield piece

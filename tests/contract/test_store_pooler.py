@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.errors import StoreUnavailableError
 from airflow_provider_dtrain.store.database import durability, statements
-from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, writes
+from airflow_provider_dtrain.store.database.time_limit import TimeLimit
+from airflow_provider_dtrain.store.database.transactions import bump, lock_pool, reads, writes
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
 from testbed.stores import Server, host
@@ -172,3 +174,22 @@ def test_a_client_that_stands_still_in_a_transaction_does_not_keep_the_pool_lock
     writer.work()
     assert 0.5 < writer.waits[0] < DEADLINE_S
     assert len(writer.waits) == 1, "the transaction was ended, and repeated as a whole"
+
+
+def test_a_limit_of_a_read_through_a_pooler_ends_with_its_transaction(pooled):
+    class Reader:
+        db = pooled.db
+
+        @reads
+        def sleep(self, conn):
+            conn.exec_driver_sql("SELECT pg_sleep(3600)")
+
+        @reads
+        def setting(self, conn):
+            return conn.exec_driver_sql("SHOW statement_timeout").scalar()
+
+    with TimeLimit(0.5).applied():
+        assert Reader().setting() == "500ms"
+        with pytest.raises(StoreUnavailableError, match="statement timeout"):
+            Reader().sleep()
+    assert {Reader().setting() for _ in range(8)} == {"0"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 
@@ -10,9 +11,12 @@ from fastapi.testclient import TestClient
 
 from airflow_provider_dtrain.api import app as api_app
 from airflow_provider_dtrain.api import execution
+from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.execution import Workers
 from airflow_provider_dtrain.errors import StoreError, StoreNotMigratedError, StoreUnavailableError
+from airflow_provider_dtrain.store.database.transactions import reads
 from airflow_provider_dtrain.store.store import Store
+from testbed.standalone import wait_until
 from testbed.stores import new_sqlite
 from tests.support.api_world import Api
 
@@ -29,19 +33,102 @@ def api(tmp_path):
 def test_a_store_that_does_not_answer_costs_no_thread_of_the_server(api, monkeypatch):
     monkeypatch.setattr(execution, "READ_DEADLINE_S", 0.2)
     api.state.workers = workers = Workers(threads=2)
+    bob = Api(api.store, name="bob")
+    bob.state.workers = workers
     back = threading.Event()
     monkeypatch.setattr(api.store.cluster_page, "state", lambda *_: back.wait(60))
-    for _ in range(2):
-        assert api.refusal("GET", "/cluster")[:2] == (503, "store_unavailable")
+    for user in (api, bob):
+        assert user.refusal("GET", "/cluster")[:2] == (503, "store_unavailable")
     began = time.monotonic()
     status, _, message = api.refusal("GET", "/experiments")
     assert (status, "earlier requests" in message) == (503, True)
     assert time.monotonic() - began < 5
     back.set()
-    deadline = time.monotonic() + 30
-    while workers._late and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not workers._late, timeout_s=30, what="the end of the late threads")
     assert api.answer("GET", "/experiments").status_code == 200
+
+
+def test_late_threads_of_one_user_leave_the_others_theirs(api, monkeypatch):
+    monkeypatch.setattr(execution, "READ_DEADLINE_S", 0.2)
+    api.state.workers = workers = Workers(threads=8)
+    bob = Api(api.store, name="bob")
+    bob.state.workers = workers
+    back = threading.Event()
+    monkeypatch.setattr(api.store.cluster_page, "state", lambda *_: back.wait(60))
+    messages = [api.refusal("GET", "/cluster")[2] for _ in range(6)]
+    assert ["within" in one for one in messages] == [True, True, False, False, False, False]
+    assert all("earlier requests" in one for one in messages[2:])
+    assert bob.answer("GET", "/experiments").status_code == 200
+    back.set()
+    wait_until(lambda: not workers._users, timeout_s=30, what="the end of the late threads")
+    assert api.answer("GET", "/experiments").status_code == 200
+
+
+def test_one_user_has_half_of_the_threads_and_their_further_requests_wait_for_these():
+    workers = Workers(threads=4)
+    running: list[str] = []
+    most: list[int] = []
+    lock, back = threading.Lock(), threading.Event()
+
+    def work(user: str) -> str:
+        with lock:
+            running.append(user)
+            most.append(running.count("ann"))
+        back.wait(60)
+        with lock:
+            running.remove(user)
+        return user
+
+    async def requests() -> list[str]:
+        def request(user: str) -> asyncio.Future[str]:
+            return asyncio.ensure_future(workers.run(lambda: work(user), user=user, deadline_s=60, is_write=False))
+
+        every = [request("ann") for _ in range(20)]
+        await asyncio.sleep(0)
+        every += [request("bob"), request("eve")]
+        async with asyncio.timeout(30):
+            while len(running) < 4:
+                await asyncio.sleep(0.001)
+        assert sorted(running) == ["ann", "ann", "bob", "eve"]
+        back.set()
+        return await asyncio.gather(*every)
+
+    assert asyncio.run(requests()) == ["ann"] * 20 + ["bob", "eve"]
+    assert max(most) == 2
+    wait_until(lambda: not workers._users, timeout_s=30, what="the end of all shares")
+
+
+def test_a_request_that_gave_up_before_its_turn_is_never_executed():
+    workers = Workers(threads=2)
+    back, executed = threading.Event(), []
+
+    async def requests() -> None:
+        first = asyncio.ensure_future(workers.run(lambda: back.wait(60), user="ann", deadline_s=60, is_write=False))
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError, match="within"):
+            await workers.run(lambda: executed.append(1), user="ann", deadline_s=0.05, is_write=False)
+        back.set()
+        await first
+
+    asyncio.run(requests())
+    wait_until(lambda: not workers._users, timeout_s=30, what="the end of all shares")
+    assert (executed, workers._late) == ([], 0)
+
+
+def test_the_statement_of_a_late_thread_is_interrupted(api, monkeypatch):
+    monkeypatch.setattr(execution, "READ_DEADLINE_S", 0.2)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+
+    class Endless:
+        db = api.store.db
+
+        @reads
+        def read(self, conn):
+            conn.exec_driver_sql(endless)
+
+    monkeypatch.setattr(api.store.cluster_page, "state", lambda *_: Endless().read())
+    assert api.refusal("GET", "/cluster")[0] == 503
+    wait_until(lambda: not api.state.workers._users, timeout_s=30, what="the end of the statement")
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("password of db.internal"), StoreError("db.internal")])

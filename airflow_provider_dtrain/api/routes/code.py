@@ -37,14 +37,14 @@ def known(call: CallDep, digest: Annotated[Digest, Path()]) -> StoredCode:
 @router.post("/code", status_code=201, openapi_extra={**guarded(Rule.START)["openapi_extra"], **_BODY})
 async def store(call: CallDep) -> StoredCode:
     """Check an archive (tar.gz) of code and store it under its digest."""
-    await call.workers.run(call.access.require_start, deadline_s=WRITE_DEADLINE_S, is_write=False)
+    await call.run(call.access.require_start, WRITE_DEADLINE_S)
     state = call.request.app.state
     if state.receiving >= RECEIVED_MOST:
         raise ApiError(503, "busy", f"The server receives {RECEIVED_MOST} archives already. Try again in a minute.")
     state.receiving += 1
     try:
         content = await received(call.request)
-        digest = await call.workers.run(lambda: _stored(call, content), deadline_s=WRITE_DEADLINE_S * 3, is_write=True)
+        digest = await call.run(lambda: _stored(call, content), WRITE_DEADLINE_S * 3)
     finally:
         state.receiving -= 1
     return StoredCode(digest=digest)

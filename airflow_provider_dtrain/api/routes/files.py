@@ -56,7 +56,7 @@ def _generation(call: Call, entry: TrialEntry) -> Generation | None:
 async def output_download(call: CallDep, trial_id: int, path: Annotated[str, Query(max_length=1024)]) -> Response:
     """Send one output."""
     file = await _prepared(call, lambda: _output(call, trial_id, path))
-    return await download(file.pieces, call.downloads, PurePosixPath(path).name, file.size_bytes)
+    return await download(call, file.pieces, PurePosixPath(path).name, file.size_bytes)
 
 
 def _output(call: Call, trial_id: int, path: str) -> OpenFile:
@@ -74,7 +74,7 @@ def _output(call: Call, trial_id: int, path: str) -> OpenFile:
 async def download_checkpoint(call: CallDep, trial_id: int, checkpoint_id: int) -> Response:
     """Send a checkpoint as a tar archive."""
     pieces, name = await _prepared(call, lambda: _checkpoint(call, trial_id, checkpoint_id))
-    return await download(pieces, call.downloads, f"{name}.tar")
+    return await download(call, pieces, f"{name}.tar")
 
 
 def _checkpoint(call: Call, trial_id: int, checkpoint_id: int) -> tuple[Iterator[bytes], str]:
@@ -92,5 +92,5 @@ def _checkpoint(call: Call, trial_id: int, checkpoint_id: int) -> tuple[Iterator
 
 async def _prepared(call: Call, work: Callable[[], Prepared]) -> Prepared:
     """Run the part of a download that reads the store in the threads for it."""
-    found: Prepared = await call.workers.run(work, deadline_s=READ_DEADLINE_S, is_write=False)
+    found: Prepared = await call.run(work, READ_DEADLINE_S)
     return found

@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_provider_dtrain.store.database.connections import is_pooled
 from airflow_provider_dtrain.store.database.durability import local_settings
+from airflow_provider_dtrain.store.database.time_limit import limited_write
 from airflow_provider_dtrain.store.database.write_queue import write_turn
 
 
@@ -93,10 +94,11 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     Transactions of SQLite wait their turn among all processes.
     """
     if engine.dialect.name == "sqlite":
-        with write_turn(str(engine.url.database)), engine.begin() as conn:
+        with write_turn(str(engine.url.database)), engine.begin() as conn, limited_write(conn):
             yield conn
         return
     with engine.begin() as conn:
         if is_pooled(conn):
             conn.exec_driver_sql(local_settings())
-        yield conn
+        with limited_write(conn):
+            yield conn

@@ -27,6 +27,7 @@ from airflow_provider_dtrain.store.database.notifications import POOL_CHANGED
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
 from airflow_provider_dtrain.store.database.statements import ByDialect, Statement
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit, pools
+from airflow_provider_dtrain.store.database.time_limit import check_each_statement, limited_read
 from airflow_provider_dtrain.store.meter import Fact, Meter, Metric, NoMeter
 
 P = ParamSpec("P")
@@ -50,6 +51,7 @@ class Database:
 
     def __init__(self, engine: Engine, *, clock: Callable[[], datetime] = utcnow, meter: Meter | None = None) -> None:
         self.engine = engine
+        check_each_statement(engine)
         self.clock = clock
         self.meter: Meter = meter or NoMeter()
         # READ COMMITTED gives each statement its own snapshot: BEGIN and ROLLBACK around reads would only add two
@@ -144,7 +146,7 @@ def reads(method: Callable[Concatenate[S, Connection, P], T]) -> Callable[Concat
     @functools.wraps(method)
     def transaction(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
         def work() -> T:
-            with self.db.reader.begin() as conn:
+            with self.db.reader.begin() as conn, limited_read(conn):
                 return method(self, conn, *args, **kwargs)
 
         return reading(work)
