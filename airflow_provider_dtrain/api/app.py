@@ -55,10 +55,10 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
     """
     from fastapi import Depends
 
-    from airflow_provider_dtrain.api.body_limit import BodyLimit
+    from airflow_provider_dtrain.api.admission import Admission
     from airflow_provider_dtrain.api.errors import handle_errors
     from airflow_provider_dtrain.api.routes import ROUTERS
-    from airflow_provider_dtrain.api.security import EVERY_ROUTE
+    from airflow_provider_dtrain.api.security import signed_in
 
     app = FastAPI(
         title="airflow-provider-dtrain",
@@ -67,8 +67,8 @@ def create_app(make_hook: Callable[[], DtrainHook] | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
-        dependencies=[Depends(check) for check in EVERY_ROUTE],
-        middleware=[Middleware(SecurityHeaders), Middleware(BodyLimit)],
+        dependencies=[Depends(signed_in)],
+        middleware=[Middleware(SecurityHeaders), Middleware(Admission, version=VERSION)],
     )
     app.state = new_state(make_hook)
     handle_errors(app)
@@ -83,19 +83,28 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
 
     :param make_hook: returns options and store; None = those of Airflow's configuration
     """
+    from airflow.api_fastapi.app import get_auth_manager
+
+    from airflow_provider_dtrain.api.admission import OF_ALL_MOST, OF_USER_MOST, Bodies
+    from airflow_provider_dtrain.api.airflow_facts import AirflowFacts
     from airflow_provider_dtrain.api.audit import log_action
+    from airflow_provider_dtrain.api.code_archive import UPLOADS_MOST, UPLOADS_OF_USER
     from airflow_provider_dtrain.api.execution import Workers
     from airflow_provider_dtrain.api.importances import Importances
     from airflow_provider_dtrain.api.names import Names
     from airflow_provider_dtrain.api.parts import Parts
     from airflow_provider_dtrain.api.prepared import Prepared
     from airflow_provider_dtrain.api.samples import Samples
+    from airflow_provider_dtrain.api.security import user_of
     from airflow_provider_dtrain.api.streams import DOWNLOADS
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
     return State(
         {
             "make_hook": make_hook or DtrainHook,
+            "user_of": user_of,
+            "auth_manager": get_auth_manager,
+            "facts": AirflowFacts(),
             "workers": Workers(),
             "downloads": Workers(DOWNLOADS, "The storage of the files"),
             "log_action": log_action,
@@ -104,8 +113,8 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "parts": Parts(),
             "prepared": Prepared(),
             "samples": Samples(),
-            # Archives that are being received.
-            "receiving": 0,
+            "bodies": Bodies(OF_ALL_MOST, OF_USER_MOST, "requests"),
+            "uploads": Bodies(UPLOADS_MOST, UPLOADS_OF_USER, "archives"),
         }
     )
 
@@ -127,8 +136,10 @@ def closed_app(reason: str) -> FastAPI:
 
 
 def _serve_pages(app: FastAPI) -> None:
+    from airflow_provider_dtrain.api.admission import STATIC
+
     if WWW.is_dir():
-        app.mount("/static", StaticFiles(directory=WWW), name="static")
+        app.mount(STATIC, StaticFiles(directory=WWW), name="static")
 
 
 class SecurityHeaders:

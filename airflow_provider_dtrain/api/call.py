@@ -129,7 +129,7 @@ class Call:
         return prepared(self.request, self.prepared, tag, make)
 
 
-def _call(request: Request, access: AccessDep) -> Call:
+async def _call(request: Request, access: AccessDep) -> Call:
     return Call(request, access)
 
 

@@ -8,47 +8,23 @@ import tarfile
 import zlib
 from pathlib import PurePosixPath
 
-from fastapi import Request
-
-from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.api.admission import BodyLimit
 from airflow_provider_dtrain.errors import PayloadError
 from airflow_provider_dtrain.hosts.payload import LIMIT_BYTES
 
 #: Most bytes of an archive. Files that cannot be compressed need a little more than their size.
 ARCHIVE_MOST = LIMIT_BYTES + (4 << 20)
+ARCHIVE = BodyLimit(
+    most_bytes=ARCHIVE_MOST,
+    subject="The archive",
+    hint="Name data and checkpoints in .dtrainignore, and read them from storage.",
+)
+#: Archives that a process receives at one time, and of these those of one user. Each needs up to twice the limit of
+#: memory.
+UPLOADS_MOST, UPLOADS_OF_USER = 4, 1
 #: Most files, folders and links of an archive.
 MEMBERS_MOST = 20_000
 PIECE_BYTES = 64 << 10
-
-
-async def received(request: Request) -> bytes:
-    """Return the body of a request. A body that is too long is refused before it is read.
-
-    :raises ApiError: it has more than :data:`ARCHIVE_MOST` bytes
-    """
-    named = request.headers.get("content-length", "")
-    if named.isdigit() and int(named) > ARCHIVE_MOST:
-        raise _archive_too_large(int(named))
-    found = bytearray()
-    async for piece in request.stream():
-        found += piece
-        if len(found) > ARCHIVE_MOST:
-            raise _archive_too_large(len(found))
-    return bytes(found)
-
-
-def too_large(subject: str, size: int, most: int, hint: str = "") -> ApiError:
-    """Return the refusal of a body that is longer than its limit.
-
-    :param size: bytes that are known so far
-    """
-    words = f"{subject} has {size / 2**20:.1f} MiB or more, at most {most >> 20} MiB are accepted."
-    return ApiError(413, "invalid", words, hint)
-
-
-def _archive_too_large(size: int) -> ApiError:
-    hint = "Name data and checkpoints in .dtrainignore, and read them from storage."
-    return too_large("The archive", size, ARCHIVE_MOST, hint)
 
 
 def digest_of(content: bytes) -> str:

@@ -53,9 +53,22 @@ def answer(status: int, code: str, message: str, hint: str = "", problems: list[
     """Return the answer to a request that fails."""
     detail = ErrorDetail(code=code, message=message, hint=hint, problems=problems or [])
     headers = {"Cache-Control": "no-store"}
-    if status == 503:
+    if status in (429, 503):
         headers["Retry-After"] = "5"
     return JSONResponse(ErrorAnswer(detail=detail).model_dump(), status_code=status, headers=headers)
+
+
+def of_refusal(error: ApiError) -> JSONResponse:
+    """Return the answer to a refusal of the API."""
+    return answer(error.status, error.code, str(error), error.hint)
+
+
+def of_http(error: HTTPException) -> JSONResponse:
+    """Return the answer to an error of Airflow's own checks, or of the framework."""
+    code = _CODES.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
+    found = answer(error.status_code, code, str(error.detail), _hint_of_airflow(error))
+    found.headers.update(error.headers or {})
+    return found
 
 
 def of_error(error: DtrainError) -> JSONResponse:
@@ -83,7 +96,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(ApiError)
     async def refusal(_request: Request, error: ApiError) -> Response:
-        return answer(error.status, error.code, str(error), error.hint)
+        return of_refusal(error)
 
     @app.exception_handler(DtrainError)
     async def of_provider(_request: Request, error: DtrainError) -> Response:
@@ -99,11 +112,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(StarletteHTTPException)
     async def of_airflow(_request: Request, error: HTTPException) -> Response:
-        code = _CODES.get(error.status_code, "invalid" if error.status_code < 500 else "internal")
-        hint = _hint_of_airflow(error)
-        found = answer(error.status_code, code, str(error.detail), hint)
-        found.headers.update(error.headers or {})
-        return found
+        return of_http(error)
 
     @app.exception_handler(Exception)
     async def unexpected(_request: Request, error: Exception) -> Response:

@@ -27,7 +27,7 @@ from airflow_provider_dtrain.terminal.records import (
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.searches import ExperimentView
-    from airflow_provider_dtrain.store.records.trials import TrialView
+    from airflow_provider_dtrain.store.records.trials import HostRecord, TrialView
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -44,9 +44,8 @@ class Rights(Protocol):
     def may_read_logs(self, dag_id: str) -> bool:
         """Return whether the user may read the task logs of a DAG."""
 
-    @property
-    def may_change_hosts(self) -> bool:
-        """True if the user may edit connections."""
+    def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
+        """Return the names of those hosts whose connections the user may edit."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,6 @@ class AllRights:
     """Rights of a user with a shell on the machine of the store."""
 
     dags: Dags = None
-    may_change_hosts: bool = True
 
     def may_read(self, dag_id: str) -> bool:
         """Return True."""
@@ -63,6 +61,10 @@ class AllRights:
     def may_read_logs(self, dag_id: str) -> bool:
         """Return True."""
         return True
+
+    def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
+        """Return the names of all hosts."""
+        return {host.name for host in hosts}
 
 
 class StoreSource:
@@ -171,10 +173,9 @@ class StoreSource:
         held: dict[str, int] = {}
         for slot in self.store.hosts.slots(pool):
             held[slot.host] = held.get(slot.host, 0) + (slot.allocation_id is not None)
-        own, shown = self.store.store_id, self.rights.may_change_hosts
-        return [
-            host_line(one, held.get(one.name, 0), own, with_connection=shown) for one in self.store.hosts.list(pool)
-        ]
+        own, hosts = self.store.store_id, self.store.hosts.list(pool)
+        may = self.rights.may_change(hosts)
+        return [host_line(one, held.get(one.name, 0), own, with_connection=one.name in may) for one in hosts]
 
     def slots(self, pool: str | None) -> list[SlotLine]:
         """Return slots by host and index."""

@@ -174,8 +174,12 @@ def test_a_copy_in_another_place_than_that_of_this_machine_is_not_opened(copied,
     row = api.get(f"{trial}/checkpoints")["rows"][0]
     assert (row["download"]["possible"], "on another machine" in row["download"]["reason"]) == (False, True)
     assert api.refusal("GET", f"{trial}/checkpoints/{checkpoint}/download")[:2] == (409, "conflict")
-    api.store.checkpoints.add_copy(checkpoint, "/etc")
-    assert api.refusal("GET", f"{trial}/checkpoints/{checkpoint}/download")[:2] == (409, "conflict")
+    folder.with_name("moved").rename(folder)
+    assert api.answer("GET", f"{trial}/checkpoints/{checkpoint}/download").status_code == 200
+    for elsewhere in ("/etc", f"{folder}/", f"{folder}/../{folder.name}", str(folder.parent)):
+        api.store.checkpoints.add_copy(checkpoint, elsewhere)
+        assert api.get(f"{trial}/checkpoints")["rows"][0]["download"]["possible"] is False
+        assert api.refusal("GET", f"{trial}/checkpoints/{checkpoint}/download")[:2] == (409, "conflict"), elsewhere
 
 
 @pytest.fixture(scope="module")

@@ -96,9 +96,9 @@ def test_a_trial_that_is_cleared_or_deleted_leaves_the_hyperparameters(api, sear
 def test_kept_hyperparameters_are_not_for_a_user_who_may_not_read_the_dag(api, search):
     search.start(0, slots=1)
     everything = shown(api, search)
-    api.access.given = set()
+    api.rights.readable = set()
     assert api.answer("GET", path(search, "/hyperparameters")).status_code == 404
-    api.access.given = None
+    api.rights.readable = None
     assert shown(api, search) == everything
 
 
@@ -191,10 +191,10 @@ def test_a_kept_holder_is_hidden_from_a_user_who_may_not_read_its_dag(search):
     search.store.queue.schedule("gpus")
     api = Api(search.store)
     assert "hush" in str(api.get("/cluster"))
-    api.access.given = {"d"}
+    api.rights.readable = {"d"}
     assert "hush" not in str(api.get("/cluster"))
     assert "0 | lr=0" in str(api.get("/cluster"))
-    api.access.given = None
+    api.rights.readable = None
     assert "hush" in str(api.get("/cluster"))
 
 

@@ -309,8 +309,8 @@ def test_a_poll_of_an_unchanged_table_reads_no_page(search, monkeypatch, path, v
         patch.setattr(getattr(search.store, view), "page", None)
         assert api.answer("GET", path, headers={"If-None-Match": first.headers["etag"]}).status_code == 304
         assert api.answer("GET", path).content == first.content
-    for right in ("edits", "given"):
-        setattr(api.access, right, set())
+    for right in ("editable", "readable"):
+        setattr(api.rights, right, set())
         again = api.answer("GET", path, headers={"If-None-Match": first.headers["etag"]})
         assert again.status_code == 200, f"{right} were withdrawn"
 
@@ -338,13 +338,13 @@ def test_a_kept_answer_is_for_users_with_the_same_rights_only(search):
     search.start(0, slots=1)
     api = Api(search.store)
     everything = api.get("/cluster")
-    api.access.given = set()
+    api.rights.readable = set()
     nothing = api.answer("GET", "/cluster", headers={"If-None-Match": api.answer("GET", "/cluster").headers["etag"]})
     assert nothing.status_code == 304
     (hidden,) = api.get("/cluster")["holders"].values()
     assert hidden["trial_name"] is None
     assert hidden["hidden"]
-    api.access.given = None
+    api.rights.readable = None
     assert api.get("/cluster") == everything
 
 
@@ -353,7 +353,7 @@ def test_a_right_that_is_withdrawn_counts_at_the_next_poll(search):
     search.start(0, slots=1)
     api = Api(search.store)
     tag = api.answer("GET", "/cluster").headers["etag"]
-    api.access.given = set()
+    api.rights.readable = set()
     again = api.answer("GET", "/cluster", headers={"If-None-Match": tag})
     assert again.status_code == 200
     assert "trial" not in str(again.json()["holders"]).replace("trial_id", "").replace("trial_name", "")

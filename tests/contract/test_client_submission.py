@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import http.client
 import io
 import json
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from airflow_provider_dtrain.api import code_archive
 from airflow_provider_dtrain.api.code_archive import ARCHIVE_MOST, digest_of
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main
@@ -124,7 +126,8 @@ def test_a_server_reads_no_large_request_in_json_whatever_the_client_says(server
     connection = http.client.HTTPConnection("127.0.0.1", address(server.url).port, timeout=60)
     read: list[int] = []
     pieces = (read.append(1) or bytes(1 << 20) for _ in range(200))
-    headers = {"Content-Type": "application/json", **({"Content-Length": str(200 << 20)} if is_named else {})}
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer given"}
+    headers |= {"Content-Length": str(200 << 20)} if is_named else {}
     with contextlib.suppress(ConnectionError):
         connection.request("POST", f"/dtrain/api/v1{path}", pieces, headers, encode_chunked=not is_named)
     response = connection.getresponse()
@@ -182,6 +185,17 @@ def tarred(*members: tuple[str, bytes | str]) -> bytes:
 def test_an_archive_that_no_host_would_unpack_is_refused(content):
     with pytest.raises(PayloadError):
         digest_of(content)
+
+
+def test_an_archive_has_a_limited_number_of_entries_and_of_bytes(monkeypatch):
+    monkeypatch.setattr(code_archive, "MEMBERS_MOST", 3)
+    three = archive(*((str(number), b"") for number in range(3)))
+    assert digest_of(three) == hashlib.sha256(three).hexdigest()
+    with pytest.raises(PayloadError, match="more than 3 entries"):
+        digest_of(archive(*((str(number), b"") for number in range(4))))
+    monkeypatch.setattr(code_archive, "LIMIT_BYTES", 10)
+    with pytest.raises(PayloadError, match="more than"):
+        digest_of(archive(("a", b"x" * 6), ("b", b"x" * 6)))
 
 
 def test_packed_code_is_accepted_with_its_links(project):

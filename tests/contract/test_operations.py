@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_dtrain.api.init_dags import DagState
+from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, DagState
 from airflow_provider_dtrain.client.answers import Checks, Nothing
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
@@ -262,13 +262,13 @@ def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(
     monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
     monkeypatch.setattr(f"{routes}.run_state", lambda dag_id, run: "queued")
     monkeypatch.setattr("airflow_provider_dtrain.client.operations.QUIET_S", 0.0)
-    access = server.api.access
+    facts = server.api.facts
     polls = iter(range(20))
 
     def pause(_: float) -> None:
         assert next(polls, None) is not None, "the request does not end"
         monkeypatch.setattr(f"{routes}.RUN_CHECK", timedelta(seconds=-1))
-        access.operations_dag = DagState(exists=True, is_paused=True)
+        facts.dags[OPERATIONS_DAG_ID] = DagState(exists=True, is_paused=True)
 
     operations = Operations(Client().session, Patience(Client().session, print), tell=print, sleep=pause)
     with pytest.raises(UserError) as caught:

@@ -742,7 +742,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="the API takes a command from a user who may not edit connections",
         path="airflow_provider_dtrain/api/routes/operations.py",
-        old="    call.access.require_hosts()\n    command = shlex.join(body.argv)",
+        old="    _require_hosts(call, OperationKind.EXEC, trial, {})\n    command = shlex.join(body.argv)",
         new="    command = shlex.join(body.argv)",
         test="tests/contract/test_operations.py::test_a_command_needs_the_option_and_both_rights_and_is_logged[sqlite]",
     ),

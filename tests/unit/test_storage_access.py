@@ -36,6 +36,15 @@ def test_other_storage_needs_an_entry_of_the_administrator(storage, words):
     assert storage_refusal(storage, [place_of(storage)]) == ""
 
 
+@pytest.mark.parametrize("more", [{}, {"conn_id": "azure"}, {"account_url": "https://x.example.org"}])
+def test_a_connection_string_may_name_any_server_and_is_never_used(more):
+    storage = {**AZURE, "connection_string": "BlobEndpoint=http://169.254.169.254/;AccountKey=a", **more}
+    for shown in (storage, {**storage, "connection_string": "********"}):
+        refusal = storage_refusal(shown, ["abfs://runs", "https://x.example.org", "http://169.254.169.254"])
+        assert "connection string" in refusal
+        assert "checkpoint_storage.conn_id" in refusal
+
+
 @pytest.mark.parametrize(
     "allowed",
     ["https://minio.example.org:9000", "https://minio.example.org:9000/", "https://minio.example.org:9000/runs"],

@@ -21,7 +21,7 @@ class Me(Model):
     """The user of the request and their rights."""
 
     user: str
-    #: The user may change hosts, slots and priorities.
+    #: The user may change hosts, slots and priorities: with teams, those of a team at least.
     may_change_hosts: bool
     starting: Starting
     #: Version of the provider.

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from airflow_provider_dtrain.api.admission import received
 from airflow_provider_dtrain.api.bounds import Digest
 from airflow_provider_dtrain.api.call import CallDep
-from airflow_provider_dtrain.api.code_archive import digest_of, received
-from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.api.code_archive import ARCHIVE, digest_of
 from airflow_provider_dtrain.api.execution import WRITE_DEADLINE_S, StoreRoute
 from airflow_provider_dtrain.api.init_dags import DAG_ID
 from airflow_provider_dtrain.api.models.experiments import StoredCode
@@ -20,8 +20,6 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 
 router = APIRouter(route_class=StoreRoute, tags=["starting"], responses=ERRORS)
 
-#: Archives that a process receives at one time. Each needs up to twice the limit of memory.
-RECEIVED_MOST = 2
 _BODY = {"requestBody": {"required": True, "content": {"application/gzip": {"schema": {"type": "string"}}}}}
 
 
@@ -38,15 +36,10 @@ def known(call: CallDep, digest: Annotated[Digest, Path()]) -> StoredCode:
 async def store(call: CallDep) -> StoredCode:
     """Check an archive (tar.gz) of code and store it under its digest."""
     await call.run(call.access.require_start, WRITE_DEADLINE_S)
-    state = call.request.app.state
-    if state.receiving >= RECEIVED_MOST:
-        raise ApiError(503, "busy", f"The server receives {RECEIVED_MOST} archives already. Try again in a minute.")
-    state.receiving += 1
-    try:
-        content = await received(call.request)
+    request = call.request
+    with request.app.state.uploads.receiving(call.access.name):
+        content = await received(request, request.receive, ARCHIVE)
         digest = await call.run(lambda: _stored(call, content), WRITE_DEADLINE_S * 3)
-    finally:
-        state.receiving -= 1
     return StoredCode(digest=digest)
 
 

@@ -58,7 +58,7 @@ def cancel(call: CallDep, experiment_id: int) -> ExperimentAction:
 def priority(call: CallDep, experiment_id: int, body: Priority) -> ExperimentAction:
     """Change the priority of all gangs of an experiment, waiting or running."""
     entry = experiment_entry(call, experiment_id)
-    call.access.require_hosts()
+    call.access.require_queue(entry.view.dag_id)
     call.log_action("experiment_priority", _key(entry), experiment_id=experiment_id, priority=body.priority)
     call.store.experiments.set(experiment_id, priority=body.priority, by=call.access.name)
     return _answer(call, experiment_id, f"The gangs of experiment {experiment_id} have priority {body.priority}.")
@@ -68,7 +68,7 @@ def priority(call: CallDep, experiment_id: int, body: Priority) -> ExperimentAct
 def share(call: CallDep, experiment_id: int, body: Share) -> ExperimentAction:
     """Change the weight of an experiment, or the most slots that its gangs hold together."""
     entry = experiment_entry(call, experiment_id)
-    call.access.require_hosts()
+    call.access.require_queue(entry.view.dag_id)
     given = body.model_dump(exclude_none=True)
     call.log_action("experiment_share", _key(entry), experiment_id=experiment_id, **given)
     if not given:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -28,7 +29,7 @@ from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.listings.logs import log_piece
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.pages import Dags
-from airflow_provider_dtrain.store.records.trials import MetricGroup
+from airflow_provider_dtrain.store.records.trials import HostRecord, MetricGroup
 
 router = APIRouter(prefix="/listings", route_class=StoreRoute, tags=["listings"], responses=ERRORS)
 
@@ -57,10 +58,9 @@ class _CallRights:
         """Return whether the user may read the task logs of a DAG."""
         return self.call.access.may_read_logs(dag_id)
 
-    @property
-    def may_change_hosts(self) -> bool:
-        """True if the user may edit connections."""
-        return self.call.access.may_change_hosts
+    def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
+        """Return the names of those hosts whose connections the user may edit."""
+        return self.call.access.may_change(hosts)
 
 
 def _source(call: Call) -> StoreSource:

@@ -21,7 +21,7 @@ def me(call: CallDep) -> Me:
     access = call.access
     return Me(
         user=access.name,
-        may_change_hosts=access.may_change_hosts,
+        may_change_hosts=access.may_change_some_hosts,
         starting=access.starting,
         version=__version__,
     )

@@ -36,6 +36,7 @@ router = APIRouter(prefix="/operations", route_class=StoreRoute, tags=["operatio
 CONTENT_BYTES = 4 << 20
 #: After this time, the API asks Airflow about a DAG run that has not taken its operation.
 RUN_CHECK = timedelta(seconds=20)
+_CHANGES_HOSTS = frozenset({OperationKind.EXEC, OperationKind.PROBE, OperationKind.DOCTOR})
 
 
 @router.post("/log", status_code=201, **guarded(Rule.READ_LOGS))
@@ -60,7 +61,7 @@ def run_command(call: CallDep, body: models.ExecRequest) -> models.Operation:
     """Request a command in the environment of a running rank. It needs ``[dtrain] allow_exec``."""
     trial = _trial(call, body.trial_id)
     call.access.require_edit(trial.key.dag_id)
-    call.access.require_hosts()
+    _require_hosts(call, OperationKind.EXEC, trial, {})
     command = shlex.join(body.argv)
     call.log_action("exec", trial.key, trial_id=trial.trial_id, rank=body.rank, command=command[:4000])
     if not call.hook.settings.allow_exec:
@@ -86,17 +87,16 @@ def checkpoint(call: CallDep, body: models.CheckpointRequest) -> models.Operatio
 @router.post("/probe", status_code=201, **guarded(Rule.CHANGE_HOSTS))
 def probe(call: CallDep, body: models.ProbeRequest) -> models.Operation:
     """Request a new probe of hosts, whose results are stored."""
-    call.access.require_hosts()
+    asked = body.model_dump()
+    _require_hosts(call, OperationKind.PROBE, None, asked)
     call.log_action("host_probe", None, hosts=body.hosts)
-    for name in body.hosts:
-        call.store.hosts.get(name)
-    return _requested(call, OperationKind.PROBE, None, body.model_dump())
+    return _requested(call, OperationKind.PROBE, None, asked)
 
 
 @router.post("/doctor", status_code=201, **guarded(Rule.CHANGE_HOSTS))
 def doctor(call: CallDep, body: models.DoctorRequest) -> models.Operation:
     """Request the checks of all hosts, which change nothing."""
-    call.access.require_hosts()
+    _require_hosts(call, OperationKind.DOCTOR, None, {})
     return _requested(call, OperationKind.DOCTOR, None, body.model_dump())
 
 
@@ -146,15 +146,35 @@ def _own(call: Call, operation_id: int) -> Operation:
     found = call.store.operations.get(operation_id)
     if found.by != call.access.name:
         raise NotFoundError(f"There is no operation {operation_id}, or it ended more than a day ago.")
+    trial = None
     if found.trial_id is not None:
         trial = _trial(call, found.trial_id)
         if found.kind in (OperationKind.LOG, OperationKind.STACKS):
             call.access.require_logs(trial.key.dag_id)
         if found.kind is OperationKind.EXEC:
             call.access.require_edit(trial.key.dag_id)
-    if found.kind in (OperationKind.EXEC, OperationKind.PROBE, OperationKind.DOCTOR):
-        call.access.require_hosts()
+    _require_hosts(call, found.kind, trial, found.arguments)
     return found
+
+
+def _require_hosts(call: Call, kind: OperationKind, trial: TrialView | None, arguments: Mapping[str, Any]) -> None:
+    """Check that the user may change the hosts that an operation changes.
+
+    :raises ApiError: they may not
+    :raises NotFoundError: there is no such host
+    """
+    if kind in _CHANGES_HOSTS and not call.access.may_change_some_hosts:
+        call.access.require_all_hosts()
+    hosts = call.store.hosts
+    match kind:
+        case OperationKind.EXEC if trial is not None:
+            # A trial may restart on other hosts of its pool before the command runs.
+            call.access.require_hosts(hosts.list(call.store.attempts.get(trial.attempt_id).pool))
+        case OperationKind.PROBE:
+            names = arguments["hosts"]
+            call.access.require_hosts([hosts.get(name) for name in names] if names else hosts.list())
+        case OperationKind.DOCTOR:
+            call.access.require_all_hosts()
 
 
 def _requested(

@@ -23,7 +23,7 @@ router = APIRouter(route_class=StoreRoute, tags=["trial actions"], responses=ERR
 def priority(call: CallDep, trial_id: int, body: Priority) -> TrialAction:
     """Change the priority of a trial's gang, waiting or running."""
     view = trial_entry(call, trial_id).view
-    call.access.require_hosts()
+    call.access.require_queue(view.key.dag_id)
     call.log_action("trial_priority", view.key, trial_id=trial_id, priority=body.priority)
     if view.state in TRIAL_ENDED:
         raise ConflictError(f"Trial {trial_id} has ended ({view.state}), so its priority cannot be changed.")
