@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import gc
 import importlib
@@ -27,6 +28,7 @@ AIRFLOW_HOME = Path(tempfile.mkdtemp(prefix="dtrain-tests-"))
 os.environ["AIRFLOW_HOME"] = str(AIRFLOW_HOME)
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
+os.environ["AIRFLOW__CORE__FERNET_KEY"] = base64.urlsafe_b64encode(b"a key that is only for the tests").decode()
 os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
 importlib.import_module("tests.support.statement_cache").share_compiled_statements()
 

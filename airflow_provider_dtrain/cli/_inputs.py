@@ -69,7 +69,11 @@ def _refuse_secrets(source: Source) -> None:
     from airflow_provider_dtrain.core.config import literal_secrets
 
     message = "a literal secret. Name an Airflow connection that holds it, or put it into the configuration"
-    problems = [Problem(path=path, message=message) for path in literal_secrets(source.document)]
+    private = "a private variable. Put it into the configuration, or add it to environment.public_variables here"
+    problems = [
+        Problem(path=path, message=private if path.startswith("environment.") else message)
+        for path in literal_secrets(source.document)
+    ]
     if problems:
         raise ConfigError(problems, source=source.name)
 

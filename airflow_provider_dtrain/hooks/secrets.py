@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
+from airflow_provider_dtrain.core.config.secrets import PUBLIC, VARIABLES
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
 
+_PREFIX = f"{VARIABLES}."
 #: Variable of the ranks that holds the secrets: a JSON object, dotted path -> value.
 VARIABLE = "DTRAIN_SECRETS"
 #: ``checkpoint_storage.type`` -> type of the Airflow connection with its credentials.
@@ -36,20 +38,40 @@ def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
     from airflow.sdk.crypto import get_fernet
 
     if not conf.get("core", "fernet_key", fallback=""):
-        message = "a literal secret needs Airflow's [core] fernet_key. Set one, or name an Airflow connection instead"
-        raise ConfigError([Problem(path=path, message=message) for path in secrets])
-    for value in secrets.values():
-        mask_secret(value)
+        raise ConfigError([Problem(path=path, message=_needs_key(path)) for path in secrets])
+    for path, value in secrets.items():
+        if not _is_variable(path):
+            mask_secret(value)
     return public, get_fernet().encrypt(json.dumps(secrets).encode())
 
 
 def as_variables(sealed: bytes | None) -> dict[str, str]:
-    """Return the environment variables that carry the secrets to the ranks.
+    """Return the environment variable that carries the secrets to the ranks, without private variables.
+
+    :param sealed: encrypted secrets from :func:`seal`
+    """
+    found = {path: value for path, value in opened(sealed).items() if not _is_variable(path)}
+    return {VARIABLE: json.dumps(found)} if found else {}
+
+
+def private_variables(sealed: bytes | None) -> dict[str, str]:
+    """Return the private variables of ``environment.variables`` by name.
 
     :param sealed: encrypted secrets from :func:`seal`
     """
     found = opened(sealed)
-    return {VARIABLE: json.dumps(found)} if found else {}
+    return {path.removeprefix(_PREFIX): str(value) for path, value in found.items() if _is_variable(path)}
+
+
+def _is_variable(path: str) -> bool:
+    return path.startswith(_PREFIX)
+
+
+def _needs_key(path: str) -> str:
+    if _is_variable(path):
+        name = path.removeprefix(_PREFIX)
+        return f"a private variable needs Airflow's [core] fernet_key. Set one, or add {name} to {PUBLIC}"
+    return "a literal secret needs Airflow's [core] fernet_key. Set one, or name an Airflow connection instead"
 
 
 def opened(sealed: bytes | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.config import assemble
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.hooks.secrets import private_variables
 from airflow_provider_dtrain.store.database.tables import allocations, audit, trials
 from testbed.stores import host
 from tests.support.api_world import Api
@@ -303,8 +304,9 @@ def test_a_fork_keeps_secrets_that_it_never_shows(api, search, monkeypatch):
     text = CONFIG + source["yaml"].partition("name: e\n")[2]
     assert ("environment.environment_variables.API_TOKEN", 13, 5) in problems(api, text)
     done(api, "/experiments", config=text, fork_of=search.view.experiment_id)
-    kept = search.store.configs.get(started[0]["config"]["config_id"]).document["environment"]
-    assert "hidden-7f3a" in str(kept)
+    kept = search.store.configs.get(started[0]["config"]["config_id"])
+    assert "hidden-7f3a" not in str(kept.document)
+    assert private_variables(kept.secrets) == {"API_TOKEN": "hidden-7f3a"}
     stranger = Api(search.store, editable=())
     refused = stranger.refusal("POST", "/experiments", json={"config": text, "fork_of": search.view.experiment_id})
     assert refused[:2] == (403, "forbidden")

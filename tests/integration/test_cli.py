@@ -262,7 +262,7 @@ def test_a_template_with_a_literal_secret_a_tag_or_a_template_is_refused(world: 
     for words in (("templates", "set", "bad", variables), ("configs", "validate", "--template", variables)):
         done = world(*words)
         assert done.code == 1
-        assert "environment.variables.0: a literal secret" in done.err
+        assert "environment.variables.0: a private variable" in done.err
         assert "hunter2" not in done.out + done.err
 
 

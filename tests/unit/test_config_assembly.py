@@ -226,17 +226,27 @@ def test_the_documents_are_not_changed() -> None:
 
 SECRETS = {
     "checkpoint_storage": {"type": "s3", "bucket": "b", "access_key": "k1", "secret_key": "k2"},
-    "environment": {"variables": {"HF_TOKEN": "k3", "TOKENIZERS_PARALLELISM": "shown"}},
+    "environment": {
+        "variables": {"HF_TOKEN": "k3", "TOKENIZERS_PARALLELISM": "shown", "HARMLESS": "k6"},
+        "public_variables": ["TOKENIZERS_PARALLELISM"],
+    },
     "data": {"secrets": {"a": ["k4", {"b": 5}]}, "credential": {"x": "k5"}, "url": "shown"},
 }
 
 
 def test_secrets_are_masked_wherever_they_stand() -> None:
     text = json.dumps(mask(SECRETS))
-    assert all(secret not in text for secret in ("k1", "k2", "k3", "k4", "5,", "k5"))
+    assert all(secret not in text for secret in ("k1", "k2", "k3", "k4", "5,", "k5", "k6"))
     assert text.count("shown") == 2
-    assert mask({"environment": {"environment_variables": ["API_KEY=abc", "A=b"]}}) == {
-        "environment": {"environment_variables": [f"API_KEY={MASK}", "A=b"]}
+    assert mask({"environment": {"environment_variables": ["API_KEY=abc", "A=b", "x"], "public_variables": ["A"]}}) == {
+        "environment": {"environment_variables": [f"API_KEY={MASK}", "A=b", MASK], "public_variables": ["A"]}
+    }
+    assert mask({"environment": {"variables": "A=b"}, "data": "x"}) == {
+        "environment": {"variables": MASK},
+        "data": MASK,
+    }
+    assert mask({"environment": Override({"variables": Override({"A": "x", "B": RESET})})}) == {
+        "environment": Override({"variables": Override({"A": MASK, "B": RESET})})
     }
 
 
@@ -254,9 +264,30 @@ def test_secrets_are_taken_out_and_put_back() -> None:
         "data.secrets.a.0": "k4",
         "data.secrets.a.1.b": 5,
         "data.credential.x": "k5",
+        "environment.variables.HF_TOKEN": "k3",
+        "environment.variables.HARMLESS": "k6",
     }
     assert "k1" not in json.dumps(public)
     assert put_secrets(public, secrets) == SECRETS
+
+
+def test_each_document_marks_its_own_variables_as_public_and_no_others() -> None:
+    template = {"environment": {"variables": {"A": "t", "B": "t"}, "public_variables": ["A", "B"]}}
+    config = {**RUN, "environment": {"environment_variables": ["B=c", "C=c", "D=c"], "public_variables": ["D"]}}
+    effective = assemble(template, config, pool_defaults={"environment": {"variables": {"P": "p"}}})
+    section = effective.document["environment"]
+    assert section["variables"] == {"A": "t", "B": "c", "C": "c", "D": "c", "P": "p"}
+    assert sorted(section["public_variables"]) == ["A", "D"]
+    assert mask(effective.document)["environment"]["variables"] == {"A": "t", "B": MASK, "C": MASK, "D": "c", "P": MASK}
+    assert sorted(assemble(None, effective.document).document["environment"]["public_variables"]) == ["A", "D"]
+
+
+@pytest.mark.parametrize("config", [{}, {"variables": {"B": "x"}}, {"variables": ["B=x"]}])
+def test_the_mark_of_a_variable_of_another_document_is_a_problem(config: dict[str, Any]) -> None:
+    template = {"environment": {"variables": {"SECRET": "t"}}}
+    config = {**RUN, "environment": {**config, "public_variables": ["SECRET"]}}
+    with pytest.raises(ConfigError, match=r"environment.public_variables.0: 'SECRET' is not set by this document"):
+        assemble(template, config)
 
 
 # -- what is not built yet

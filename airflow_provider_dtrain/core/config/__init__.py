@@ -14,7 +14,6 @@ from airflow_provider_dtrain.core.config.determined_compat import normalize
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig, ForeignFieldWarning
 from airflow_provider_dtrain.core.config.secrets import (
     MASK,
-    is_secret,
     literal_secrets,
     mask,
     put_secrets,
@@ -32,7 +31,6 @@ __all__ = [
     "assemble",
     "effective_document",
     "incomplete",
-    "is_secret",
     "literal_secrets",
     "mask",
     "normalize",

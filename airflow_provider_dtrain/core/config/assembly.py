@@ -5,7 +5,7 @@ Pass one validates every document by itself, pass two validates the merged docum
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from airflow_provider_dtrain.core.config.inference_rules import inference_proble
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
+from airflow_provider_dtrain.core.config.secrets import NONE, PUBLIC, VARIABLES, public_variables
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
 from airflow_provider_dtrain.core.config.unsupported import notices
@@ -75,6 +76,7 @@ def assemble(
     """
     layers, warnings = _layers(template, config, pool_defaults)
     merged, origins = merge_layers([("default", PROVIDER_DEFAULTS), *layers])
+    _keep_public(merged, origins, layers)
     checked = ExperimentConfig.checked(merged)
     problems = [*checked.problems, *_cross_problems(checked, needs_entrypoint=needs_entrypoint)]
     if checked.config is None or problems:
@@ -88,6 +90,24 @@ def assemble(
         origins=found,
         warnings=[*warnings, *notices(checked.config, found)],
     )
+
+
+def _keep_public(
+    merged: dict[str, Any], origins: Mapping[str, str], layers: Sequence[tuple[str, Mapping[str, Any]]]
+) -> None:
+    """Leave the marks of those variables that the document which set the value has marked as public.
+
+    A document can neither publish the variable of another one, nor be published by it.
+    """
+    section = merged.get("environment")
+    if not isinstance(section, dict) or not isinstance(section.get("public_variables"), list):
+        return
+    public = {origin: public_variables(document) for origin, document in layers}
+    variables = section.get("variables")
+    names = [name for name in variables if isinstance(name, str)] if isinstance(variables, dict) else []
+    section["public_variables"] = [
+        name for name in names if name in public.get(origins.get(f"{VARIABLES}.{name}", ""), NONE)
+    ]
 
 
 def effective_document(config: ExperimentConfig) -> dict[str, Any]:
@@ -175,7 +195,19 @@ def _pass_one(document: Mapping[str, Any], source: str, *, is_base: bool) -> tup
         _guess_member(plain, union)
     checked = ExperimentConfig.checked(plain, partial=True)
     problems.extend([*checked.problems, *_cross_problems(checked, needs_entrypoint=False)])
-    return normalized, problems
+    return normalized, [*problems, *_unknown_public(plain)]
+
+
+def _unknown_public(document: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problems of marks for variables that their document does not set."""
+    section = document.get("environment")
+    marks = section.get("public_variables") if isinstance(section, Mapping) else None
+    variables = section.get("variables") if isinstance(section, Mapping) else None
+    known = variables if isinstance(variables, Mapping) else {}
+    message = "is not set by this document, which can mark only its own environment.variables as public"
+    for index, name in enumerate(marks if isinstance(marks, list) else ()):
+        if isinstance(name, str) and name not in known:
+            yield Problem(path=f"{PUBLIC}.{index}", message=f"{shown(name)} {message}")
 
 
 def _base_problems(document: dict[str, Any]) -> list[Problem]:

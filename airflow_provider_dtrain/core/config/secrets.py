@@ -1,45 +1,45 @@
-"""Secrets of a configuration: masked in output, and removed before a document is stored."""
+"""Secrets of a configuration: masked in output, and removed before a document is stored.
+
+A secret is a credential of the checkpoint storage, a value below ``data.secrets``, or an environment variable that
+``environment.public_variables`` does not name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.config.merge import Override, join_path
-from airflow_provider_dtrain.core.safe_repr import may_be_secret, names_secret
+from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path
+from airflow_provider_dtrain.core.safe_repr import names_secret
 
 MASK: Final = "********"
 SECRET_KEYS: Final = frozenset({"access_key", "secret_key", "connection_string", "credential"})
-_HIDDEN_TREE: Final = "data.secrets"
-_VARIABLES: Final = ("environment.variables.", "environment.environment_variables.")
+#: Path of the variables in an effective document, and both paths in a document as written.
+VARIABLES: Final = "environment.variables"
+PUBLIC: Final = "environment.public_variables"
+_VARIABLES: Final = ("variables", "environment_variables")
+_OPEN: Final = tuple(f"environment.{name}" for name in _VARIABLES)
 #: Sections whose value is hidden when it is not a map, because it may be one of the section's entries.
 _SECTIONS: Final = frozenset({"environment", "data", "checkpoint_storage"})
-
-
-def is_secret(path: str) -> bool:
-    """Return whether the value at a dotted path is a secret: masked, and encrypted in the store.
-
-    Hyperparameters are never secrets: the code, the store and the curves get them unchanged.
-    """
-    return not path.startswith("hyperparameters.") and _names_secret(path)
-
-
-def _names_secret(path: str) -> bool:
-    in_tree = path == _HIDDEN_TREE or path.startswith(_HIDDEN_TREE + ".")
-    return in_tree or not SECRET_KEYS.isdisjoint(path.split("."))
-
-
-def hides(path: str) -> bool:
-    """Return whether a value is hidden: a secret, or a variable whose name indicates one."""
-    if path.startswith(_VARIABLES):
-        return names_secret(path.rpartition(".")[2])
-    return _names_secret(path)
+NONE: Final[frozenset[str]] = frozenset()
+Keys = tuple[str, ...]
 
 
 def hides_in_message(path: str) -> bool:
     """Return whether error messages omit the value at a path."""
-    is_open = path.startswith(("data.", *_VARIABLES)) or path + "." in _VARIABLES
-    return is_open or path in _SECTIONS or hides(path) or names_secret(path.rpartition(".")[2])
+    is_open = path.startswith(("data.", *(f"{one}." for one in _OPEN))) or path in _OPEN
+    is_named = names_secret(path.rpartition(".")[2]) or not SECRET_KEYS.isdisjoint(path.split("."))
+    return is_open or path in _SECTIONS or is_named
+
+
+def public_variables(document: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of the variables that a document marks as public.
+
+    :param document: as written or effective
+    """
+    section = _plain(document.get("environment"))
+    names = _plain(section.get("public_variables")) if isinstance(section, Mapping) else None
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, (list, tuple)) else NONE
 
 
 def mask(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def mask(document: Mapping[str, Any]) -> dict[str, Any]:
 
     :param document: as written or effective
     """
-    masked: dict[str, Any] = _mask(document, "")
+    masked: dict[str, Any] = _replaced(document, (), _Secrets(document), lambda *_: MASK)
     return masked
 
 
@@ -56,98 +56,136 @@ def literal_secrets(document: Mapping[str, Any]) -> list[str]:
 
     :param document: as written
     """
-    return list(_differences(document, mask(document), ""))
+    found: list[str] = []
 
+    def note(keys: Keys, _value: Any) -> str:
+        found.append(_dotted(keys))
+        return MASK
 
-def _differences(value: Any, masked: Any, path: str) -> Iterator[str]:
-    if isinstance(value, Override):
-        yield from _differences(value.value, masked.value, path)
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _differences(item, masked[key], join_path(path, str(key)))
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            yield from _differences(item, masked[index], join_path(path, str(index)))
-    elif value != masked:
-        yield path
+    _replaced(document, (), _Secrets(document), note)
+    return found
 
 
 def take_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the document with secrets masked, and the secrets by path.
 
-    :func:`put_secrets` is the inverse.
+    :func:`put_secrets` is the inverse. Hyperparameters are never secrets: the code, the store and the curves get them
+    unchanged.
 
     :param document: effective, without tags
     """
     secrets: dict[str, Any] = {}
-    public: dict[str, Any] = _take(document, "", secrets)
+
+    def take(keys: Keys, value: Any) -> Any:
+        if keys[0] == "hyperparameters":
+            return value
+        secrets[_dotted(keys)] = value
+        return MASK
+
+    public: dict[str, Any] = _replaced(document, (), _Secrets(document), take)
     return public, secrets
 
 
 def put_secrets(document: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document as it was before :func:`take_secrets`."""
-    whole: dict[str, Any] = _put(document, "", secrets)
+    whole: dict[str, Any] = _put(document, (), secrets)
     return whole
 
 
-def _mask(value: Any, path: str) -> Any:
+class _Secrets:
+    """Decides which values of one document are secrets."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._public = public_variables(document)
+
+    def hides(self, keys: Keys) -> bool:
+        """Return whether everything at and below a place is a secret."""
+        last = keys[-1]
+        if last in SECRET_KEYS or keys == ("data", "secrets"):
+            return True
+        return len(keys) == 3 and is_variables(keys[:2]) and last not in self._public
+
+    def hides_entry(self, entry: str) -> bool:
+        """Return whether an entry ``K=V`` of a list of variables is a secret."""
+        return entry.partition("=")[0] not in self._public
+
+
+def is_variables(keys: Keys) -> bool:
+    """Return whether a place is that of the environment variables."""
+    return len(keys) == 2 and keys[0] == "environment" and keys[1] in _VARIABLES
+
+
+def _replaced(
+    value: Any, keys: Keys, secrets: _Secrets, replace: Callable[[Keys, Any], Any], hidden: bool = False
+) -> Any:
+    """Return a copy of a value with each scalar that is a secret replaced.
+
+    :param hidden: everything in it is a secret
+    """
     if isinstance(value, Override):
-        return Override(_mask(value.value, path))
+        return Override(_replaced(value.value, keys, secrets, replace, hidden))
     if isinstance(value, Mapping):
-        return {key: _mask(item, join_path(path, str(key))) for key, item in value.items()}
+        return {
+            key: _replaced(item, below := (*keys, str(key)), secrets, replace, hidden or secrets.hides(below))
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        if path + "." in _VARIABLES:
-            return [_entry(item, path) for item in value]
-        return [_mask(item, join_path(path, str(index))) for index, item in enumerate(value)]
-    if value is None or hides(path):
-        return value if value is None else MASK
-    is_variable = path.startswith(_VARIABLES) and isinstance(value, str)
-    return MASK if is_variable and may_be_secret(value) else value
+        of_variables = is_variables(keys)
+        return [
+            _entry(item, (*keys, str(index)), secrets, replace)
+            if of_variables
+            else _replaced(item, (*keys, str(index)), secrets, replace, hidden)
+            for index, item in enumerate(value)
+        ]
+    is_hidden = hidden or is_variables(keys) or (len(keys) == 1 and keys[0] in _SECTIONS)
+    return replace(keys, value) if is_hidden and value is not None and value is not RESET else value
 
 
-def _entry(item: Any, path: str) -> Any:
-    """Return an entry ``K=V`` of a list of variables, with its value masked when it may be a secret."""
-    if not isinstance(item, str):
-        return None if item is None else MASK
-    name, equals, value = item.partition("=")
-    return f"{name}={MASK}" if equals and (hides(f"{path}.{name}") or may_be_secret(value)) else item
+def _entry(item: Any, keys: Keys, secrets: _Secrets, replace: Callable[[Keys, Any], Any]) -> Any:
+    """Return an entry ``K=V`` of a list of variables, with its value replaced when it is a secret."""
+    if item is None:
+        return None
+    name, equals, value = item.partition("=") if isinstance(item, str) else ("", "", item)
+    if not equals:
+        return replace(keys, item)
+    return f"{name}={replace(keys, value)}" if secrets.hides_entry(item) else item
 
 
-def _take(value: Any, path: str, secrets: dict[str, Any]) -> Any:
+def _put(value: Any, keys: Keys, secrets: Mapping[str, Any]) -> Any:
     if isinstance(value, Mapping):
-        return {key: _take(item, join_path(path, str(key)), secrets) for key, item in value.items()}
+        return {key: _put(item, (*keys, str(key)), secrets) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_take(item, join_path(path, str(index)), secrets) for index, item in enumerate(value)]
-    if value is None or not is_secret(path):
-        return value
-    secrets[path] = value
-    return MASK
+        return [_put(item, (*keys, str(index)), secrets) for index, item in enumerate(value)]
+    return secrets.get(_dotted(keys), value) if value == MASK else value
 
 
-def _put(value: Any, path: str, secrets: Mapping[str, Any]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _put(item, join_path(path, str(key)), secrets) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_put(item, join_path(path, str(index)), secrets) for index, item in enumerate(value)]
-    return secrets.get(path, value)
+def _dotted(keys: Keys) -> str:
+    path = ""
+    for key in keys:
+        path = join_path(path, key)
+    return path
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Override) else value
 
 
 def masked_paths(document: Mapping[str, Any]) -> list[str]:
     """Return the paths of masked values in a document."""
-    return list(_masked(document, ""))
+    return [_dotted(keys) for keys in _masked(document, ())]
 
 
-def _masked(value: Any, path: str) -> Iterator[str]:
+def _masked(value: Any, keys: Keys) -> Iterator[Keys]:
     if isinstance(value, Override):
-        yield from _masked(value.value, path)
+        yield from _masked(value.value, keys)
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _masked(item, join_path(path, str(key)))
+            yield from _masked(item, (*keys, str(key)))
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from _masked(item, join_path(path, str(index)))
+            yield from _masked(item, (*keys, str(index)))
     elif isinstance(value, str) and (value == MASK or value.endswith(f"={MASK}")):
-        yield path
+        yield keys
 
 
 def unmasked(document: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:

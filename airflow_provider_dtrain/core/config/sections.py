@@ -207,4 +207,6 @@ class Environment(Section):
     #: Absolute path or bare name of the interpreter on the host.
     python: Python | None = None
     variables: dict[VariableName, VariableValue] = {}
+    #: Names of variables whose values are shown and stored as they are. All others are secrets.
+    public_variables: list[VariableName] = []
     image: Annotated[str | dict[str, str], BeforeValidator(_image)] | None = None

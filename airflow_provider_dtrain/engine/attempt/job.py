@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import storage_root
 from airflow_provider_dtrain.core.config.inference import is_url
+from airflow_provider_dtrain.core.config.secrets import MASK
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, device_views, rank_order
 from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.core.scheduling.model import Placement
@@ -65,6 +66,8 @@ class Job:
     world_size: int
     settings: Settings
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Variables of the ranks whose values are secrets. The stored record of a launch has them masked.
+    private: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint_source: CheckpointView | None = None
     #: Checkpoint whose weights a trial without a checkpoint of its own starts from.
     weights_source: SourceCheckpoint | None = None
@@ -125,10 +128,16 @@ class Job:
         """
         placement = Placement(view.placement)
         plans = build_plans(placement, self._facts(view, network))
+        for plan in plans.values():
+            plan["env"] |= dict.fromkeys(self.private, MASK)
         master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
         boots = {host: hello.boot_id for host, hello in hellos.items()}
         folders = {host: hello.state_dir for host, hello in hellos.items()}
         return {"plans": plans, "master": master, "boots": boots, "state_dirs": folders}
+
+    def whole(self, plan: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a host's plan of the stored record with the private variables, as the host gets it."""
+        return {**plan, "env": {**plan["env"], **self.private}}
 
     def _facts(self, view: AttemptView, network: NetworkChoice) -> LaunchFacts:
         assert view.run is not None
@@ -149,7 +158,7 @@ class Job:
             trial_seed=view.seed,
             latest_checkpoint=self._restored_path(),
             checkpoint_dir=self._checkpoint_dir(view),
-            variables=self.config.environment.variables,
+            variables={**self.config.environment.variables, **self.private},
             restarts=view.number - 1,
             max_restarts=view.max_restarts,
             payload=self.archives["payloads"].digest if "payloads" in self.archives else None,
@@ -290,7 +299,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
 
     :raises ConfigError: the stored configuration is not valid for this version
     """
-    from airflow_provider_dtrain.hooks.secrets import as_variables
+    from airflow_provider_dtrain.hooks.secrets import as_variables, private_variables
     from airflow_provider_dtrain.hosts.payload import library
     from airflow_provider_dtrain.store.configs import model_of
 
@@ -320,6 +329,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         world_size=max(1, view.slots),
         settings=settings,
         secrets=as_variables(stored.secrets),
+        private=private_variables(stored.secrets),
         checkpoint_source=own,
         weights_source=source_of(store, config, stored.secrets) if own is None else None,
         shard_failures=_shard_failures(store, view) if config.inference is not None else {},

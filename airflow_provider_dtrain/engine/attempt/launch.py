@@ -241,4 +241,4 @@ async def _send_files(job: Job, links: Mapping[str, HostLink], plans: Mapping[st
 async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
     if job.carried is not None:
         plan = {**plan, "carried": job.carried.name}
-    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=plan, secrets=job.secrets)
+    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=job.whole(plan), secrets=job.secrets)

@@ -37,7 +37,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "propagation", "container_path", "bucket", "access_key", "secret_key", "endpoint_url", "prefix", "conn_id",
         "container", "connection_string", "account_url", "credential",
     )),
-    "environment": frozenset(("python", "variables", "image")),
+    "environment": frozenset(("python", "variables", "public_variables", "image")),
     "inference": frozenset((
         "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row", "collect", "compile",
     )),
