@@ -89,7 +89,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.api.airflow_facts import AirflowFacts
     from airflow_provider_dtrain.api.audit import log_action
     from airflow_provider_dtrain.api.code_archive import UPLOADS_MOST, UPLOADS_OF_USER
-    from airflow_provider_dtrain.api.execution import Workers
+    from airflow_provider_dtrain.api.execution import COMPUTING, Workers
     from airflow_provider_dtrain.api.importances import Importances
     from airflow_provider_dtrain.api.names import Names
     from airflow_provider_dtrain.api.parts import Parts
@@ -106,6 +106,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "auth_manager": get_auth_manager,
             "facts": AirflowFacts(),
             "workers": Workers(),
+            "computing": Workers(COMPUTING, "The check of configurations"),
             "downloads": Workers(DOWNLOADS, "The storage of the files"),
             "log_action": log_action,
             "names": Names(),

@@ -46,6 +46,11 @@ class Call:
         """
         return await self.workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=self.is_write)
 
+    async def compute(self, work: Callable[[], Any], deadline_s: float) -> Any:
+        """Return the result of work that takes much CPU time, in threads of their own, one at a time per user."""
+        workers: Workers = self.request.app.state.computing
+        return await workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=self.is_write)
+
     async def read_file(self, work: Callable[[], Any], deadline_s: float) -> Any:
         """Return the result of work that reads files, in threads of their own."""
         workers: Workers = self.request.app.state.downloads

@@ -24,6 +24,8 @@ from airflow_provider_dtrain.errors import (
 
 log = logging.getLogger(__name__)
 
+#: Problems of one answer.
+PROBLEMS_MOST = 200
 _CODES = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 405: "invalid", 409: "conflict", 422: "invalid"}
 _LOG_IN = "Log in to Airflow, or send a token of POST /auth/token."
 _PLUGINS = "The pages need the permission to read the view Plugins. An administrator of Airflow can grant it."
@@ -75,7 +77,7 @@ def of_error(error: DtrainError) -> JSONResponse:
     """Return the answer to an error of the provider."""
     message, _, hint = str(error).partition(" See: ")
     if isinstance(error, ConfigError):
-        problems = [Problem(path=one.path, message=one.message) for one in error.problems]
+        problems = [Problem(path=one.path, message=one.message) for one in error.problems[:PROBLEMS_MOST]]
         return answer(422, "invalid", str(error), problems=problems)
     if isinstance(error, NotFoundError):
         return answer(404, "not_found", message, hint)
@@ -108,7 +110,7 @@ def handle_errors(app: FastAPI) -> None:
             Problem(path=".".join(str(part) for part in one["loc"]), message=str(one["msg"])) for one in error.errors()
         ]
         words = "; ".join(f"{one.path}: {one.message}" for one in problems[:5])
-        return answer(422, "invalid", f"The request is not valid: {words}.", problems=problems[:100])
+        return answer(422, "invalid", f"The request is not valid: {words}.", problems=problems[:PROBLEMS_MOST])
 
     @app.exception_handler(StarletteHTTPException)
     async def of_airflow(_request: Request, error: HTTPException) -> Response:

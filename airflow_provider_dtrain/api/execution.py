@@ -30,6 +30,8 @@ from airflow_provider_dtrain.store.database.time_limit import TimeLimit
 
 #: Handlers of this process that run at one time.
 THREADS = 16
+#: Handlers of this process that take seconds of CPU time and run at one time. More would slow all other requests down.
+COMPUTING = 2
 #: Longest time that a request waits for its handler. A writer of SQLite may have to wait for its turn.
 READ_DEADLINE_S = 8.0
 WRITE_DEADLINE_S = 20.0
@@ -227,6 +229,11 @@ def tagged(request: Request, result: BaseModel) -> Response:
     """Return an answer with an entity tag from its content."""
     body = rendered(result)
     return body.answer(request, _quoted(hashlib.sha256(body.plain).hexdigest()[:32]))
+
+
+def as_answer(result: BaseModel) -> Response:
+    """Return an answer that is rendered in the thread that made it, and not in the event loop."""
+    return Response(result.model_dump_json(), media_type="application/json")
 
 
 def prepared(request: Request, kept: Prepared, tag: str, make: Callable[[], Any]) -> Response:

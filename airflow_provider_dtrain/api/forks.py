@@ -8,7 +8,6 @@ from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.found import config_of, experiment_entry
 from airflow_provider_dtrain.api.models.experiments import Fork
 from airflow_provider_dtrain.core.config.secrets import masked_paths, put_secrets, unmasked
-from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.hooks.secrets import opened
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
@@ -33,15 +32,14 @@ def payload_of(call: Call, experiment_id: int) -> str | None:
     return digest if digest is not None and call.store.payloads.has(digest) else None
 
 
-def forked(call: Call, text: str, experiment_id: int | None) -> dict[str, Any]:
-    """Return the document of a text, with the secrets of a forked experiment in place of masked values.
+def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> dict[str, Any]:
+    """Return a document with the secrets of a forked experiment in place of masked values.
 
     Only a user who may edit the DAG runs of the forked experiment may use its secrets.
 
-    :param experiment_id: the forked experiment; None = the text must hold no masked value
-    :raises ConfigError: the text is not acceptable, or a masked value has no secret
+    :param experiment_id: the forked experiment; None = the document must hold no masked value
+    :raises ConfigError: a masked value has no secret
     """
-    document = load_yaml(text)
     masked = masked_paths(document)
     if not masked:
         return document

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from airflow.configuration import conf
 
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.code_source import CodeSource, code_source
 from airflow_provider_dtrain.api.configs import config_lines
-from airflow_provider_dtrain.api.errors import ApiError
+from airflow_provider_dtrain.api.errors import PROBLEMS_MOST, ApiError
 from airflow_provider_dtrain.api.forks import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
 from airflow_provider_dtrain.api.models.experiments import NewExperiment
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.forms import looks_like_path
-from airflow_provider_dtrain.core.config.positions import Position, place_of, positions, without_place
+from airflow_provider_dtrain.core.config.positions import places_of, without_place
 from airflow_provider_dtrain.core.config.secrets import masked_paths
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.engine.submission.assembly import Assembled, Checked, assembled, checked
 from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, UnplaceableError
 from airflow_provider_dtrain.store.records.trials import Config
+
+#: Values of a configuration that this server accepts. More take seconds of CPU time.
+VALUES_MOST = 20_000
 
 
 def check(call: Call, document: Mapping[str, Any], template: str | None) -> tuple[Assembled, Checked]:
@@ -53,47 +56,43 @@ def template_of(call: Call, named: object) -> Mapping[str, Any] | None:
 
 def validation(call: Call, body: Document) -> Validation:
     """Return the problems of a text, and its summary when it has no errors."""
-    known: Mapping[str, Position] = {}
     try:
-        document = load_yaml(body.config)
-        known = positions(body.config)
-        wanted = _whole(call, body) if document else document
-        found, result = check(call, wanted, body.template)
+        document = load_yaml(body.config, most_values=VALUES_MOST)
+        found, result = check(call, _whole(call, document, body.fork_of), body.template)
         code = code_source(call, found.effective.config, body.fork_of, body.payload)
         if code.errors:
             raise ConfigError(code.errors)
     except ConfigError as error:
-        return Validation(problems=[_placed(one, known, "error") for one in error.problems], summary=None, effective=[])
+        problems = error.problems[:PROBLEMS_MOST]
+        return Validation(problems=_placed(body.config, problems, "error"), summary=None, effective=[])
     words = (*found.effective.warnings, *result.slips)
     warnings = [*(Problem(path="", message=one) for one in words), *code.warnings]
     return Validation(
-        problems=[_placed(one, known, "warning") for one in warnings],
+        problems=_placed(body.config, warnings[:PROBLEMS_MOST], "warning"),
         summary=_summary(found, result, code),
         effective=config_lines(mask(found.effective.document), found.effective.origins),
     )
 
 
-def _whole(call: Call, body: Document) -> dict[str, Any]:
-    """Return the document of a text with its secrets. A user who may not use them gets a problem at each place."""
+def _whole(call: Call, document: dict[str, Any], fork_of: int | None) -> dict[str, Any]:
+    """Return a document with its secrets. A user who may not use them gets a problem at each place."""
     try:
-        return forked(call, body.config, body.fork_of)
+        return forked(call, document, fork_of)
     except ApiError as error:
         if error.code != "forbidden":
             raise
         message = "the value is masked, and you may not use the secret of the forked experiment. Write the value"
-        places = masked_paths(load_yaml(body.config))
-        raise ConfigError([Problem(path=path, message=message) for path in places]) from error
+        raise ConfigError([Problem(path=path, message=message) for path in masked_paths(document)]) from error
 
 
-def _placed(problem: Problem, known: Mapping[str, Position], severity: Any) -> PlacedProblem:
-    at = place_of(problem.path, problem.message, known)
-    return PlacedProblem(
-        path=problem.path,
-        line=at.line,
-        column=at.column,
-        message=without_place(problem.message),
-        severity=severity,
-    )
+def _placed(text: str, problems: Sequence[Problem], severity: Literal["error", "warning"]) -> list[PlacedProblem]:
+    """Return problems with their places in a text."""
+    return [
+        PlacedProblem(
+            path=one.path, line=at.line, column=at.column, message=without_place(one.message), severity=severity
+        )
+        for one, at in zip(problems, places_of(text, problems), strict=True)
+    ]
 
 
 def _summary(found: Assembled, result: Checked, code: CodeSource) -> ConfigSummary:
@@ -119,7 +118,7 @@ def checked_config(call: Call, body: NewExperiment) -> Config:
     """
     if not call.store.hosts.list():
         raise ConflictError("No host is registered. See: airflow dtrain hosts add")
-    document = forked(call, body.config, body.fork_of)
+    document = forked(call, load_yaml(body.config, most_values=VALUES_MOST), body.fork_of)
     found, result = check(call, document, body.template)
     config = found.effective.config
     if errors := code_source(call, config, body.fork_of, body.payload).errors:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ _SECRET_NAME: Final = re.compile(
     r"|(?:^|[_-])(?:TOKENS?|AUTH)(?:[_-]|$)|[_-](?:KEY|PWD|DSN|SAS)$",
     re.IGNORECASE,
 )
-_ASSIGNED: Final = re.compile(r"([A-Za-z_][\w.-]{0,99})[\"']?\s*[=:]")
+_MARKS: Final = re.compile("[=:]")
+_NAME_CHARS: Final = f"{string.ascii_letters}{string.digits}_.-"
+#: Longest name that is looked at before a mark.
+_NAME_MOST: Final = 100
 _FORMS: Final = re.compile(
     r"://[^/\s:@]*:[^/\s@]+@"  # user and password in a URL
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{12}|\bgh[pousr]_\w{16}|\bhf_\w{16}|\bsk-[\w-]{16}|\bxox[abprs]-|\beyJ[\w-]{10}|-----BEGIN"
@@ -35,7 +39,13 @@ def names_secret(name: str) -> bool:
 def may_be_secret(text: str) -> bool:
     """Return whether a text looks like a secret, or like an assignment of one (``DB_PASSWORD=...``)."""
     part = text[:_SEARCHED]
-    return bool(_FORMS.search(part)) or any(names_secret(match.group(1)) for match in _ASSIGNED.finditer(part))
+    return bool(_FORMS.search(part)) or any(map(names_secret, _assigned(part)))
+
+
+def _assigned(text: str) -> set[str]:
+    """Return the names before each ``=`` and ``:``, in time that grows with the length of the text."""
+    ends = (part[-2 * _NAME_MOST :].rstrip(" \t\"'") for part in _MARKS.split(text)[:-1])
+    return {end[len(end.rstrip(_NAME_CHARS)) :][-_NAME_MOST:] for end in ends}
 
 
 def shown(value: object) -> str:

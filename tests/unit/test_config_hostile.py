@@ -8,18 +8,20 @@ import os
 import signal
 import socket
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, mask, validate_partial
+from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, mask, positions, validate_partial
+from airflow_provider_dtrain.core.config.positions import Position, places_of
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.core.safe_repr import may_be_secret, shown
 from airflow_provider_dtrain.core.search.space import grid_size
-from airflow_provider_dtrain.errors import ConfigError, PayloadError
+from airflow_provider_dtrain.errors import ConfigError, PayloadError, Problem
 
 SECRET = "hunter2-and-more"
 SPACE = {"lr": {"type": "log", "minval": -3, "maxval": -1}}
@@ -153,11 +155,19 @@ LARGE: dict[str, tuple[int, Callable[[int], dict[str, Any]]]] = {
     "equal policies": (10_000, lambda n: {"log_policies": [{"name": f"p{k // 2}", "pattern": "x"} for k in range(n)]}),
     "labels": (10_000, lambda n: {"labels": [f"l{k}" for k in range(n)]}),
     "axes": (5_000, lambda n: {"hyperparameters": {f"a{k}": SPACE["lr"] for k in range(n)}}),
+    "equal columns": (40_000, lambda n: {"inference": {"outputs": {"path": "/a", "columns": ["c"] * n}}}),
 }
 
 
 @pytest.mark.nightly(
-    "axes", "bracket_rungs", "equal bind mounts", "equal policies", "labels", "unknown keys of a section", "a long word"
+    "axes",
+    "bracket_rungs",
+    "equal bind mounts",
+    "equal policies",
+    "labels",
+    "unknown keys of a section",
+    "a long word",
+    "equal columns",
 )
 @pytest.mark.parametrize("name", LARGE)
 def test_the_cost_of_a_document_grows_with_its_length(name: str) -> None:
@@ -168,6 +178,71 @@ def test_the_cost_of_a_document_grows_with_its_length(name: str) -> None:
         return assemble(None, {**RUN, **document})
 
     assert is_linear(check, half, whole)
+
+
+#: What looks for secrets -> text or document of a size, and the full size.
+SEARCHED: dict[str, tuple[Callable[[Any], object], int, Callable[[int], Any]]] = {
+    "variables": (mask, 20_000, lambda n: {"environment": {"variables": {f"V{k}": "ab" * 40 + " " for k in range(n)}}}),
+    "entries": (mask, 20_000, lambda n: {"environment": {"variables": [f"V{k}={'ab' * 40} " for k in range(n)]}}),
+    "long words": (may_be_secret, 8_000, lambda n: ("a" * 99 + " ") * (n // 100)),
+    "dotted words": (may_be_secret, 8_000, lambda n: "a." * (n // 2)),
+    "assignments": (may_be_secret, 8_000, lambda n: "key_a_b =" * (n // 9)),
+    "marks": (may_be_secret, 8_000, lambda n: "=" * n),
+    "spaces": (may_be_secret, 8_000, lambda n: "a" + " " * n + "="),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_search_for_secrets_costs_little_and_grows_with_the_length(name: str) -> None:
+    check, size, make = SEARCHED[name]
+    half, whole = make(size // 2), make(size)
+    assert is_linear(check, half, whole)
+    assert min(cpu_seconds(check, whole) for _ in range(3)) < 0.5
+
+
+EXPLICIT = "data:\n  ? '{key}'\n  : {{{below}}}\n"
+#: Documents of less than 1 MiB that would be gigabytes as values, paths or text.
+BOMBS = {
+    "a long name above many fields": EXPLICIT.format(
+        key="k" * 50_000, below=", ".join(f"a{n}: 1" for n in range(3_000))
+    ),
+    "long names above each other": "data:" + "".join(
+        "\n" + "  " * n + f"? '{'k' * 400}'\n" + "  " * n + ":" for n in range(1, 20)
+    ) + " {" + ", ".join(f"a{n}: 1" for n in range(9_000)) + "}",
+    "a long text of many aliases": f"data: {{s: &s '{'x' * 500_000}', l: [{', '.join(['*s'] * 90_000)}]}}",
+    "a long text of merged aliases": f"a: &a {{b: '{'x' * 5_000}'}}\nl:\n" + "- {<<: *a}\n" * 9_000,
+    "double keys": "a: 1\n" * 40_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_small_document_that_would_expand_is_refused_in_little_memory(name: str) -> None:
+    assert len(BOMBS[name]) < 1 << 20
+    tracemalloc.start()
+    try:
+        found = failure(BOMBS[name], load_yaml)
+        places = places_of(BOMBS[name], found.problems)
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert len(places) == len(found.problems) <= 1001
+    assert len(str(found.problems[-1])) < 600
+
+
+def test_the_same_limits_hold_for_documents_from_code() -> None:
+    long = "x" * 100_000
+    assert "1 MiB of text" in str(failure({"data": {"a": [long] * 20}}))
+    assert "more than 500 characters" in str(failure({"data": {"k" * 501: {f"a{n}": 1 for n in range(1000)}}}))
+    assert ExperimentConfig.model_validate({**RUN, "data": {"k" * 400: [long] * 9}}).data
+
+
+def test_places_are_looked_up_only_for_problems_that_do_not_name_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(positions, "positions", lambda text: asked.append(text) or {"a": Position(7, 1)})
+    named = Problem(path="a", message="twice (line 3, column 2)")
+    assert places_of("text", [named]) == [(3, 2)]
+    assert not asked
+    assert places_of("text", [named, Problem(path="a.b", message="wrong")]) == [(3, 2), (7, 1)]
 
 
 def test_the_cost_of_a_template_with_many_mounts_grows_with_their_number() -> None:
@@ -284,11 +359,12 @@ def test_plain_texts_are_shown(text: str) -> None:
     assert shown(text) == repr(text)
 
 
-def test_variables_with_secrets_are_masked_by_name_and_by_value() -> None:
-    variables = {"PGPASSWORD": SECRET, "URL": f"postgres://u:{SECRET}@h/d", "N": "4", "SSH_KEY": SECRET}
+def test_a_variable_is_masked_unless_it_is_marked_as_public() -> None:
+    variables = {"PGPASSWORD": SECRET, "URL": f"postgres://u:{SECRET}@h/d", "N": "4", "HARMLESS": "open"}
     for given in (variables, [f"{name}={value}" for name, value in variables.items()]):
-        masked = mask({"environment": {"variables": given}})
+        masked = mask({"environment": {"variables": given, "public_variables": ["N"]}})
         assert SECRET not in str(masked)
+        assert "open" not in str(masked)
         assert "4" in str(masked)
 
 

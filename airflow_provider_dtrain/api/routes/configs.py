@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from fastapi.responses import Response
 
-from airflow_provider_dtrain.api.call import CallDep
-from airflow_provider_dtrain.api.execution import StoreRoute
+from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.execution import READ_DEADLINE_S, WRITE_DEADLINE_S, StoreRoute, as_answer
 from airflow_provider_dtrain.api.fork_source import fork_source as source_of_fork
 from airflow_provider_dtrain.api.forks import payload_of
 from airflow_provider_dtrain.api.found import config_of, experiment_entry
@@ -29,10 +30,10 @@ def templates(call: CallDep) -> Templates:
     return Templates(rows=[TemplateRow(**{name: getattr(one, name) for name in names}) for one in found])
 
 
-@router.post("/configs/validate", **guarded(Rule.READ))
-def validate(call: CallDep, body: Document) -> Validation:
+@router.post("/configs/validate", response_model=Validation, **guarded(Rule.READ))
+async def validate(call: CallDep, body: Document) -> Response:
     """Return the problems of a configuration with their lines, or its summary. Nothing is stored."""
-    return validation(call, body)
+    return await call.compute(lambda: as_answer(validation(call, body)), READ_DEADLINE_S)  # type: ignore[no-any-return]
 
 
 @router.get("/experiments/{experiment_id}/fork", **guarded(Rule.READ))
@@ -46,8 +47,12 @@ def fork_source(call: CallDep, experiment_id: int) -> ForkSource:
 
 
 @router.post("/experiments", status_code=202, **guarded(Rule.START))
-def start(call: CallDep, body: NewExperiment) -> Started:
+async def start(call: CallDep, body: NewExperiment) -> Started:
     """Check and store a configuration, and trigger the DAG that runs it."""
+    return await call.compute(lambda: _started(call, body), WRITE_DEADLINE_S)  # type: ignore[no-any-return]
+
+
+def _started(call: Call, body: NewExperiment) -> Started:
     call.access.require_start()
     payload = body.payload
     if payload is None and body.fork_of is not None:

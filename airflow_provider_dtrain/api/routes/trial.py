@@ -176,4 +176,5 @@ def timeline(call: CallDep, trial_id: int) -> Timeline:
 @router.get("/trials/{trial_id}/config", **guarded(Rule.READ))
 def config(call: CallDep, trial_id: int) -> ShownConfig:
     """Return the effective configuration of a trial with the origin of each value. Secrets are masked."""
-    return shown_config(call.store.configs.get(trial_entry(call, trial_id).view.config_id))
+    found = call.store.configs.get(trial_entry(call, trial_id).view.config_id)
+    return call.answer(found.digest, make=lambda: shown_config(found))  # type: ignore[no-any-return]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
@@ -53,7 +54,7 @@ def _paths(value: Any) -> Any:
 
 
 def _distinct(value: list[str]) -> list[str]:
-    twice = sorted({name for name in value if value.count(name) > 1}) if len(set(value)) < len(value) else []
+    twice = sorted(name for name, count in Counter(value).items() if count > 1)
     if twice:
         raise refuse(f"{', '.join(map(shown, twice[:5]))} is given twice")
     return value

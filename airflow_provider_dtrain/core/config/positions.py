@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import yaml
 
 from airflow_provider_dtrain.core.config.merge import join_path, origin_of, path_above
-from airflow_provider_dtrain.core.config.yaml_reader import MAX_DEPTH, MAX_VALUES
+from airflow_provider_dtrain.core.config.yaml_reader import MAX_DEPTH, MAX_PATH, MAX_VALUES
+from airflow_provider_dtrain.errors import Problem
 
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MARK = re.compile(r" \(line (\d{1,7}), column (\d{1,7})\)")
@@ -38,12 +40,23 @@ class Line:
 
 
 def positions(text: str) -> dict[str, Position]:
-    """Return the place of each field and each item of a list.
+    """Return the place of each field and each item of a list, as far as a document may have them.
 
-    :param text: a document that :func:`~airflow_provider_dtrain.core.config.yaml_reader.load_yaml` accepts, which
-        bounds its depth and the number of its values
+    :param text: YAML; its size bounds the cost
     """
     return {path: at for path, at, _ in _nodes(text)}
+
+
+def places_of(text: str, problems: Sequence[Problem]) -> list[Position]:
+    """Return the places of problems in a text.
+
+    :param text: any text; a problem of one that cannot be read names its place itself
+    """
+    known: Mapping[str, Position] = {}
+    if any(_MARK.search(one.message) is None for one in problems):
+        with contextlib.suppress(yaml.YAMLError, UnicodeError):
+            known = positions(text)
+    return [_place_of(one.path, one.message, known) for one in problems]
 
 
 def _nodes(text: str) -> list[tuple[str, Position, Any]]:
@@ -58,6 +71,9 @@ def _nodes(text: str) -> list[tuple[str, Position, Any]]:
         below: list[tuple[str, Any, int]] = []
         for name, at, value in _children(node):
             own = join_path(path, name)
+            if len(own) > MAX_PATH:
+                # No document with such a field is accepted.
+                continue
             found.append((own, Position(at.start_mark.line + 1, at.start_mark.column + 1), value))
             below.append((own, value, depth + 1))
         stack.extend(reversed(below))
@@ -73,7 +89,7 @@ def _children(node: Any) -> list[tuple[str, Any, Any]]:
     return []
 
 
-def place_of(path: str, message: str, known: Mapping[str, Position]) -> Position:
+def _place_of(path: str, message: str, known: Mapping[str, Position]) -> Position:
     """Return the place of a problem: the one that its message names, else its field's, else the nearest field above.
 
     :param known: see :func:`positions`

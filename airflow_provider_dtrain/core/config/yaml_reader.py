@@ -29,6 +29,11 @@ MAX_BYTES: Final = 1024 * 1024
 #: Values of a document after its aliases are expanded.
 MAX_VALUES: Final = 100_000
 MAX_DEPTH: Final = 64
+#: Characters of a dotted path. Each field has its path in places, origins and messages, so that longer ones would cost
+#: many times the size of the document.
+MAX_PATH: Final = 500
+#: Problems of one document.
+MAX_PROBLEMS: Final = 1000
 #: Longer integers cost quadratic time and no database takes them.
 MAX_DIGITS: Final = 400
 #: Bits of an integer of that many digits.
@@ -47,15 +52,16 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\
 _SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
-def load_yaml(text: str | bytes, *, source: str = "configuration") -> dict[str, Any]:
+def load_yaml(text: str | bytes, *, source: str = "configuration", most_values: int = MAX_VALUES) -> dict[str, Any]:
     """Return the mapping in a YAML text. An empty document is ``{}``.
 
-    :param text: YAML, at most 1 MiB as UTF-8
+    :param text: YAML, at most 1 MiB as UTF-8, also after its aliases are expanded
     :param source: name of the text in error messages
+    :param most_values: number of values after its aliases are expanded
     :raises ConfigError: not YAML, not a mapping, too large, too deep, or an unknown tag
     """
     _check_size(text, source)
-    builder = _Builder(source, text)
+    builder = _Builder(source, text, most_values)
     try:
         document = builder.run(yaml.parse(text, Loader=_LOADER))
     except yaml.MarkedYAMLError as error:
@@ -82,18 +88,26 @@ def check_shape(document: Mapping[str, Any], *, is_argument: bool = False) -> li
     """
     problems: list[Problem] = []
     stack: list[tuple[str, int, Any]] = [("", 0, document)]
-    seen = 0
+    seen = chars = 0
     while stack:
         path, depth, value = stack.pop()
         seen += 1
-        if depth > MAX_DEPTH or seen > MAX_VALUES:
-            what = f"nested deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else f"more than {MAX_VALUES} values"
+        chars += len(value) if isinstance(value, str) else 0
+        if len(path) > MAX_PATH:
+            return [*problems, Problem(path=f"{path[:LIMIT]}...", message=_LONG_PATH)]
+        if depth > MAX_DEPTH or seen > MAX_VALUES or chars > MAX_BYTES:
+            what = f"more than {MAX_VALUES} values" if seen > MAX_VALUES else _LARGE
+            what = f"nested deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else what
             # The whole path of a value in a cycle would be as long as the limit is deep.
             return [*problems, Problem(path=".".join(path.split(".")[:4]), message=what)]
         stack.extend(_children(path, depth + 1, value, problems))
         if is_argument and isinstance(value, int) and not -(2**63) <= value < 2**64:
             problems.append(Problem(path=path, message=f"{shown(value)} has more than 64 bits: pass it as a text"))
     return problems
+
+
+_LARGE: Final = "more than 1 MiB of text"
+_LONG_PATH: Final = f"the names of a field and of those around it have more than {MAX_PATH} characters"
 
 
 def _children(path: str, depth: int, value: Any, problems: list[Problem]) -> list[tuple[str, int, Any]]:
@@ -184,8 +198,11 @@ class _Frame:
     #: ``!override`` or ``!reset`` on the collection itself.
     tag: str | None
     anchor: str | None
-    #: Number of values built before it opened, to compute its expanded size.
+    #: Number of values built before it opened, and of their characters, to compute its expanded size.
     before: int
+    before_chars: int
+    #: Characters of the path to it.
+    path: int
     #: Number of levels below it so far.
     height: int = 1
     #: The key that waits for its value; None: a key comes next.
@@ -198,15 +215,19 @@ class _Builder:
 
     :param source: name of the text in error messages
     :param text: the YAML, to find Jinja when a key is a map
+    :param most_values: number of values after aliases are expanded
     """
 
-    def __init__(self, source: str, text: str | bytes) -> None:
+    def __init__(self, source: str, text: str | bytes, most_values: int) -> None:
         self.source = source
         self.text = text
+        self.most_values = most_values
         self.problems: list[Problem] = []
         self.stack: list[_Frame] = []
-        self.anchors: dict[str, tuple[Any, int, int]] = {}
+        #: Anchor -> value, number of its values and characters, and its height.
+        self.anchors: dict[str, tuple[Any, int, int, int]] = {}
         self.values = 0
+        self.chars = 0
         self.documents = 0
         self.root: Any = {}
 
@@ -245,11 +266,14 @@ class _Builder:
                 path = join_path(path, frame.key)
         return path
 
-    def _count(self, event: Any, values: int, height: int) -> None:
-        """Count values and levels, and raise when a limit is exceeded, before anything is built."""
+    def _count(self, event: Any, values: int, chars: int, height: int) -> None:
+        """Count values, characters and levels, and raise when a limit is exceeded, before anything is built."""
         self.values += values
-        if self.values > MAX_VALUES:
-            raise self._stop(event, f"more than {MAX_VALUES} values once aliases are expanded")
+        self.chars += chars
+        if self.values > self.most_values:
+            raise self._stop(event, f"more than {self.most_values} values once aliases are expanded")
+        if self.chars > MAX_BYTES:
+            raise self._stop(event, f"{_LARGE} once aliases are expanded")
         if len(self.stack) + height > MAX_DEPTH:
             raise self._stop(event, f"nested deeper than {MAX_DEPTH}")
 
@@ -262,16 +286,25 @@ class _Builder:
             raise self._stop(event, "a map or list is used as a key; keys must be strings", hint)
         is_map = type(event) is yaml.MappingStartEvent
         self._check_collection_tag(event, "map" if is_map else "seq")
-        self._count(event, 1, 1)
+        self._count(event, 1, 0, 1)
         if event.anchor is not None:
             self.anchors.pop(event.anchor, None)
-        self.stack.append(_Frame({} if is_map else [], event.tag, event.anchor, self.values - 1))
+        path = self._path_chars() if self.stack else 0
+        self.stack.append(_Frame({} if is_map else [], event.tag, event.anchor, self.values - 1, self.chars, path))
+
+    def _path_chars(self) -> int:
+        """Return the number of characters of the path to the value that comes next."""
+        frame = self.stack[-1]
+        name = frame.key if isinstance(frame.key, str) else str(len(frame.value))
+        return frame.path + len(name) + 1
 
     def _check_collection_tag(self, event: Any, kind: str) -> None:
         if event.tag not in (None, "!", "!override", "!reset", _CORE + kind):
             self._note(event, _refused_tag(event.tag))
 
     def _note(self, event: Any, message: str) -> None:
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise self._stop(event, f"more than {MAX_PROBLEMS} problems")
         self.problems.append(Problem(path=self._path(), message=message + _line(event.start_mark)))
 
     def _close(self, event: Any) -> None:
@@ -281,12 +314,12 @@ class _Builder:
             for key, item in merged.items():
                 value.setdefault(key, item)
         value = _tagged(frame.tag, value)
-        self._remember(frame.anchor, value, self.values - frame.before, frame.height)
+        self._remember(frame.anchor, value, self.values - frame.before, self.chars - frame.before_chars, frame.height)
         self._emit(event, value, frame.height)
 
-    def _remember(self, anchor: str | None, value: Any, values: int, height: int) -> None:
+    def _remember(self, anchor: str | None, value: Any, values: int, chars: int, height: int) -> None:
         if anchor is not None:
-            self.anchors[anchor] = (value, values, height)
+            self.anchors[anchor] = (value, values, chars, height)
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self.anchors:
@@ -294,21 +327,21 @@ class _Builder:
                 "the alias names no finished anchor; quote a string that begins with *; a value cannot contain itself"
             )
             raise self._stop(event, message)
-        value, values, height = self.anchors[event.anchor]
-        self._count(event, values, height)
+        value, values, chars, height = self.anchors[event.anchor]
+        self._count(event, values, chars, height)
         if self._wants_key():
             self._key(event, value)
         else:
             self._emit(event, _copy(value), height)
 
     def _scalar(self, event: Any) -> None:
-        self._count(event, 1, 0)
+        self._count(event, 1, len(event.value), 0)
         is_key = self._wants_key()
         if is_key and event.value == "<<" and event.implicit[0] and event.tag is None:
             self._key(event, _MERGE_KEY)
             return
         value = self._resolve(event)
-        self._remember(event.anchor, value, 1, 0)
+        self._remember(event.anchor, value, 1, len(event.value), 0)
         if is_key:
             self._key(event, value)
         else:
@@ -320,6 +353,9 @@ class _Builder:
             self._note(event, f"key {shown(key)} is not a string: quote it")
             key = _key_text(key)
         frame.key = key
+        if key is not _MERGE_KEY and frame.path + len(key) > MAX_PATH:
+            frame.key = f"{key[:LIMIT]}..."
+            raise self._stop(event, _LONG_PATH)
         if key is _MERGE_KEY:
             if frame.merged:
                 self._note(event, "<< is given twice; give it a list")
