@@ -133,9 +133,13 @@ class _Tail:
             self.writer.end()
 
     def _read(self, rank: RankView) -> None:
+        from airflow_provider_dtrain.core.redaction import Redactor
         from airflow_provider_dtrain.engine.operations.rank_log import log_bytes
 
-        for piece in log_bytes(self.hook, self.run, rank, self.offset, self.end, chunk_bytes=CHUNK_BYTES):
+        # Who may use this command may read the file on the host.
+        raw = Redactor()
+        place = (rank, self.offset, self.end)
+        for piece in log_bytes(self.hook, self.run, *place, redactor=raw, chunk_bytes=CHUNK_BYTES):
             self._print(piece.mark)
             self._print(piece.data)
             self.offset = piece.start + len(piece.data)

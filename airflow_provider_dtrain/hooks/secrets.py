@@ -11,16 +11,21 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_dtrain.core.config.secrets import PUBLIC, VARIABLES
+from airflow_provider_dtrain.core.redaction import Redactor, secret_texts
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
+from airflow_provider_dtrain.store.configs import model_of
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.store.records.trials import Config
 
 _PREFIX = f"{VARIABLES}."
 #: Variable of the ranks that holds the secrets: a JSON object, dotted path -> value.
 VARIABLE = "DTRAIN_SECRETS"
 #: ``checkpoint_storage.type`` -> type of the Airflow connection with its credentials.
 _CONNECTION_TYPES = {"s3": "aws", "gcs": "google_cloud_platform", "azure": "wasb"}
+#: Names of bucket settings that are secrets.
+_SECRET_NAMES = ("access_key", "secret_key", "session_token", "connection_string", "credential", "token")
 
 
 def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
@@ -110,6 +115,22 @@ def _added(config: ExperimentConfig, connection: Any, variables: Mapping[str, st
     return {**variables, VARIABLE: json.dumps({**found, **known})}
 
 
+async def redactor(stored: Config) -> Redactor:
+    """Return the mask for the secrets and private variables of a stored configuration."""
+    try:
+        return _redactor(stored.secrets, await with_connection(model_of(stored), {}))
+    except Exception as error:
+        return _withheld(stored.secrets, error)
+
+
+def redactor_now(stored: Config) -> Redactor:
+    """Return the same as :func:`redactor`, for synchronous code."""
+    try:
+        return _redactor(stored.secrets, _with_connection_now(model_of(stored), {}))
+    except Exception as error:
+        return _withheld(stored.secrets, error)
+
+
 async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
     """Return ``checkpoint_storage`` with its credentials, for the control side.
 
@@ -120,14 +141,37 @@ async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict
 
 def storage_config_now(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
     """Return the same as :func:`storage_config`, for synchronous code."""
+    return _storage_config(config, _with_connection_now(config, as_variables(sealed)))
+
+
+def _with_connection_now(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, str]:
     conn_id = getattr(config.checkpoint_storage, "conn_id", None)
-    variables = as_variables(sealed)
-    if conn_id is not None:
-        try:
-            variables = _added(config, BaseHook.get_connection(conn_id), variables)
-        except Exception as error:
-            raise _no_connection(config, error) from error
-    return _storage_config(config, variables)
+    if conn_id is None:
+        return dict(variables)
+    try:
+        connection = BaseHook.get_connection(conn_id)
+    except Exception as error:
+        raise _no_connection(config, error) from error
+    return _added(config, connection, variables)
+
+
+def _redactor(sealed: bytes | None, of_connection: Mapping[str, str]) -> Redactor:
+    own = [value for path, value in opened(sealed).items() if not _is_variable(path)]
+    fetched = json.loads(of_connection.get(VARIABLE) or "{}")
+    values = {path.rpartition(".")[2]: value for path, value in fetched.items()}
+    secret = [values[name] for name in _SECRET_NAMES if name in values]
+    texts = [text for value in (*own, *secret) for text in secret_texts(value)]
+    return Redactor(texts, private_variables(sealed).values())
+
+
+def _withheld(sealed: bytes | None, error: Exception) -> Redactor:
+    """Return a mask for all text of ranks, because not all of their secrets are known."""
+    words = f"withheld, because the secrets in it are not known: {error}"
+    try:
+        known = [text for value in opened(sealed).values() for text in secret_texts(value)]
+    except Exception:
+        known = []
+    return Redactor(known, withheld=words)
 
 
 def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -147,8 +191,8 @@ def credentials(kind: str, connection: Any) -> dict[str, Any]:
     extra = connection.extra_dejson or {}
     found = {"s3": _aws, "gcs": _google, "azure": _azure}[kind](connection, extra)
     given = {name: value for name, value in found.items() if value}
-    for name in ("secret_key", "session_token", "connection_string", "credential", "token"):
-        if name in given:
+    for name in _SECRET_NAMES:
+        if name in given and name != "access_key":
             # Airflow does not mask single values in a connection's extra.
             mask_secret(given[name])
     return given

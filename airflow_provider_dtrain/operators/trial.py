@@ -246,7 +246,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
     async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, context: Context) -> Outcome | None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
-        from airflow_provider_dtrain.engine.operations.follower import serving
+        from airflow_provider_dtrain.engine.operations.follower import redacting, serving
         from airflow_provider_dtrain.engine.session.runtime import take_over
         from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 
@@ -261,7 +261,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, dict(context))
             on_state = self._show_state if _is_named(context) and not self.deferrable else None
             runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
-            with serving(hook, trial_id):
+            with serving(hook, trial_id, redacting(runtime)):
                 outcome = await runner.run(Recovery(hook))
         finally:
             self._running = None

@@ -65,7 +65,7 @@ class TrialTrigger(BaseTrigger):
             self.log.warning("%s", part.emptied_mark())
         await load_engine()
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
-        from airflow_provider_dtrain.engine.operations.follower import serving
+        from airflow_provider_dtrain.engine.operations.follower import redacting, serving
         from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
 
         warm_up(self)
@@ -74,7 +74,7 @@ class TrialTrigger(BaseTrigger):
             self._runtime = runtime = await self._take_over()
             runtime.logs.repeat(emptied)
             try:
-                with serving(runtime.hook, self.trial_id):
+                with serving(runtime.hook, self.trial_id, redacting(runtime)):
                     outcome = await AttemptRunner(runtime, deadline=self.deadline).run(Recovery(runtime.hook))
             except Superseded as error:
                 emptied = runtime.logs.to_repeat

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
+from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.operations.execution import PIECE_BYTES, _Content, serve
 from airflow_provider_dtrain.engine.operations.follower import serving
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank
@@ -111,7 +112,7 @@ def test_content_waits_in_the_store_for_a_slow_reader_and_ends_with_it(store, mo
     number = requested(store)
     store.operations.take(number, Through.DAG)
     whole = bytes(range(256)) * (5 * PIECE_BYTES // 256) + b"end"
-    content = _Content(store, number, lambda: True)
+    content = _Content(store, number, lambda: True, Redactor())
     writer = threading.Thread(target=content.put, args=(whole,))
     writer.start()
     found, most = b"", 0
@@ -122,7 +123,7 @@ def test_content_waits_in_the_store_for_a_slow_reader_and_ends_with_it(store, mo
     assert found == whole
     assert most <= 3
     with pytest.raises(NotWantedError):
-        _Content(store, number, lambda: False).put(whole)
+        _Content(store, number, lambda: False, Redactor()).put(whole)
 
 
 # -- the API and the client ----------------------------------------------------------------------
@@ -198,7 +199,7 @@ def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, se
 
 def test_a_follower_executes_what_it_can_and_the_dag_the_rest(server, store, search, executed, monkeypatch, capsys):
     search.start(0, slots=2)
-    with serving(api_of(store)._hook(), 1):
+    with serving(api_of(store)._hook(), 1, Redactor):
         assert main(["trials", "stack", "1"]) == 1
     assert "No stacks of the ranks on host 'a'" in capsys.readouterr().err
     assert not executed

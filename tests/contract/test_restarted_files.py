@@ -18,6 +18,7 @@ from airflow_provider_dtrain.errors import HostLostError, HostProtocolError, Hos
 from airflow_provider_dtrain.hosts.wire import Frame
 from testbed.stores import host
 from tests.support.host_followers import host_follower
+from tests.support.log_world import no_secrets
 
 RUN, STREAM = "t1.1.1", "rank0.events"
 MOST_CONNECTIONS = 30
@@ -88,7 +89,8 @@ def follower(store: Any, attempt_id: int, watch: int, channel: Cutting) -> HostF
 
     log = SimpleNamespace(**dict.fromkeys(("warning", "info", "event"), lambda *_, **__: None))
     rt: Any = SimpleNamespace(
-        link=link, db=db, store=store, attempt_id=attempt_id, watch=watch, note_host=nothing, is_held=nothing,
+        link=link, db=db, redactor=no_secrets, store=store, attempt_id=attempt_id, watch=watch,
+        note_host=nothing, is_held=nothing,
         gone_after_s=900.0, log=log, settings=SimpleNamespace(orphan_timeout_s=900.0, **LIMITS),
         logs=SimpleNamespace(wanted=False, begin_of=lambda view, offset: offset),
     )  # fmt: skip

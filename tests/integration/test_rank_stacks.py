@@ -17,6 +17,7 @@ import pytest
 from airflow_provider_dtrain.cli import trials_exec, trials_stack
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
+from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.operations.execution import serve
 from airflow_provider_dtrain.engine.operations.follower import serving
 from airflow_provider_dtrain.store.database.tables import audit
@@ -122,7 +123,7 @@ async def _ask_through_a_server(
     monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
-    with HttpApi(Api(store, operations=True)) as found, serving(engine.hook, trial_id):
+    with HttpApi(Api(store, operations=True)) as found, serving(engine.hook, trial_id, Redactor):
         client = Client(found.url, "given")
         trial = client.trials.get(trial_id)
         stacks = await asyncio.to_thread(trial.stacks)

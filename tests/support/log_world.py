@@ -7,12 +7,19 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.logs.rank_log import RankLog
 from airflow_provider_dtrain.engine.logs.sender import LogSender
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from tests.support.log_reader import LogReader
 
 DEADLINE_S = 30.0
+NO_SECRETS = Redactor()
+
+
+async def no_secrets() -> Redactor:
+    """Return the mask of a trial without secrets, in place of a follower's."""
+    return NO_SECRETS
 
 
 class Book:
@@ -46,6 +53,7 @@ class World:
         self.log, self.watch = TaskLog(reader.logger, rate), 3
         self.settings = SimpleNamespace(task_log_records_per_s=records_per_s)
         self.sender = LogSender(records_per_s, reader.channel)
+        self.mask = NO_SECRETS
 
         #: run -> log on its host, or the error of a host that does not answer.
         self.logs_of: dict[str, bytes | Exception] = {}
@@ -56,10 +64,14 @@ class World:
         found = self.logs_of[run]
         if isinstance(found, Exception):
             raise found
+        offset = max(0, len(found) + offset) if offset < 0 else offset
         start, end = self.freed.get(run, (len(found), len(found)))
         offset = end if start <= offset < end else offset
         until = offset + length if offset >= end else min(start, offset + length)
         return {"size": len(found), "offset": offset, "data": found[offset:until]}
+
+    async def redactor(self) -> Redactor:
+        return self.mask
 
     async def db(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return method(*args, **kwargs)

@@ -18,6 +18,7 @@ from airflow_provider_dtrain.core.config import (
     validate_partial,
 )
 from airflow_provider_dtrain.core.config.merge import RESET, Override
+from airflow_provider_dtrain.core.config.secrets import MOST_SECRETS
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError
 
@@ -269,6 +270,13 @@ def test_secrets_are_taken_out_and_put_back() -> None:
     }
     assert "k1" not in json.dumps(public)
     assert put_secrets(public, secrets) == SECRETS
+
+
+def test_more_secrets_than_a_log_can_be_searched_for_are_refused_and_public_variables_do_not_count() -> None:
+    variables = {f"V{number}": "x" for number in range(MOST_SECRETS + 1)}
+    assemble(None, {**RUN, "environment": {"variables": variables, "public_variables": ["V7"]}})
+    with pytest.raises(ConfigError, match=r"201 secrets and private variables; at most 200 are possible"):
+        assemble(None, {**RUN, "environment": {"variables": variables}})
 
 
 def test_each_document_marks_its_own_variables_as_public_and_no_others() -> None:

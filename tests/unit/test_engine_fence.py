@@ -18,6 +18,7 @@ from airflow_provider_dtrain.listings.cluster import slot_line
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import new_sqlite
+from tests.support.log_world import no_secrets
 
 VIEW: Any = SimpleNamespace(
     run="t1.1.7", token=7, held_hosts=("gpu-01",), placement={"gpu-01": (1,)}, plan={}, label="trial 1, attempt 1",
@@ -49,7 +50,8 @@ def runtime(store: Store, **answers: Any) -> Any:
         return answers[cmd]
 
     rt = SimpleNamespace(
-        prove_watch=nothing, db=in_place, call=call, store=store, log=logging.getLogger("test"), asked=[]
+        prove_watch=nothing, redactor=no_secrets, db=in_place, call=call, store=store,
+        log=logging.getLogger("test"), asked=[],
     )  # fmt: skip
     return rt
 

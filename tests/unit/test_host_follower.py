@@ -14,6 +14,7 @@ from airflow_provider_dtrain.engine.attempt.stream import BREACHES_MOST, HostFol
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.wire import Frame
 from tests.support.host_followers import host_follower
+from tests.support.log_world import no_secrets
 
 
 class Link:
@@ -69,7 +70,8 @@ def follower(error: HostError, frames: list[Frame] | None = None) -> HostFollowe
 
     words = dict.fromkeys(("warning", "info", "debug", "error"), lambda *_: None)
     rt = SimpleNamespace(
-        link=link, db=db, store=Store(), attempt_id=1, watch=1, note_host=nothing, is_held=nothing, gone_after_s=900.0,
+        link=link, db=db, redactor=no_secrets, store=Store(), attempt_id=1, watch=1, note_host=nothing,
+        is_held=nothing, gone_after_s=900.0,
         log=SimpleNamespace(**words), settings=SimpleNamespace(orphan_timeout_s=900.0),
         logs=SimpleNamespace(wanted=True, begin_of=lambda view, offset: offset),
     )  # fmt: skip

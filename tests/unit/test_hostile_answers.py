@@ -33,6 +33,7 @@ from airflow_provider_dtrain.hosts.channel.answers import check_answer, piece_of
 from airflow_provider_dtrain.hosts.wire import WireError
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import new_sqlite
+from tests.support.log_world import no_secrets
 
 #: Errors of the connection to a host that are the user's, during a launch.
 ERRORS = [
@@ -106,7 +107,9 @@ def runtime(answers: dict[str, Any], **store: Any) -> Runtime:
             continue
         part = vars(hook.store).setdefault(name, SimpleNamespace())
         vars(part).update(methods)
-    return Runtime(hook, hook.store, 1, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
+    rt = Runtime(hook, hook.store, 1, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
+    rt.redactor = no_secrets  # type: ignore[method-assign]
+    return rt
 
 
 def gang(*hosts: str) -> Any:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
 from airflow_provider_dtrain.engine.attempt.event_intake import AttemptQuota, Intake, read
 from airflow_provider_dtrain.errors import HostProtocolError
 from airflow_provider_dtrain.hosts.wire import Frame
+from tests.support.log_world import no_secrets
 
 RANK = Source(0, frozenset({0}))
 
@@ -81,7 +82,7 @@ def intake() -> tuple[Intake, Memory]:
     )
     log = SimpleNamespace(warning=lambda *_: None)
     rt: Any = SimpleNamespace(
-        store=memory, db=db, attempt_id=1, watch=1, log=log, settings=SimpleNamespace(**limits)
+        store=memory, db=db, redactor=no_secrets, attempt_id=1, watch=1, log=log, settings=SimpleNamespace(**limits)
     )  # fmt: skip
     return Intake(rt, "h", frozenset({0}), AttemptQuota(rt)), memory
 

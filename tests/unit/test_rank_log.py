@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_dtrain.engine.logs import rank_log, sender
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from testbed.turns import Turns
-from tests.support.log_world import DEADLINE_S, World, until
+from tests.support.log_world import DEADLINE_S, NO_SECRETS, World, until
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def world(log_world: World) -> World:
 
 async def test_what_is_committed_stays_behind_what_was_handed_over_until_airflow_has_read_it(world: World) -> None:
     log = world.rank_log()
-    log.take(0, b"one\ntwo\n")
+    log.take(0, b"one\ntwo\n", NO_SECRETS)
     await until(lambda: log.buffer.position == 8)
     await log.commit(at_once=True)
     assert log.written == 0
@@ -43,7 +43,7 @@ async def test_nothing_is_confirmed_before_the_parent_has_answered(world: World)
     world.reader.channel.confirm = refuse  # type: ignore[method-assign]
     world.reader.go_on()
     log = world.rank_log()
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     # The second time it asks, the first answer has been handled.
     await until(lambda: len(asked) == 2 or log.written)
     assert (log.written, len(world.reader.records)) == (0, 1)
@@ -58,7 +58,7 @@ async def test_a_parent_that_reads_nothing_blocks_no_logger_and_costs_no_memory(
     log, block = world.rank_log(), b"0123456789\n" * 1000
     with Turns() as turns:
         for number in range(200):
-            log.take(number * len(block), block)
+            log.take(number * len(block), block, NO_SECRETS)
             await asyncio.sleep(0)
     assert turns.longest_cpu_s < 0.05
     assert len(log.buffer._pieces) <= 3
@@ -80,7 +80,7 @@ async def test_the_end_waits_a_bounded_time_and_marks_what_was_not_delivered(
     world.log = TaskLog(world.reader.logger, 10_000)
     world.reader.go_on()
     log = world.rank_log()
-    log.take(0, b"0123456789\n" * 50_000)
+    log.take(0, b"0123456789\n" * 50_000, NO_SECRETS)
     begun = time.monotonic()
     assert await log.close()
     assert time.monotonic() - begun < DEADLINE_S / 2
@@ -94,7 +94,7 @@ async def test_a_stopped_parent_holds_the_end_up_for_a_bounded_time_only(
     monkeypatch.setattr(rank_log, "DELIVER_MOST_S", 0.2)
     monkeypatch.setattr(rank_log, "CONFIRM_MOST_S", 0.2)
     log = world.rank_log()
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     begun = time.monotonic()
     assert not await log.close(), "the next follower sends it again"
     assert time.monotonic() - begun < DEADLINE_S / 2
@@ -121,7 +121,7 @@ async def test_a_thousand_lines_a_second_travel_in_few_records(world: World) -> 
     begun = time.monotonic()
     for number in range(500):
         line = b"%d\n" % number
-        log.take(offset, line)
+        log.take(offset, line, NO_SECRETS)
         offset += len(line)
         await asyncio.sleep(0.001)
     assert await log.close()
@@ -137,7 +137,7 @@ async def test_records_per_second_are_bounded_for_all_trials_of_a_process(world:
     logs = [world.rank_log(trial_id=number) for number in range(8)]
     begun = time.monotonic()
     for log in logs:
-        log.take(0, b"one\n")
+        log.take(0, b"one\n", NO_SECRETS)
     await until(lambda: len(world.reader.records) == len(logs))
     assert time.monotonic() - begun >= (len(logs) - 1) / 10.0
     assert {record.split()[4] for record in world.reader.records} == {f"{number}," for number in range(8)}
@@ -146,11 +146,11 @@ async def test_records_per_second_are_bounded_for_all_trials_of_a_process(world:
 async def test_what_comes_again_after_a_reboot_is_shown_once(world: World) -> None:
     world.reader.go_on()
     log = world.rank_log()
-    log.take(0, b"one\ntwo\n")
+    log.take(0, b"one\ntwo\n", NO_SECRETS)
     log.begin_anew(is_known=True)
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     assert log.received == 4
-    log.take(4, b"two\nthree\n")
+    log.take(4, b"two\nthree\n", NO_SECRETS)
     assert await log.close()
     assert "\n".join(world.reader.records).splitlines()[1:] == ["[rank 0] one", "[rank 0] two", "[rank 0] three"]
 
@@ -160,7 +160,7 @@ async def test_a_file_that_airflow_has_emptied_is_known_by_what_it_showed(world:
     FILES.note(file, log.shown)
     assert FILES.reopened(file) == [], "nothing was shown yet"
     FILES.note(file, log.shown)
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     await until(lambda: log.buffer.position == 4)
     await until(lambda: log.shown.end == 4)
     assert [(part.begin, part.end) for part in FILES.reopened(file)] == [(0, 4)]

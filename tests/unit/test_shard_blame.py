@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from airflow_provider_dtrain.core.lifecycle.shard_blame import (
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, failure_dict
 from airflow_provider_dtrain.errors import RankFailedError, ShardFailedError
 from airflow_provider_dtrain.train.inference import __main__ as program
+from tests.support.log_world import no_secrets
 
 
 def event(kind: str, shard: int) -> dict[str, Any]:
@@ -61,10 +63,11 @@ def test_the_program_of_the_ranks_ends_with_the_status_that_the_engine_expects()
     assert EXIT_BAD_SHARD == program.EXIT_BAD_SHARD
 
 
-def test_a_failure_keeps_its_shard_on_the_way_through_the_store() -> None:
+async def test_a_failure_keeps_its_shard_on_the_way_through_the_store() -> None:
     rank = RankFailedError(rank=2, host="a", exit_code=-9, traceback="last lines")
     error = ShardFailedError(rank, shard=5, label="part-3 rows 0-9", finished=7)
-    stored = failure_dict(error)
+    rt: Any = SimpleNamespace(redactor=no_secrets)
+    stored = await failure_dict(rt, error)
     assert (stored["error"], stored["rank"], stored["host"], stored["kind"]) == ("ShardFailedError", 2, "a", "user")
     assert BlamedShard.of(stored) == BlamedShard(index=5, label="part-3 rows 0-9", finished=7)
     lines = str(error).splitlines()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +14,7 @@ from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.engine.attempt.job import bucket_url, storage_modules
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.hooks import secrets
+from airflow_provider_dtrain.store.records.trials import Config
 
 
 def connection(login: str = "", password: str = "", host: str = "", **extra: Any) -> Any:
@@ -63,3 +66,41 @@ def test_a_bucket_has_a_url_and_asks_for_its_module() -> None:
     assert storage_modules(config(type="azure", container="c")) == ("adlfs",)
     assert bucket_url(config(type="directory", container_path="/x")) is None
     assert storage_modules(config(type="directory", container_path="/x")) == ()
+
+
+def stored(**storage: Any) -> Config:
+    document, sealed = secrets.seal(
+        {
+            "entrypoint": "python x.py",
+            "checkpoint_storage": storage,
+            "data": {"secrets": {"token": "of-the-data"}},
+            "environment": {"variables": {"PLACE": "variable-1"}},
+        }
+    )
+    return Config(
+        config_id=1, digest=json.dumps(document), document=document, origins={}, template=None, template_version=None,
+        secrets=sealed, created_at=datetime.now(UTC),
+    )  # fmt: skip
+
+
+async def test_the_mask_of_a_trial_has_its_secrets_its_variables_and_those_of_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = json.dumps(
+        {"conn_type": "aws", "login": "the-id", "password": "the-key", "extra": {"region_name": "region"}}
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_STORE_X", given)
+    found = stored(type="s3", bucket="the-bucket", conn_id="store_x")
+    for mask in (await secrets.redactor(found), secrets.redactor_now(found)):
+        assert mask.withheld == ""
+        text = mask.told("the-id the-key of-the-data variable-1 region the-bucket store_x")
+        assert text == "****** ******* ******** ******** region the-bucket store_x"
+
+
+async def test_without_the_connection_all_text_of_ranks_is_withheld_and_the_known_secrets_are_masked() -> None:
+    found = stored(type="s3", bucket="b", conn_id="nowhere")
+    for mask in (await secrets.redactor(found), secrets.redactor_now(found)):
+        assert "names connection 'nowhere'" in mask.told("anything")
+        assert mask.text("own text, of-the-data") == "own text, ********"
+    broken = replace(found, secrets=b"not sealed by this key")
+    assert "withheld" in secrets.redactor_now(broken).told("anything")

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.logs.trial_logs import REPLAY_BYTES, REST_BYTES, TrialLogs
 from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.store.records.trials import OpenLog
-from tests.support.log_world import World, until
+from tests.support.log_world import NO_SECRETS, World, until
 
 
 @pytest.fixture
@@ -106,10 +106,10 @@ async def test_what_airflow_has_confirmed_of_a_log_is_not_in_the_mark_for_the_re
     world.reader.go_on()
     logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     await until(lambda: log.written == 4)
     world.reader.stop()
-    log.take(4, b"two\n")
+    log.take(4, b"two\n", NO_SECRETS)
     log.is_complete = True
     logs.end(view)
     await logs.finish(view)
@@ -121,7 +121,7 @@ async def test_a_log_that_airflow_has_confirmed_needs_no_mark(world: World) -> N
     world.reader.go_on()
     logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     log.is_complete = True
     logs.end(view)
     await logs.finish(view)
@@ -131,7 +131,7 @@ async def test_a_log_that_airflow_has_confirmed_needs_no_mark(world: World) -> N
 async def test_the_log_of_a_trial_that_was_killed_while_it_was_followed_is_delivered(world: World) -> None:
     world.reader.go_on()
     logs, view = TrialLogs(world), world.store.attempts.get(1)  # type: ignore[arg-type]
-    logs.follow(view, "a", 0).take(0, b"one\n")
+    logs.follow(view, "a", 0).take(0, b"one\n", NO_SECRETS)
     world.logs_of["run-1"] = b"one\nlast words\n"
     await logs.finish(view)
     assert [line for line in lines_of(world) if "---" not in line] == ["[rank 0] one", "[rank 0] last words"]
@@ -142,7 +142,7 @@ async def test_the_end_of_a_trial_waits_for_its_log_for_seconds_only(world: Worl
     monkeypatch.setattr(trial_logs, "FINISH_MOST_S", 0.2)
     logs, view = TrialLogs(world), world.store.attempts.get(2)  # type: ignore[arg-type]
     log = logs.follow(view, "a", 0)
-    log.take(0, b"one\n")
+    log.take(0, b"one\n", NO_SECRETS)
     world.store.open = [OpenLog(attempt_id=1, host="a", position=7)]
     world.logs_of["run-1"], world.logs_of["run-2"] = b"1234567more\n", b""
     logs.look_back(view)
@@ -153,9 +153,9 @@ async def test_the_end_of_a_trial_waits_for_its_log_for_seconds_only(world: Worl
     assert sorted(re.findall(r"attempt (\d): everything from byte (\d)", "".join(logs.unconfirmed))) == [
         ("1", "7"), ("2", "0"),
     ]  # fmt: skip
-    log.take(4, b"too late\n")
+    log.take(4, b"too late\n", NO_SECRETS)
     later = world.rank_log(trial_id=8)
-    later.take(0, b"another trial\n")
+    later.take(0, b"another trial\n", NO_SECRETS)
     world.reader.go_on()
     await until(lambda: later.written == 14)
     assert "too late" not in "".join(world.reader.records), "nothing more of it is sent"

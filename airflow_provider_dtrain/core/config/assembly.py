@@ -15,7 +15,14 @@ from airflow_provider_dtrain.core.config.inference_rules import inference_proble
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
-from airflow_provider_dtrain.core.config.secrets import NONE, PUBLIC, VARIABLES, public_variables
+from airflow_provider_dtrain.core.config.secrets import (
+    MOST_SECRETS,
+    NONE,
+    PUBLIC,
+    VARIABLES,
+    literal_secrets,
+    public_variables,
+)
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
 from airflow_provider_dtrain.core.config.unsupported import notices
@@ -78,7 +85,7 @@ def assemble(
     merged, origins = merge_layers([("default", PROVIDER_DEFAULTS), *layers])
     _keep_public(merged, origins, layers)
     checked = ExperimentConfig.checked(merged)
-    problems = [*checked.problems, *_cross_problems(checked, needs_entrypoint=needs_entrypoint)]
+    problems = [*checked.problems, *_cross_problems(checked, needs_entrypoint=needs_entrypoint), *_many_secrets(merged)]
     if checked.config is None or problems:
         raise ConfigError(problems, source="configuration")
     document = effective_document(checked.config)
@@ -196,6 +203,14 @@ def _pass_one(document: Mapping[str, Any], source: str, *, is_base: bool) -> tup
     checked = ExperimentConfig.checked(plain, partial=True)
     problems.extend([*checked.problems, *_cross_problems(checked, needs_entrypoint=False)])
     return normalized, [*problems, *_unknown_public(plain)]
+
+
+def _many_secrets(merged: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the problem of more secrets than the text of ranks can be searched for."""
+    paths = literal_secrets(merged)
+    if len(paths) > MOST_SECRETS:
+        many = f"{len(paths)} secrets and private variables; at most {MOST_SECRETS} are possible"
+        yield Problem(path=paths[-1], message=f"{many}. Name variables that are no secrets in {PUBLIC}")
 
 
 def _unknown_public(document: Mapping[str, Any]) -> Iterator[Problem]:

@@ -14,6 +14,8 @@ from airflow_provider_dtrain.core.safe_repr import names_secret
 
 MASK: Final = "********"
 SECRET_KEYS: Final = frozenset({"access_key", "secret_key", "connection_string", "credential"})
+#: Secrets and private variables of one configuration. All text of its ranks is searched for each of them.
+MOST_SECRETS: Final = 200
 #: Path of the variables in an effective document, and both paths in a document as written.
 VARIABLES: Final = "environment.variables"
 PUBLIC: Final = "environment.public_variables"

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import HostProtocolError
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.redaction import Redactor
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.hosts.wire import Frame
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 SUPERVISOR = "supervisor.events"
 #: Most restarts of one events file per run. A crash of the host cuts a file once and ends the run; the rest is spare.
 RESTARTS_MOST = 8
+MASKED_RESULT = (
+    "the returned value holds a secret or a private variable, which is masked there. To return the value of a "
+    "variable, add its name to environment.public_variables"
+)
 
 
 class Reading(NamedTuple):
@@ -138,11 +143,13 @@ class Intake:
         """
         stream = str(frame.stream)
         self._check(frame)
+        redactor = await self._rt.redactor()
         if frame.t == "gap":
-            reading = _gap_of(frame)
+            reading = _masked(_gap_of(frame), redactor)
         else:
+            quota = await self._quota.get()
             # Parsing a frame of 1 MiB takes 0.1 s, which is too long for the event loop.
-            reading = await in_thread(read, frame, self._source(stream), await self._quota.get(), self._host)
+            reading = await in_thread(_read_masked, frame, self._source(stream), quota, self._host, redactor)
         self._warn(stream, frame.offset, reading.problems)
         place = (self._rt.attempt_id, self._rt.watch, self._host, stream, frame.offset, frame.end)
         found = await self._rt.db(
@@ -165,6 +172,19 @@ class Intake:
             if (stream, code) not in self._told:
                 self._told.add((stream, code))
                 self._rt.log.warning("Host '%s', %s at byte %d: %s", self._host, stream, offset, reason)
+
+
+def _read_masked(frame: Frame, source: Source, quota: Quota, host: str, redactor: Redactor) -> Reading:
+    return _masked(read(frame, source, quota, host), redactor)
+
+
+def _masked(reading: Reading, redactor: Redactor) -> Reading:
+    problems = {code: redactor.told(reason) for code, reason in reading.problems.items()}
+    batch = [redactor.event(event) for event in reading.batch]
+    pairs = zip(batch, reading.batch, strict=True)
+    if any(one["kind"] == "returned" and one["json"] != old["json"] for one, old in pairs):
+        problems["masked"] = MASKED_RESULT
+    return Reading(batch, problems)
 
 
 def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:

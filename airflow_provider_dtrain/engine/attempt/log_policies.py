@@ -11,6 +11,7 @@ from airflow_provider_dtrain.errors import DtrainError, HostError, LogPolicyErro
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config.sections import LogPolicy
+    from airflow_provider_dtrain.core.redaction import Redactor
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
@@ -52,7 +53,7 @@ async def find_matches(rt: Runtime, view: AttemptView, policies: Sequence[LogPol
         elif isinstance(answer, BaseException):
             raise answer
         else:
-            found += _matches(rt, host, active, answer)
+            found += _matches(rt, host, active, answer, await rt.redactor())
     return [match for _, match in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -80,14 +81,14 @@ async def _ask(rt: Runtime, view: AttemptView, host: str, policies: Sequence[Log
 
 
 def _matches(
-    rt: Runtime, host: str, policies: Sequence[LogPolicy], answer: dict[str, Any]
+    rt: Runtime, host: str, policies: Sequence[LogPolicy], answer: dict[str, Any], redactor: Redactor
 ) -> list[tuple[int, PolicyMatch]]:
     found = []
     for index, policy in enumerate(policies):
         name = policy.name or str(policy.pattern)
         match = answer["matches"].get(str(index))
         if match:
-            line = str(match["line"])
+            line = redactor.told(str(match["line"]))
             found.append(
                 (index, PolicyMatch(name=name, action=policy.action, host=host, rank=match["rank"], line=line))
             )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.errors import DtrainError, Kind
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.session.runtime import Runtime
 
 #: First line of the message of :class:`RankFailedError`.
 _FAILED_RANK = re.compile(r"Rank (?P<where>\d+ on host '[^']*' failed first \([^)]*\)): (?P<own>.+)")
@@ -65,9 +67,11 @@ class Failure:
         return rebuilt
 
 
-def failure_dict(error: DtrainError) -> Mapping[str, Any]:
-    """Return a failure as the store keeps it."""
-    return asdict(Failure.of(error))
+async def failure_dict(rt: Runtime, error: DtrainError) -> dict[str, Any]:
+    """Return a failure as the store keeps it, with the trial's secrets masked."""
+    redactor = await rt.redactor()
+    found = asdict(Failure.of(error))
+    return {**found, "message": redactor.text(found["message"]), "shard": redactor.value(found["shard"])}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -250,7 +250,7 @@ class Restarts:
             self.rt.store.attempts.move_on,
             self.rt.attempt_id,
             self.rt.watch,
-            failure=failure_dict(error),
+            failure=await failure_dict(self.rt, error),
             exclude_host=error.host if action.excludes else None,
             also=tuple(failed.also),
             away=action.is_away,
@@ -286,7 +286,7 @@ class Restarts:
             self.rt.attempt_id,
             self.rt.watch,
             reason=give_way.words,
-            failure=failure_dict(error) if isinstance(error, ShardFailedError) else None,
+            failure=await failure_dict(self.rt, error) if isinstance(error, ShardFailedError) else None,
             paused=action.is_paused,
         )
         self.rt.log.warning(
@@ -352,7 +352,11 @@ class Restarts:
     async def _next_attempt(self, error: DtrainError | None, *, counted: bool) -> None:
         assert error is not None
         ticket = await self.rt.db(
-            self.rt.store.attempts.next, self.rt.attempt_id, self.rt.watch, failure=failure_dict(error), counted=counted
+            self.rt.store.attempts.next,
+            self.rt.attempt_id,
+            self.rt.watch,
+            failure=await failure_dict(self.rt, error),
+            counted=counted,
         )
         await self.rt.follow_attempt(ticket.attempt_id)
 

@@ -302,12 +302,13 @@ class HostFollower:
         return self.log
 
     async def _take_log(self, frame: Frame) -> None:
+        redactor = await self.rt.redactor()
         self.intake.advance(frame)
         log = self._rank_log()
         if frame.t == "gap":
             log.skip(frame.offset, frame.end, frame.reason)
         else:
-            log.take(frame.offset, frame.data)
+            log.take(frame.offset, frame.data, redactor)
         await log.commit()
         # A queue that is not empty never suspends its reader. Let other trials run between two frames.
         await asyncio.sleep(0)

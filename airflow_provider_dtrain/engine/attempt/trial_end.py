@@ -34,14 +34,14 @@ async def finish(
     unkept = await find_unkept(rt, view, state, error) if is_final else None
     gone = unkept.ids if unkept is not None else frozenset()
     result = await rt.db(trial_result, rt.store, view, state, without=gone)
-    failure = failure_dict(error) if error is not None else None
+    failure = await failure_dict(rt, error) if error is not None else None
     await rt.db(rt.store.attempts.end, rt.attempt_id, rt.watch, state=state, failure=failure, result=result)
     if unkept is not None:
         await remove_in_time(rt, unkept)
     if state == "killed":
         # Airflow may end this process within seconds, so the end was written to the store first.
         await copy_in_time(rt, view)
-    return Outcome(state=state, result=result, failure=Failure.of(error) if error is not None else None)
+    return Outcome(state=state, result=result, failure=Failure(**failure) if failure is not None else None)
 
 
 async def stopped(rt: Runtime, view: AttemptView) -> Outcome:

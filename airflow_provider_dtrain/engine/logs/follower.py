@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.redaction import Redactor
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.store.store import Store
@@ -25,6 +26,9 @@ class LogFollower(Protocol):
 
     async def db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a store method, called in a thread."""
+
+    async def redactor(self) -> Redactor:
+        """Return the mask for the trial's secrets."""
 
     async def call(self, host: str, command: str, /, *, timeout_s: float = ..., **arguments: Any) -> dict[str, Any]:
         """Return a host's answer to a command."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.logs.buffer import MAX_LINE_BYTES, LogBuffer, LogPlace, Shown
 from airflow_provider_dtrain.engine.logs.sender import MOST_RECORD_BYTES, RECORD_EVERY_S, log_sender
 
@@ -54,6 +55,12 @@ class RankLog:
         self._committed_at = time.monotonic()
         self._tail = bytearray()
         self._is_tail_new = False
+        #: The last bytes that arrived, which may be the begin of a secret, and their offset.
+        self._held = b""
+        self._held_at = begin
+        self._redactor = Redactor()
+        #: The bytes before the held ones are missing.
+        self._is_after_gap = begin > 0
         #: Offset of the bytes that were received before the host lost the file's end. They arrive again.
         self._again = 0
         self._handed = begin
@@ -68,21 +75,43 @@ class RankLog:
         self._sender.add(self)
 
     # -- from the host -------------------------------------------------------------------------
-    def take(self, offset: int, data: bytes) -> None:
-        """Receive bytes of the log, and drop those that arrived before."""
+    def take(self, offset: int, data: bytes, redactor: Redactor) -> None:
+        """Receive bytes of the log, and drop those that arrived before.
+
+        Bytes that may be the begin of a secret are held back until the bytes that follow tell.
+        """
         self.received = offset + len(data)
         data = data[max(0, self._again - offset) :]
         offset = max(offset, self._again)
+        self._redactor = redactor
         if data:
-            self._tail += data
-            if len(self._tail) > 4 * TAIL_BYTES:
-                del self._tail[:-TAIL_BYTES]
-            self._is_tail_new = True
-            self.buffer.add(offset, data)
-            self._sender.wake()
+            if not self._held:
+                self._held_at = offset
+            self._held += data
+            self._pass_on(redactor.sure_log(self._held, is_cut=self._is_after_gap))
+
+    def _pass_on(self, masked: bytes) -> None:
+        """Show the first held bytes as they are masked."""
+        if not masked:
+            return
+        self._tail += masked
+        if len(self._tail) > 4 * TAIL_BYTES:
+            del self._tail[:-TAIL_BYTES]
+        self._is_tail_new = True
+        self.buffer.add(self._held_at, masked)
+        self._held = self._held[len(masked) :]
+        self._held_at += len(masked)
+        self._is_after_gap = False
+        self._sender.wake()
+
+    def _release(self) -> None:
+        """Show the held bytes, because nothing follows them. A part of a secret at their end is masked."""
+        self._pass_on(self._redactor.log(self._held, is_cut=True))
+        self._is_after_gap = True
 
     def skip(self, start: int, end: int | None, reason: str) -> None:
         """Record that bytes will not arrive."""
+        self._release()
         if (end or 0) > self.received:
             # Readers name bytes of the tail by their distance to its end.
             self._tail.clear()
@@ -95,6 +124,9 @@ class RankLog:
 
         :param is_known: the file holds the bytes that arrived before, and its rank has ended
         """
+        if not is_known:
+            self._release()
+            self._is_after_gap = False
         self._again = max(self._again, self.received) if is_known else 0
         if not is_known:
             self.buffer.begin_anew(0)
@@ -154,7 +186,9 @@ class RankLog:
         self._is_tail_new, self._committed_at, tail = False, now, bytes(self._tail[-TAIL_BYTES:])
         commit = self.rt.store.events.commit_log
         place = (self.attempt_id, self.watch, self.host, 0, written, tail or None)
-        await self.rt.db(commit, *place, tail_end=max(self.received, self._again), closed=closed)
+        await self.rt.db(
+            commit, *place, tail_end=self._held_at if self._held else max(self.received, self._again), closed=closed
+        )
         self.committed = written
 
     # -- the end -------------------------------------------------------------------------------
@@ -165,6 +199,7 @@ class RankLog:
         """
         self.is_urgent = True
         if is_over:
+            self._release()
             self.buffer.finish()
         self._sender.wake()
         if not await self._until(lambda: not self.buffer.has_record, DELIVER_MOST_S) and is_over:

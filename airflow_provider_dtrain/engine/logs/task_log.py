@@ -12,6 +12,7 @@ from collections.abc import Hashable, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.redaction import Redactor
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.buffer import Shown
@@ -29,14 +30,6 @@ def printable(text: str) -> str:
     """Return a text without colors and with escaped control characters. Newlines and tabs stay."""
     lines = _COLOR.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return escaped(lines)
-
-
-def _record(message: str, args: tuple[Any, ...]) -> str:
-    """Return the text of a record. Lines after the first are indented, so no text of a host looks like a record."""
-    text = message % args if args else message
-    if len(text) > MOST_RECORD_CHARS:
-        text = f"{text[:MOST_RECORD_CHARS]}... ({len(text) - MOST_RECORD_CHARS} characters more)"
-    return printable(text).replace("\n", "\n  ")
 
 
 class Housekeeping(logging.LoggerAdapter[logging.Logger]):
@@ -69,6 +62,8 @@ class TaskLog:
         self, logger: logging.Logger | Any, rate_bytes_per_s: int | None, *, file: Hashable | None = None
     ) -> None:
         self._logger = logger
+        #: Mask for the trial's secrets, once its follower knows them.
+        self.redactor = Redactor()
         self.rate_bytes_per_s = rate_bytes_per_s
         self.file = file
         #: Lines about events that wait, how many more are left out, and whether one of them is a warning.
@@ -78,28 +73,35 @@ class TaskLog:
         self._not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
+    def _record(self, message: str, args: tuple[Any, ...]) -> str:
+        """Return the text of a record, of which lines after the first are indented: none looks like a record."""
+        text = self.redactor.text(message % args if args else message)
+        if len(text) > MOST_RECORD_CHARS:
+            text = f"{text[:MOST_RECORD_CHARS]}... ({len(text) - MOST_RECORD_CHARS} characters more)"
+        return printable(text).replace("\n", "\n  ")
+
     def debug(self, message: str, *args: Any) -> None:
         """Log a line for developers."""
-        self._logger.debug("%s", _record(message, args))
+        self._logger.debug("%s", self._record(message, args))
 
     def info(self, message: str, *args: Any) -> None:
         """Log a line, after the lines that wait."""
         self.flush()
-        self._logger.info("%s", _record(message, args))
+        self._logger.info("%s", self._record(message, args))
 
     def warning(self, message: str, *args: Any) -> None:
         """Log a warning, after the lines that wait."""
         self.flush()
-        self._logger.warning("%s", _record(message, args))
+        self._logger.warning("%s", self._record(message, args))
 
     def error(self, message: str, *args: Any) -> None:
         """Log an error, after the lines that wait."""
         self.flush()
-        self._logger.error("%s", _record(message, args))
+        self._logger.error("%s", self._record(message, args))
 
     def rank_lines(self, lines: list[str]) -> None:
         """Log lines of a rank, which are printable and have their prefix, as one record."""
-        self._logger.info("%s", "\n".join(lines))
+        self._logger.info("%s", self.redactor.text("\n".join(lines)))
 
     def event(self, message: str, *args: Any, is_warning: bool = False) -> None:
         """Log a line about an event of a host, of which there may be thousands a second.
@@ -107,7 +109,7 @@ class TaskLog:
         Lines that come within a second share a record. Lines beyond the limit are counted.
         """
         if len(self._lines) < MOST_EVENT_LINES:
-            self._lines.append(_record(message, args))
+            self._lines.append(self._record(message, args))
             self._is_warning = self._is_warning or is_warning
         else:
             self._left_out += 1

@@ -138,11 +138,13 @@ class TrialLogs:
 
         :param hosts: hosts that still answer
         """
+        redactor = await self.rt.redactor()
+        length = TAIL_BYTES + redactor.longest
         for host in hosts:
             with contextlib.suppress(HostError):
-                piece = await self._read(view, host, -TAIL_BYTES, TAIL_BYTES)
+                tail = redactor.log((await self._read(view, host, -length, length)).data, is_cut=True)[-TAIL_BYTES:]
                 commit = self.rt.store.events.commit_log
-                await self.rt.db(commit, view.attempt_id, self.rt.watch, host, 0, None, piece.data)
+                await self.rt.db(commit, view.attempt_id, self.rt.watch, host, 0, None, tail)
                 return
 
     # -- what is left --------------------------------------------------------------------------
@@ -196,7 +198,7 @@ class TrialLogs:
                 log.skip(log.received, piece.offset, "beyond log_limit")
             if not piece.data:
                 return
-            log.take(piece.offset, piece.data)
+            log.take(piece.offset, piece.data, await self.rt.redactor())
 
     async def _read(self, view: AttemptView, host: str, offset: int, length: int) -> Piece:
         answer = await self.rt.call(host, "read", run=view.run, stream=RANK0_LOG, offset=offset, length=length)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind, UntrustedPathError
+from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.copies.checkpoints import DamagedCopyError, copy_path, fetch_copy
 from airflow_provider_dtrain.engine.operations.archives import files_below, pack
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
@@ -48,13 +49,19 @@ class _Content:
     """Content of an operation on its way to the store.
 
     :param is_wanted: returns False once the user no longer waits
+    :param redactor: mask for the secrets of the operation's trial
     """
 
-    def __init__(self, store: Store, operation_id: int, is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, store: Store, operation_id: int, is_wanted: Callable[[], bool], redactor: Redactor) -> None:
         self.store = store
         self.operation_id = operation_id
         self.is_wanted = is_wanted
+        self.redactor = redactor
         self.size_bytes = 0
+
+    def redacted(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return a result with text of ranks masked."""
+        return dict(self.redactor.value(result))
 
     def put(self, data: bytes) -> None:
         """Store data, and wait while its reader has much to read.
@@ -74,25 +81,36 @@ class _Content:
                 unread = self.store.operations.unread_bytes(self.operation_id)
 
 
-def serve(hook: DtrainHook, operation: Operation) -> None:
+def serve(hook: DtrainHook, operation: Operation, redactor: Callable[[], Redactor] | None = None) -> None:
     """Execute an operation that this process has taken, and end it.
 
+    :param redactor: returns the mask for the trial's secrets; None = read them here
     :raises NotWantedError: the user no longer waits; work on hosts may still run on channels of this process
     """
     operations = hook.store.operations
+    mask = Redactor()
     try:
         with _alive(hook.store, operation.operation_id) as is_wanted:
-            content = _Content(hook.store, operation.operation_id, is_wanted)
+            mask = Redactor() if operation.trial_id is None else (redactor or (lambda: _redactor(hook, operation)))()
+            content = _Content(hook.store, operation.operation_id, is_wanted, mask)
             result = _WORK[operation.kind](hook, operation, content)
     except _REFUSALS as error:
-        operations.failed(operation.operation_id, str(error), "not_now" if isinstance(error, NotNowError) else "")
+        code = "not_now" if isinstance(error, NotNowError) else ""
+        operations.failed(operation.operation_id, mask.text(str(error)), code)
     except NotWantedError:
         raise
     except Exception as error:
         log.exception("Operation %d failed", operation.operation_id)
-        operations.failed(operation.operation_id, f"{type(error).__name__}: {error}"[:2000])
+        operations.failed(operation.operation_id, mask.text(f"{type(error).__name__}: {error}")[:2000])
     else:
         operations.done(operation.operation_id, result)
+
+
+def _redactor(hook: DtrainHook, operation: Operation) -> Redactor:
+    from airflow_provider_dtrain.hooks.secrets import redactor_now
+
+    view = attempt_of(hook, _trial(operation), None)
+    return redactor_now(hook.store.configs.get(view.config_id))
 
 
 @contextlib.contextmanager
@@ -124,14 +142,14 @@ def _log(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str,
         raise NotNowError(f"Attempt {view.number} waits for its slots, so it has no log.")
     rank = rank_of(hook, view, given["rank"])
     end = given["start"]
-    for piece in log_bytes(hook, view.run, rank, given["start"], given["end"]):
+    for piece in log_bytes(hook, view.run, rank, given["start"], given["end"], redactor=content.redactor):
         content.put(piece.mark + piece.data)
         end = piece.start + len(piece.data)
     return {"end": end}
 
 
-def _stacks(hook: DtrainHook, operation: Operation, _content: _Content) -> dict[str, Any]:
-    return asdict(stacks(hook, _trial(operation), operation.arguments["rank"]))
+def _stacks(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
+    return content.redacted(asdict(stacks(hook, _trial(operation), operation.arguments["rank"])))
 
 
 def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
@@ -145,7 +163,7 @@ def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str
         by=operation.by,
         is_wanted=content.is_wanted,
     )
-    return asdict(found)
+    return content.redacted(asdict(found))
 
 
 def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:

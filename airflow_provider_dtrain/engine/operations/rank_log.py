@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.hosts.channel.answers import piece_of
+from airflow_provider_dtrain.hosts.channel.answers import Piece, piece_of
 from airflow_provider_dtrain.terminal.output import size
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.redaction import Redactor
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView, RankView
 
 CHUNK_BYTES = 2**20
@@ -38,20 +40,26 @@ class LogBytes:
 
 
 def log_bytes(
-    hook: DtrainHook, run: str, rank: RankView, offset: int, end: int | None = None, *, chunk_bytes: int = CHUNK_BYTES
+    hook: DtrainHook,
+    run: str,
+    rank: RankView,
+    offset: int,
+    end: int | None = None,
+    *,
+    redactor: Redactor,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Iterator[LogBytes]:
     """Yield the bytes of a rank's log that its host has now.
 
     :param offset: first byte; negative = as many bytes before the end of the log
     :param end: first byte that is not read; None = all
+    :param redactor: masks secrets, also those of which the bytes are a part
     :raises HostError: the host does not answer
     """
     link = hook.link(hook.store.hosts.get(rank.host))
     while end is None or offset < end:
         length = chunk_bytes if end is None else min(chunk_bytes, end - offset)
-        call = link.call("read", run=run, stream=f"rank{rank.rank}.log", offset=offset, length=length)
-        answer = call.result(CALL_TIMEOUT_S + 5)
-        piece = piece_of(rank.host, answer, offset=offset, length=length)
+        piece = _piece(link, run, rank, offset, length, redactor)
         start = piece.offset if end is None else min(piece.offset, end)
         data = piece.data if end is None else piece.data[: end - start]
         freed = start - offset if 0 <= offset < start else 0
@@ -59,6 +67,27 @@ def log_bytes(
         offset = start + len(data)
         if not (data or freed) or offset >= piece.size:
             return
+
+
+def _piece(link: HostLink, run: str, rank: RankView, offset: int, length: int, redactor: Redactor) -> Piece:
+    """Return a part of a log as it is masked together with the bytes around it."""
+
+    def read(first: int, most: int) -> Piece:
+        call = link.call("read", run=run, stream=f"rank{rank.rank}.log", offset=first, length=most)
+        return piece_of(rank.host, call.result(CALL_TIMEOUT_S + 5), offset=first, length=most)
+
+    margin = redactor.longest
+    if offset < 0:
+        offset = max(0, read(0, 0).size + offset)
+    before = min(offset, margin)
+    found = read(offset - before, before + length + margin)
+    if before and found.offset + len(found.data) <= offset:
+        # The bytes before are separated from these by some that log_limit has freed.
+        found = read(offset, length + margin)
+    masked = redactor.log(found.data, is_cut=True)
+    begin = max(offset, found.offset)
+    data = masked[begin - found.offset :][:length]
+    return Piece(offset=begin, data=data, size=found.size)
 
 
 def attempt_of(hook: DtrainHook, trial_id: int, number: int | None) -> AttemptView:

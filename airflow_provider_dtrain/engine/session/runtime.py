@@ -26,9 +26,11 @@ from airflow_provider_dtrain.errors import (
     HostUnreachableError,
     UserError,
 )
+from airflow_provider_dtrain.hooks.secrets import redactor
 from airflow_provider_dtrain.store.records.queue import Wishes
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.redaction import Redactor
     from airflow_provider_dtrain.core.scheduling.model import HostState
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -42,6 +44,8 @@ T = TypeVar("T")
 #: A watcher of this name ends the attempt or gives it back. It reports nothing to Airflow.
 RECOVERY = "recovery"
 RECOVERY_DONE = "recovery: done"
+#: Seconds after which a connection with secrets that could not be fetched is asked for again.
+SECRETS_AGAIN_S = 30.0
 
 
 class Killed(Exception):
@@ -100,6 +104,8 @@ class Runtime:
         self._handing_over = asyncio.Event()
         self._wishes_read_at = time.monotonic() - WISH_CHECK_S
         self._records: dict[str, HostRecord] = {}
+        self._redactor: Redactor | None = None
+        self._redactor_at = 0.0
 
     # -- the store -----------------------------------------------------------------------------
     async def db(self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -147,6 +153,23 @@ class Runtime:
     async def view(self) -> AttemptView:
         """Return the attempt as the store has it now."""
         return await self.db(self.store.attempts.get, self.attempt_id)
+
+    async def redactor(self) -> Redactor:
+        """Return the mask for the trial's secrets, which are read once, or again after a while if they are not known.
+
+        Everything that ranks wrote passes it before it is stored.
+        """
+        known = self._redactor
+        if known is not None and not (known.withheld and time.monotonic() - self._redactor_at > SECRETS_AGAIN_S):
+            return known
+        view = await self.view()
+        found = self._redactor = self.log.redactor = await redactor(
+            await self.db(self.store.configs.get, view.config_id)
+        )
+        self._redactor_at = time.monotonic()
+        if found.withheld:
+            self.log.warning("The text of ranks is %s", found.withheld)
+        return found
 
     # -- hosts ---------------------------------------------------------------------------------
     async def record(self, host: str) -> HostRecord:
