@@ -27,6 +27,9 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
 
         dag = experiment_dag()
 
+    A DAG run that is triggered in Airflow itself uses no connection, no stored code and no checkpoint: only ``dtrain``,
+    the pages and ``airflow dtrain`` ask for the rights of a user, and store what they grant.
+
     :param options: options of the trials, as in :func:`~airflow_provider_dtrain.task_groups.experiment`, but with the
         default ``deferrable=True``
     """
@@ -60,6 +63,7 @@ def experiment_dag(dag_id: str = DAG_ID, *, tags: tuple[str, ...] = ("dtrain",),
             "{{ params.config }}",
             "{{ params.template }}",
             payload="{{ params.payload }}",
+            needs_submission=True,
             **{"deferrable": True, **options},
         )
     return dag

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.api.forks import payload_of
 from airflow_provider_dtrain.api.init_dags import DAG_ID
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.engine.submission.entry import entry_problems
+from airflow_provider_dtrain.engine.submission.granted import folder_problem
 from airflow_provider_dtrain.errors import Problem
 
 
@@ -37,26 +38,29 @@ def code_source(call: Call, config: ExperimentConfig, fork_of: int | None, paylo
     :raises NotFoundError: the user may not read the forked experiment
     """
     if payload is not None:
-        return _sent(call, payload)
+        return _sent(call, payload, fork_of)
     digest = None if fork_of is None else payload_of(call, fork_of)
     if digest is not None:
         ignored = "" if config.model_dir is None else ". It does not read model_dir"
         return CodeSource(text=f"The stored code of experiment {fork_of} ({digest[:12]}){ignored}.")
     folder = _dag_folder(call)
-    if config.model_dir is not None and config.model_dir.startswith("/"):
-        return CodeSource(text=f"Folder {config.model_dir} of the workers. This server does not check it.")
+    if (problem := folder_problem(config)) is not None:
+        return CodeSource(text="", errors=(problem,))
     if folder is None:
         named = "The whole folder" if config.model_dir is None else f"Folder '{config.model_dir}' below that"
         return CodeSource(text=f"{named} of the DAG {DAG_ID} on the workers. This server does not see it.")
     return _in_folder(config, folder)
 
 
-def _sent(call: Call, digest: str) -> CodeSource:
-    """Return code that the client has sent, or sends later."""
+def _sent(call: Call, digest: str, fork_of: int | None) -> CodeSource:
+    """Return code that the user has sent, or sends later, or that of the forked experiment."""
     if not digest:
         return CodeSource(text="Code that the client sends.")
-    if not call.store.payloads.use(digest):
-        message = f"the store has no code {digest[:12]}. Send it first: POST /code"
+    is_theirs = call.store.payloads.is_sent_by(digest, call.access.user_id)
+    if not is_theirs and fork_of is not None:
+        is_theirs = payload_of(call, fork_of) == digest
+    if not is_theirs or not call.store.payloads.use(digest):
+        message = f"you have sent no code {digest[:12]}, or the store no longer has it. Send it first: POST /code"
         return CodeSource(text="", errors=(Problem(path="payload", message=message),))
     return CodeSource(text=f"The code that was sent ({digest[:12]}).")
 

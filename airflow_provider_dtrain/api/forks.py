@@ -25,9 +25,13 @@ def fork_of(call: Call, entry: ExperimentEntry, config: Config | None) -> Fork:
 def payload_of(call: Call, experiment_id: int) -> str | None:
     """Return the digest of an experiment's stored code, None when the store no longer has it.
 
+    It is also None for a user who may not read the code of the experiment's DAG.
+
     :raises NotFoundError: the user may not read the experiment
     """
-    experiment_entry(call, experiment_id)
+    entry = experiment_entry(call, experiment_id)
+    if not call.access.may_read_code(entry.view.dag_id):
+        return None
     digest = call.store.trial_table.payload(experiment_id)
     return digest if digest is not None and call.store.payloads.has(digest) else None
 
@@ -35,7 +39,7 @@ def payload_of(call: Call, experiment_id: int) -> str | None:
 def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> dict[str, Any]:
     """Return a document with the secrets of a forked experiment in place of masked values.
 
-    Only a user who may edit the DAG runs of the forked experiment may use its secrets.
+    Only the user who submitted the forked experiment gets them: code can show all secrets that it gets.
 
     :param experiment_id: the forked experiment; None = the document must hold no masked value
     :raises ConfigError: a masked value has no secret
@@ -45,12 +49,20 @@ def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> d
         return document
     if experiment_id is not None:
         entry = experiment_entry(call, experiment_id)
-        call.access.require_edit(entry.view.dag_id)
         config = config_of(call, entry)
-        whole = {} if config is None else put_secrets(config.document, opened(config.secrets))
-        document = unmasked(document, whole)
-        masked = masked_paths(document)
+        if config is not None and _is_own(call, entry):
+            document = unmasked(document, put_secrets(config.document, opened(config.secrets)))
+            masked = masked_paths(document)
     if masked:
-        message = "the value is masked, and the forked experiment has no secret here. Write the value"
+        message = (
+            "the value is masked, and only the user who submitted an experiment gets its secrets for a fork. Write the "
+            "value"
+        )
         raise ConfigError([Problem(path=path, message=message) for path in masked])
     return document
+
+
+def _is_own(call: Call, entry: ExperimentEntry) -> bool:
+    """Return whether the user submitted an experiment."""
+    found = call.store.submissions.find(entry.view.dag_id, entry.view.run_id)
+    return found is not None and found.user_id == call.access.user_id

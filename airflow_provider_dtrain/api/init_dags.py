@@ -62,11 +62,12 @@ def starting(dag: DagState, *, may_trigger: bool) -> Starting:
     return Starting(dag_id=DAG_ID, exists=dag.exists, may_trigger=not hint, hint=hint)
 
 
-def trigger(conf: dict[str, Any], user: str, dag_id: str = DAG_ID) -> str:
+def trigger(conf: dict[str, Any], user: str, dag_id: str = DAG_ID, *, run_id: str | None = None) -> str:
     """Trigger a DAG, as Airflow's own route does, and return the id of the DAG run.
 
     :param conf: values of its parameters
     :param user: name of the user, which the DAG run shows
+    :param run_id: id of a submission; None = Airflow chooses one
     :raises ConflictError: the DAG has no such parameters, or Airflow refuses the DAG run
     """
     from airflow.api.common.trigger_dag import trigger_dag
@@ -75,7 +76,13 @@ def trigger(conf: dict[str, Any], user: str, dag_id: str = DAG_ID) -> str:
 
     _require_parameters(conf, dag_id)
     try:
-        run = trigger_dag(dag_id=dag_id, triggered_by=DagRunTriggeredByType.UI, triggering_user_name=user, conf=conf)
+        run = trigger_dag(
+            dag_id=dag_id,
+            run_id=run_id,
+            triggered_by=DagRunTriggeredByType.UI,
+            triggering_user_name=user,
+            conf=conf,
+        )
     except (AirflowException, ValueError) as error:
         raise ConflictError(f"Airflow refused the DAG run: {error}") from error
     if run is None:

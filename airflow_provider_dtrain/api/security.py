@@ -120,6 +120,11 @@ class Access:
         """The user's name, for audit logs."""
         return str(self.user.get_name())
 
+    @cached_property
+    def user_id(self) -> str:
+        """Airflow's id of the user, which no later user gets."""
+        return str(self.user.get_id())
+
     def readable(self, store: Store) -> Dags:
         """Return the DAGs of the store that the user may read, None for all of them."""
         known = store.queue_view.dags()

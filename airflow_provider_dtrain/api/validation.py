@@ -10,14 +10,14 @@ from airflow.configuration import conf
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.code_source import CodeSource, code_source
 from airflow_provider_dtrain.api.configs import config_lines
-from airflow_provider_dtrain.api.errors import PROBLEMS_MOST, ApiError
+from airflow_provider_dtrain.api.errors import PROBLEMS_MOST
 from airflow_provider_dtrain.api.forks import forked
 from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, PlacedProblem, Validation
 from airflow_provider_dtrain.api.models.experiments import NewExperiment
+from airflow_provider_dtrain.api.named_objects import require_names
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.forms import looks_like_path
 from airflow_provider_dtrain.core.config.positions import places_of, without_place
-from airflow_provider_dtrain.core.config.secrets import masked_paths
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.engine.submission.assembly import Assembled, Checked, assembled, checked
 from airflow_provider_dtrain.engine.submission.submit import render
@@ -36,6 +36,7 @@ def check(call: Call, document: Mapping[str, Any], template: str | None) -> tupl
     """
     base = template_of(call, template if template is not None else document.get("template"))
     found = assembled(call.store, document, base)
+    require_names(call, found.effective.config)
     return found, checked(call.store, found, max_map_length=conf.getint("core", "max_map_length"))
 
 
@@ -58,7 +59,7 @@ def validation(call: Call, body: Document) -> Validation:
     """Return the problems of a text, and its summary when it has no errors."""
     try:
         document = load_yaml(body.config, most_values=VALUES_MOST)
-        found, result = check(call, _whole(call, document, body.fork_of), body.template)
+        found, result = check(call, forked(call, document, body.fork_of), body.template)
         code = code_source(call, found.effective.config, body.fork_of, body.payload)
         if code.errors:
             raise ConfigError(code.errors)
@@ -72,17 +73,6 @@ def validation(call: Call, body: Document) -> Validation:
         summary=_summary(found, result, code),
         effective=config_lines(mask(found.effective.document), found.effective.origins),
     )
-
-
-def _whole(call: Call, document: dict[str, Any], fork_of: int | None) -> dict[str, Any]:
-    """Return a document with its secrets. A user who may not use them gets a problem at each place."""
-    try:
-        return forked(call, document, fork_of)
-    except ApiError as error:
-        if error.code != "forbidden":
-            raise
-        message = "the value is masked, and you may not use the secret of the forked experiment. Write the value"
-        raise ConfigError([Problem(path=path, message=message) for path in masked_paths(document)]) from error
 
 
 def _placed(text: str, problems: Sequence[Problem], severity: Literal["error", "warning"]) -> list[PlacedProblem]:
@@ -127,4 +117,12 @@ def checked_config(call: Call, body: NewExperiment) -> Config:
         raise UnplaceableError(result.never_fits)
     named = {**document, "name": config.name or body.default_name}
     wanted = body.template if body.template is not None else document.get("template")
-    return render(call.hook, named, None if wanted is None else str(wanted), call.hook.settings.checkpoint_dir)
+    return render(
+        call.hook,
+        named,
+        None if wanted is None else str(wanted),
+        call.hook.settings.checkpoint_dir,
+        # The template may have changed since the check above.
+        check=lambda config: require_names(call, config),
+        may_read=call.access.may_read,
+    )

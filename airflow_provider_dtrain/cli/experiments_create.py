@@ -90,12 +90,13 @@ def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
 
     :param args: with ``dag``, ``config``, ``model_dir``, ``template``, ``follow`` and ``output``
     """
+    from airflow_provider_dtrain.engine.submission.granted import grant
     from airflow_provider_dtrain.notifications.notice import address
 
     require_ready(args.dag)
     stored, code = _stored(hook, args, source)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
-    run = _trigger(args.dag, conf)
+    run = _trigger(args.dag, conf, grant(hook.store, args.dag, stored, code, user_id=None))
     row = {
         "name": stored.document["name"], "dag": args.dag, "dag_run": run, "config_id": stored.config_id,
         "page": address(f"dags/{args.dag}/runs/{quote(run)}"),
@@ -186,10 +187,11 @@ def require_ready(dag_id: str) -> None:
         raise NotNowError(f"The DAG {dag_id} is paused. To unpause it, run: airflow dags unpause {dag_id}")
 
 
-def _trigger(dag_id: str, conf: dict[str, Any]) -> str:
+def _trigger(dag_id: str, conf: dict[str, Any], run_id: str) -> str:
     from airflow.api.client import get_current_api_client
 
-    run = get_current_api_client().trigger_dag(dag_id=dag_id, conf=conf, triggering_user_name=user())
+    client = get_current_api_client()
+    run = client.trigger_dag(dag_id=dag_id, run_id=run_id, conf=conf, triggering_user_name=user())
     return str((run or {})["dag_run_id"])
 
 

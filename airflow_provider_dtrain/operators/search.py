@@ -52,6 +52,9 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
     :param name: name of the experiment; None = the configuration's name, else the DAG's (templated)
     :param payload: digest of code that ``airflow dtrain experiments create`` stored; None = each trial packs
         ``model_dir`` when it starts (templated)
+    :param needs_submission: True for a DAG whose configuration comes from its parameters: connections, stored code,
+        stored configurations and checkpoints are used only as the API has granted them to the user who requested the
+        DAG run. False: with the rights of the DAG's author
     :param retries: retries of failures of the store (3)
     """
 
@@ -71,6 +74,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
         overrides: Mapping[str, Any] | None = None,
         name: str | None = None,
         payload: str | None = None,
+        needs_submission: bool = False,
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
         **kwargs: Any,
@@ -83,6 +87,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
         self.overrides = overrides
         self.name = name
         self.payload = payload
+        self.needs_submission = needs_submission
 
     @classmethod
     def documents(cls, given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
@@ -110,6 +115,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
                 name=self.name,
                 payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
+                needs_submission=self.needs_submission,
             )
             experiment_id = hook.store.searches.get(trials[0]["search_id"]).experiment_id
         note_pages(self, experiment_id=experiment_id)
@@ -130,6 +136,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
     :param plan: XCom of the ``PlanTrialsOperator`` (templated)
     :param name: name of the experiment, if the DAG file knows it: Airflow then shows the alias among the task's
         outlets before the first run; None = the name in the plan
+    :param needs_submission: accept only the plan of the same DAG run
     :param trigger_rule: ``all_done``
     :param retries: retries of failures of the store (3)
     :param notify: ``finished`` or ``failed`` -> one of Airflow's notifiers, or several; other events are those of a
@@ -147,6 +154,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         *,
         plan: Sequence[Mapping[str, Any]] | XComArg,
         name: str | None = None,
+        needs_submission: bool = False,
         trigger_rule: str = "all_done",
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
@@ -156,6 +164,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         super().__init__(trigger_rule=trigger_rule, retries=retries, retry_delay=retry_delay, **kwargs)
         self.check_arguments(self.task_id, {"plan": plan, "name": name})
         self.plan = plan
+        self.needs_submission = needs_submission
         self.notify = notify
         self._notifiers = notifiers_of(notify)
         if name is not None:
@@ -201,6 +210,10 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
                 )
             store = DtrainHook().store
             search_id = int(self.plan[0]["search_id"])
+            if self.needs_submission:
+                from airflow_provider_dtrain.engine.submission.granted import check_search
+
+                check_search(store, trial_key(context), search_id)
             note_pages(self, experiment_id=store.searches.get(search_id).experiment_id)
             selection = select_best(store, search_id, trial_key(context))
         result = selection.result

@@ -73,6 +73,8 @@ class TrialOperator(CheckedArguments, BaseOperator):
         0 (or the map index) with the configuration's constants and a sample of its other hyperparameters (templated)
     :param allocation: XCom of a ``GangSensor``: the trial runs on that gang without waiting in the queue; None = it
         waits for a gang of its own (templated)
+    :param needs_submission: accept only a trial that a ``PlanTrialsOperator`` of the same DAG run has planned, with the
+        code that the API has granted to the DAG run
     :param deferrable: wait for the trial and follow it in the triggerer; default: ``[operators] default_deferrable``.
         The worker follows a trial that starts at once for ``[dtrain] defer_after`` seconds before it defers.
     :param retries: retries of infra and platform failures (3). Failures of the training code count
@@ -101,6 +103,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         overrides: Mapping[str, Any] | None = None,
         trial: Mapping[str, Any] | None = None,
         allocation: Mapping[str, Any] | None = None,
+        needs_submission: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
@@ -120,6 +123,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self.overrides = overrides
         self.trial = trial
         self.allocation = allocation
+        self.needs_submission = needs_submission
         self.deferrable = deferrable
         self.notify = notify
         self.notify_waiting_after = notify_waiting_after
@@ -209,6 +213,10 @@ class TrialOperator(CheckedArguments, BaseOperator):
         """
         from airflow_provider_dtrain.engine.submission.submit import config_of, submit
 
+        if self.needs_submission:
+            from airflow_provider_dtrain.engine.submission.granted import check_planned
+
+            check_planned(hook.store, key, self.trial)
         gang = self._gang()
         held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
         config = self._configured(folder, held)

@@ -32,6 +32,7 @@ NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.engine.attempt.source_checkpoint",
     "airflow_provider_dtrain.engine.submission.submit",
     "airflow_provider_dtrain.engine.submission.entry",
+    "airflow_provider_dtrain.engine.submission.granted",
     "airflow_provider_dtrain.hooks.dtrain",
     "airflow_provider_dtrain.hosts.payload",
     "airflow_provider_dtrain.notifications.serialization",

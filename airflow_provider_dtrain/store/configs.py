@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.tables import configs, payloads, templates
+from airflow_provider_dtrain.store.database.tables import configs, payload_senders, payloads, templates
 from airflow_provider_dtrain.store.database.transactions import Database, check_name, digest_of, reads, writes
 from airflow_provider_dtrain.store.records.trials import Config, Template
 
@@ -180,6 +180,18 @@ class Payloads:
         if row is None:
             raise NotFoundError(f"The store has no payload {digest}. Run the task again: it packs the code again.")
         return bytes(row.content)
+
+    @writes
+    def note_sender(self, conn: Connection, digest: str, user_id: str) -> None:
+        """Record that a user has sent the code with this digest."""
+        values = {"digest": digest, "user_id": user_id}
+        conn.execute(self.db.insert(payload_senders).values(values).on_conflict_do_nothing())
+
+    @reads
+    def is_sent_by(self, conn: Connection, digest: str, user_id: str) -> bool:
+        """Return whether the store holds this user code, and the user has sent it."""
+        where = payload_senders.c.digest == digest, payload_senders.c.user_id == user_id
+        return conn.execute(sa.select(payload_senders.c.digest).where(*where)).first() is not None
 
     @writes
     def use(self, conn: Connection, digest: str) -> bool:

@@ -50,6 +50,7 @@ from airflow_provider_dtrain.store.records.trials import Check
 from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
 from airflow_provider_dtrain.store.shards import Shards
+from airflow_provider_dtrain.store.submissions import Submissions
 from airflow_provider_dtrain.store.telemetry.telemetry import Telemetry
 from airflow_provider_dtrain.store.timeline.timeline import Timeline
 from airflow_provider_dtrain.store.trials import Trials
@@ -73,6 +74,8 @@ class Store:
         self.templates = Templates(db)
         self.configs = Configs(db)
         self.payloads = Payloads(db)
+        #: What users of the API may use in the DAG runs that they requested.
+        self.submissions = Submissions(db)
         #: Machines and their slots.
         self.pools = Pools(db)
         self.hosts = Hosts(db)

@@ -38,6 +38,7 @@ def experiment(
     name: str | None = None,
     group_id: str = "experiment",
     payload: str | None = None,
+    needs_submission: bool = False,
     notify: Mapping[str, Given] | None = None,
     **options: Any,
 ) -> Experiment:
@@ -56,6 +57,8 @@ def experiment(
     :param group_id: ID of the group; the tasks are ``<group_id>.plan``, ``.trial`` and ``.best``
     :param payload: digest of code that was stored before; None = each trial packs ``model_dir`` when it starts
         (templated)
+    :param needs_submission: True for a DAG whose configuration comes from its parameters: see
+        :class:`PlanTrialsOperator`
     :param notify: event -> one of Airflow's notifiers, or several: ``finished`` and ``failed`` of the experiment,
         ``trial_failed``, ``waited`` and ``best`` of its trials
     :param options: options of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and all other arguments
@@ -64,11 +67,16 @@ def experiment(
     group = Experiment(group_id=group_id)
     with group:
         plan = PlanTrialsOperator(
-            task_id=PLAN, config=config, template=template, overrides=overrides, name=name, payload=payload
-        )
+            task_id=PLAN, config=config, template=template, overrides=overrides, name=name, payload=payload,
+            needs_submission=needs_submission,
+        )  # fmt: skip
         told: dict[str, Any] = {} if notify is None else {"notify": notify}
-        trials = TrialOperator.partial(task_id=TRIAL, **told, **options).expand(trial=plan.output)
-        trials >> SelectBestTrialOperator(task_id=BEST, plan=plan.output, name=_known_name(config, name), **told)
+        options = {"needs_submission": needs_submission, **told, **options}
+        trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)
+        best = SelectBestTrialOperator(
+            task_id=BEST, plan=plan.output, name=_known_name(config, name), needs_submission=needs_submission, **told
+        )
+        trials >> best
     return group
 
 

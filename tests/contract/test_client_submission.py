@@ -43,7 +43,7 @@ def search(store):
 def triggered(monkeypatch) -> list[dict]:
     found: list[dict] = []
 
-    def trigger(conf: dict, user: str) -> str:
+    def trigger(conf: dict, user: str, run_id: str) -> str:
         found.append(conf)
         return "manual__1"
 
@@ -206,7 +206,7 @@ def test_packed_code_is_accepted_with_its_links(project):
 
 
 def test_code_that_the_store_does_not_have_cannot_be_started(server, triggered):
-    with pytest.raises(UserError, match="the store has no code"):
+    with pytest.raises(UserError, match="you have sent no code"):
         Session(address(server.url), "given").send("POST", "/experiments", {"config": CONFIG, "payload": "0" * 64})
     assert triggered == []
 

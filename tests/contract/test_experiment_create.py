@@ -39,7 +39,7 @@ def triggered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The configurations of DAG runs that Airflow would have got."""
     runs: list[dict[str, Any]] = []
     monkeypatch.setattr(experiments_create, "require_ready", lambda dag_id: None)
-    monkeypatch.setattr(experiments_create, "_trigger", lambda dag_id, conf: runs.append(conf) or "run")
+    monkeypatch.setattr(experiments_create, "_trigger", lambda dag_id, conf, run_id: runs.append(conf) or "run")
     return runs
 
 

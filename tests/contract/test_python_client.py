@@ -59,7 +59,7 @@ def test_trials_are_a_data_frame_with_a_column_per_hyperparameter(client):
 
 
 def test_an_experiment_is_waited_for_and_named_by_its_dag_run(client, server, search, monkeypatch, tmp_path):
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: "r")
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user, run_id: "r")
     (tmp_path / "train.py").touch()
     config = {"name": "e", "entrypoint": "python train.py", "resources": {"pool": "gpus", "slots_per_trial": 1}}
     started = client.experiments.create(config, tmp_path)
@@ -161,7 +161,7 @@ def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):
         search.commit(ticket, {"kind": "checkpoint", "step": 1, "path": "checkpoints/step-1", "removed": []})
         search.end(ticket)
     copy_files(store, "e", tmp_path / "copies")
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user: "r")
+    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", lambda conf, user, run_id: "r")
     monkeypatch.chdir(tmp_path)
     cells = json.loads((Path(__file__).parents[2] / "docs" / "client-notebook.ipynb").read_text())["cells"]
     names: dict[str, Any] = {}

@@ -25,10 +25,11 @@ _BODY = {"requestBody": {"required": True, "content": {"application/gzip": {"sch
 
 @router.get("/code/{digest}", **guarded(Rule.START))
 def known(call: CallDep, digest: Annotated[Digest, Path()]) -> StoredCode:
-    """Return whether the store holds code, and if so keep it for a start."""
+    """Return whether the store holds code that the user has sent, and if so keep it for a start."""
     call.access.require_start()
-    if not call.store.payloads.use(digest):
-        raise NotFoundError(f"The store has no code {digest}.")
+    payloads = call.store.payloads
+    if not payloads.is_sent_by(digest, call.access.user_id) or not payloads.use(digest):
+        raise NotFoundError(f"You have sent no code {digest}, or the store no longer has it.")
     return StoredCode(digest=digest)
 
 
@@ -49,4 +50,5 @@ def _stored(call: CallDep, content: bytes) -> str:
     call.log_action("code_store", key, digest=digest, size_bytes=len(content))
     if not call.store.payloads.use(digest):
         call.store.payloads.put(digest, content)
+    call.store.payloads.note_sender(digest, call.access.user_id)
     return digest

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.api.models.experiments import ForkSource, NewExperi
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.validation import checked_config, validation
+from airflow_provider_dtrain.engine.submission.granted import grant
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -63,6 +64,7 @@ def _started(call: Call, body: NewExperiment) -> Started:
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": payload}
     key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
     call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of, payload=payload)
-    run_id = trigger(conf, call.access.name)
+    granted = grant(call.store, DAG_ID, stored, payload, call.access.user_id)
+    run_id = trigger(conf, call.access.name, run_id=granted)
     words = f"DAG run {run_id} of {DAG_ID} plans the experiment '{stored.document['name']}'."
     return Started(dag_id=DAG_ID, run_id=run_id, message=words)

@@ -72,11 +72,23 @@ def source_field(config: ExperimentConfig) -> tuple[str, str | None]:
     return "searcher.source_checkpoint", config.searcher.source_checkpoint
 
 
-def pinned(store: Store, document: Mapping[str, Any]) -> dict[str, Any]:
+def trial_of(store: Store, named: str) -> int | None:
+    """Return the id of the trial whose checkpoint a text names, or None: the store knows no such checkpoint. Blocks.
+
+    :param named: value of the field; not the name of an experiment
+    """
+    if (match := _TRIAL.fullmatch(named)) is not None:
+        return int(match[1])
+    known = store.checkpoints.find(named.rstrip("/"))
+    return None if known is None else known.trial_id
+
+
+def pinned(store: Store, document: Mapping[str, Any], may_read: Callable[[str], bool] | None = None) -> dict[str, Any]:
     """Return an effective configuration whose weights name a trial instead of an experiment. Blocks.
 
     All attempts then use the same weights, also when a later experiment of this name ends.
 
+    :param may_read: returns whether experiments of a DAG may be named; None = of all DAGs
     :raises ConfigError: the experiment does not exist, or has no best trial
     """
     section = document.get("inference") or {}
@@ -84,7 +96,7 @@ def pinned(store: Store, document: Mapping[str, Any]) -> dict[str, Any]:
     if named is None:
         return dict(document)
     try:
-        return {**document, "inference": {**section, "weights": _of_experiment(store, named)}}
+        return {**document, "inference": {**section, "weights": _of_experiment(store, named, may_read)}}
     except _Refused as error:
         raise ConfigError([Problem(path=WEIGHTS, message=str(error))]) from None
 
@@ -120,7 +132,7 @@ def _resolved(
     raise _Refused(f"there is no checkpoint at {where}: it is not on this machine and no trial is known to have it")
 
 
-def _of_experiment(store: Store, named: str) -> str:
+def _of_experiment(store: Store, named: str, may_read: Callable[[str], bool] | None = None) -> str:
     """Return the best trial of the experiment that a text names, or the text itself when it names none."""
     if not named.startswith(EXPERIMENT):
         return named
@@ -131,6 +143,7 @@ def _of_experiment(store: Store, named: str) -> str:
             found = [store.experiments.get(int(name))]
         except NotFoundError:
             found = []
+    found = [one for one in found if may_read is None or may_read(one.dag_id)]
     if not found:
         raise _Refused(f"there is no experiment '{name}'. See: airflow dtrain experiments list")
     # Newest first: an experiment that still runs has no final best trial.

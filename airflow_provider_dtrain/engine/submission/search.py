@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +34,7 @@ def plan_search(
     name: str | None = None,
     payload: str | None = None,
     max_map_length: int | None = None,
+    needs_submission: bool = False,
 ) -> list[dict[str, Any]]:
     """Store a search, and return its trials as plain data. Repeatable by key. Blocks.
 
@@ -41,6 +42,8 @@ def plan_search(
     :param name: name of the experiment; None = the configuration's, else the DAG's
     :param payload: digest of code in the store that every trial runs; None = each trial packs its own
     :param max_map_length: most mapped tasks that Airflow creates from one list; None = no limit
+    :param needs_submission: use connections, stored code and checkpoints only as a submission of the DAG run grants
+        them
     :raises ConfigError: the configuration is not valid, the search is incomplete or contradictory, or the code that
         each trial will pack lacks the script of the entrypoint
     :raises ConflictError: another task of this DAG run plans an experiment of this name
@@ -48,8 +51,11 @@ def plan_search(
     from airflow_provider_dtrain.core.search.names import trial_name
     from airflow_provider_dtrain.core.search_plan import plan
     from airflow_provider_dtrain.engine.submission.entry import code_folder
+    from airflow_provider_dtrain.engine.submission.granted import check_names, check_parameters
 
-    stored, wanted = _rendered(hook, key, config, template, folder, name)
+    is_granted = not needs_submission or check_parameters(hook.store, key, config, template, payload) is not None
+    check = None if is_granted else check_names
+    stored, wanted = _rendered(hook, key, config, template, folder, name, check)
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
     if payload is None:
         code_folder(wanted, folder)
@@ -71,13 +77,14 @@ def _rendered(
     template: str | Mapping[str, Any] | None,
     folder: Path,
     name: str | None,
+    check: Callable[[ExperimentConfig], object] | None,
 ) -> tuple[Config, ExperimentConfig]:
     """Return the stored configuration, with the first generation's seed unless the user gave one."""
     from airflow_provider_dtrain.core.config.unions import OptunaSearcher
     from airflow_provider_dtrain.engine.attempt.job import source_of
     from airflow_provider_dtrain.search.optuna_sampler import check_installed
 
-    stored = render(hook, config, template, folder)
+    stored = render(hook, config, template, folder, check=check)
     checked = _checked(stored)
     source_of(hook.store, checked, stored.secrets)
     if isinstance(checked.searcher, OptunaSearcher):

@@ -87,12 +87,16 @@ def render(
     folder: Path,
     *,
     pool: str | None = None,
+    check: Callable[[ExperimentConfig], object] | None = None,
+    may_read: Callable[[str], bool] | None = None,
 ) -> Config:
     """Merge template and configuration, validate the result, and store it. Blocks.
 
     :param config: path, YAML text, dict, or the result of ``RenderConfigOperator``
     :param template: name of a stored template, path, or dict; None = the one that the configuration names
     :param pool: pool for a configuration that names none; None = see :func:`choose_pool`
+    :param check: raises an error for a configuration that must not be stored
+    :param may_read: returns whether experiments of a DAG may be named; None = of all DAGs
     :raises ConfigError: all problems at once
     """
     store = hook.store
@@ -106,6 +110,8 @@ def render(
     if found.no_pool is not None:
         raise NotFoundError(found.no_pool)
     effective = found.effective
+    if check is not None:
+        check(effective.config)
     for warning in effective.warnings:
         hook.log.warning("%s", warning)
     document = dict(effective.document)
@@ -116,7 +122,7 @@ def render(
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import pinned
     from airflow_provider_dtrain.hooks.secrets import seal
 
-    masked, sealed = seal(pinned(store, document))
+    masked, sealed = seal(pinned(store, document, may_read))
     return store.configs.put(masked, origins=effective.origins, template=name, template_version=version, secrets=sealed)
 
 

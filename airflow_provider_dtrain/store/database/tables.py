@@ -103,6 +103,26 @@ payloads = sa.Table(
     _time("created_at", nullable=False),
 )
 
+#: Users who have sent user code, by Airflow's ids.
+payload_senders = sa.Table(
+    "payload_senders",
+    metadata,
+    sa.Column("digest", sa.String(64), sa.ForeignKey("payloads.digest", ondelete="CASCADE"), primary_key=True),
+    sa.Column("user_id", AirflowId, primary_key=True),
+)
+
+submissions = sa.Table(
+    "submissions",
+    metadata,
+    sa.Column("dag_id", AirflowId, primary_key=True),
+    sa.Column("run_id", AirflowId, primary_key=True),
+    _ref("config_id", "configs.config_id"),
+    # Old code is removed, and the record stays.
+    sa.Column("payload", sa.String(64)),
+    sa.Column("user_id", sa.Text),
+    _time("created_at", nullable=False),
+)
+
 pools = sa.Table(
     "pools",
     metadata,

@@ -1,0 +1,19 @@
+"""Submissions of users of the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submission:
+    """Rights of one DAG run, after the API has asked for the rights of the user who requested the run."""
+
+    dag_id: str
+    run_id: str
+    #: Stored configuration, whose connection and source checkpoint the user may use.
+    config_id: int
+    #: Digest of stored code that the user has sent or may read; None = the code in the folder of the DAG.
+    payload: str | None
+    #: Airflow's id of the user; None = an administrator with the command line.
+    user_id: str | None
