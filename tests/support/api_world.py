@@ -129,6 +129,11 @@ def _application() -> FastAPI:
     return create_app()
 
 
+def document_of_api() -> dict[str, Any]:
+    """Return the OpenAPI document of the code."""
+    return _application().openapi()
+
+
 class Api:
     """Client of the API on a store. All clients of a process share one application, which takes half a second.
 

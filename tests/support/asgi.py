@@ -34,18 +34,26 @@ class Sent:
 
 
 async def send(
-    api: Api, method: str, path: str, sent: Sent, *, headers: dict[str, str] | None = None, root: str = ""
+    api: Api,
+    method: str,
+    path: str,
+    sent: Sent,
+    *,
+    headers: dict[str, str] | None = None,
+    root: str = "",
+    query: str = "",
 ) -> Sent:
     """Send a request and return it with its answer.
 
     :param path: below the version of the API
     :param root: path below which the application is mounted
+    :param query: of any length, as no client of the tests sends it
     """
     given = {"x-dtrain": "1", "content-type": "application/json", **(headers or {})}
     scope = {
-        "type": "http", "method": method, "path": root + VERSION + path, "root_path": root, "query_string": b"",
-        "raw_path": (root + VERSION + path).encode(), "http_version": "1.1", "scheme": "http",
-        "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "asgi": {"version": "3.0"},
+        "type": "http", "method": method, "path": root + VERSION + path, "root_path": root,
+        "query_string": query.encode(), "raw_path": (root + VERSION + path).encode(), "http_version": "1.1",
+        "scheme": "http", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "asgi": {"version": "3.0"},
         "headers": [(name.encode(), value.encode()) for name, value in given.items()],
     }  # fmt: skip
     messages = _messages(sent)
