@@ -304,6 +304,9 @@ def test_a_trial_of_an_edited_xcom_is_refused(hook, hidden, triggered, tmp_path)
     (trial,) = plan(hook, tmp_path, key, conf["config"])
     theirs = hidden.view.search_id
     check_planned(hook.store, key, trial)
+    assert start(api_of(hook.store, "bob"), SINGLE) == 202
+    conf, run_id = triggered.pop()
+    (of_bob,) = plan(hook, tmp_path, dataclasses.replace(PLAN, run_id=run_id), conf["config"])
     for edited in (
         {**trial, "search_id": theirs},
         {**trial, "search_id": None},
@@ -313,7 +316,7 @@ def test_a_trial_of_an_edited_xcom_is_refused(hook, hidden, triggered, tmp_path)
         with pytest.raises(ConfigError):
             check_planned(hook.store, key, edited)
     check_search(hook.store, key, trial["search_id"])
-    for wrong in (theirs, None, str(trial["search_id"])):
+    for wrong in (of_bob["search_id"], theirs, None, str(trial["search_id"])):
         with pytest.raises(ConfigError):
             check_search(hook.store, key, wrong)
 
