@@ -319,3 +319,16 @@ async def test_of_a_program_with_the_library_only_traces_are_copied(
     monkeypatch.setattr(OutputKeeper, "_take", take)
     await OutputKeeper(rt, view).copy(is_final=False)
     assert taken == ([] if copied is None else [copied])
+
+
+def test_other_accounts_of_the_machine_cannot_enter_the_folders_of_copies(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        copies = OutputCopies(tmp_path / "dtrain" / "experiment-1" / "trial-1")
+        copies.take(Host().has({"work/a/b.txt": b"one"}), manifest(), limit_bytes=LIMIT, traces=False)  # type: ignore[arg-type]
+    finally:
+        os.umask(before)
+    (generation,) = (one for one in copies.folder.iterdir() if one.is_dir())
+    folders = (generation, copies.folder, *list(copies.folder.parents)[:2])
+    assert [one.stat().st_mode & 0o777 for one in folders] == [0o700] * 4
+    assert {one.stat().st_mode & 0o777 for one in copies.folder.rglob("*.json")} == {0o600}

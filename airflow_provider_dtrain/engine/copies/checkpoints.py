@@ -308,7 +308,7 @@ def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limi
     :raises UntrustedPathError: the checkpoint is at none of its trial's places
     """
     place = trusted(checkpoint)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    partial.make_private(target.parent)
     with partial.partial_copy(target.parent, PARTIAL) as folder:
         with link.fetching(checkpoint.run, place.path) as incoming:
             found = unpack_plain(incoming, folder, limit_bytes=limit_bytes, limit_files=FILES_LIMIT)

@@ -128,7 +128,7 @@ class OutputCopies:
         :raises BrokenOutputsError: the host contradicts itself
         :raises tarfile.TarError: the archive is damaged or leads outside its folder
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        partial.make_private(self.folder)
         before = self.newest(first_attempt=first_attempt)
         limit_bytes = min(limit_bytes, MOST_BYTES)
         is_same_run = before is not None and before.manifest.run == manifest.run
@@ -149,6 +149,7 @@ class OutputCopies:
             return self._commit(folder, whole)
 
     def _commit(self, folder: Path, manifest: Manifest) -> Generation:
+        (folder / _MANIFEST).touch(mode=0o600)
         (folder / _MANIFEST).write_text(json.dumps(asdict(manifest)), encoding="utf-8")
         sync_tree(folder)
         last = max((key for key, _ in self._generations() if key[0] == manifest.attempt), default=(0, 0))

@@ -14,6 +14,13 @@ from pathlib import Path
 _LOCK, _FILES = "lock", "files"
 
 
+def make_private(folder: Path) -> None:
+    """Create a folder, and missing ones above it, which other accounts of the machine cannot enter. Blocks."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
+
+
 @contextlib.contextmanager
 def partial_copy(parent: Path, prefix: str) -> Iterator[Path]:
     """Yield an empty folder below ``parent`` for the files of a copy, which may be moved out of it. Blocks.

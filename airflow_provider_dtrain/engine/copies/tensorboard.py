@@ -19,6 +19,7 @@ from airflow_provider_dtrain.engine.copies.event_files import (
     scalars_of,
     version_event,
 )
+from airflow_provider_dtrain.engine.copies.partial import make_private
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread
 from airflow_provider_dtrain.errors import DtrainError
 
@@ -68,7 +69,7 @@ class EventFile:
             self._read = rows[-1][0]
 
     def _append(self, data: bytes, *, is_first: bool) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_private(self._folder)
         with open(self._path, "wb" if is_first else "ab") as file:
             file.write(version_event(time.time()) + data if is_first else data)
         if is_first:
