@@ -8,6 +8,7 @@ from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.core.config.inference import EXPERIMENT
 from airflow_provider_dtrain.engine.attempt.source_checkpoint import pinned, source_field, trial_of
+from airflow_provider_dtrain.engine.submission.granted import collect_problem
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
 
@@ -17,6 +18,8 @@ def require_names(call: Call, config: ExperimentConfig) -> None:
     :raises ConfigError: all problems at once. An object that the user may not read does not exist for them
     """
     problems = [*_connection(call, config), *_source(call, config)]
+    if (problem := collect_problem(config)) is not None:
+        problems.append(problem)
     if problems:
         raise ConfigError(problems)
 

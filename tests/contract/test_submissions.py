@@ -153,6 +153,17 @@ def test_code_is_below_the_folder_of_the_dag(store, hidden, triggered, folder):
     assert list(problems(api_of(store), f"{SINGLE}model_dir: {folder}\n")) == ["model_dir"]
 
 
+COLLECTED = """\
+name: mine
+resources: {pool: gpus, slots_per_trial: 1}
+inference: {processor: 'p:P', inputs: {path: /d}, outputs: {path: /opt/airflow/dags, overwrite: true}, collect: true}
+"""
+
+
+def test_results_are_written_to_no_folder_of_the_airflow_machine(store, hidden, triggered):
+    assert list(problems(api_of(store), COLLECTED)) == ["inference.collect"]
+
+
 # -- code ------------------------------------------------------------------------------------------
 def archive() -> bytes:
     out = io.BytesIO()
@@ -255,6 +266,7 @@ def test_a_run_that_was_triggered_in_airflow_gets_no_connection_no_checkpoint_an
         assert refused(hook, tmp_path, source(named)) == ["searcher.source_checkpoint"]
         assert refused(hook, tmp_path, weights(named)) == ["inference.weights"]
     assert refused(hook, tmp_path, weights("experiment:theirs")) == ["inference.weights"]
+    assert refused(hook, tmp_path, COLLECTED) == ["inference.collect"]
     assert refused(hook, tmp_path, f"{SINGLE}model_dir: {tmp_path}\n") == ["model_dir"]
     hook.store.pools.set("gpus", defaults={"checkpoint_storage": {"type": "s3", "bucket": "b", "conn_id": "aws_prod"}})
     assert refused(hook, tmp_path, SINGLE) == ["checkpoint_storage.conn_id"]

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.submission import run_state
 from airflow_provider_dtrain.hosts.payload import pack
+from airflow_provider_dtrain.store.records.submissions import Submission
 from airflow_provider_dtrain.store.store import Store
 from testbed.api_server import ApiServer
 from testbed.roles import ROLES
@@ -233,6 +234,13 @@ def test_a_fork_with_other_hyperparameters_is_started_with_the_secrets_of_its_so
     document = yaml.safe_load(source["yaml"])
     document["hyperparameters"]["lr"]["maxval"] = 0.5
     body = {"config": yaml.safe_dump(document), "fork_of": 1}
+    refused = server.request("POST", f"{PREFIX}/api/v1/experiments", body, token=token)
+    assert (refused[0], "only the user who submitted" in str(refused[1])) == (422, True)
+    view = ready.experiments.get(1)
+    config_id = ready.experiment_table.config_id(1)
+    own = {"dag_id": view.dag_id, "run_id": view.run_id, "config_id": config_id, "payload": None, "user_id": "user"}
+    ready.submissions.add(Submission(**own))
+    assert server.request("POST", f"{PREFIX}/api/v1/experiments", body, token=server.token("admin"))[0] == 422
     status, started = server.request("POST", f"{PREFIX}/api/v1/experiments", body, token=token)
     assert status == 202, started
     run = server.request("GET", f"{RUNS}/{started['run_id']}", token=token)[1]

@@ -164,6 +164,14 @@ def test_an_experiment_is_started_and_forked_on_a_page_and_ends_with_its_results
         ("from-a-page", "completed", 0.3, {"completed": 3}),
         ("from-a-page", "completed", 0.6, {"completed": 3}),
     ]
+    # What a user may not name is not for a run that Airflow's own API triggers: the configuration and code of another.
+    conf = cluster.airflow.api("GET", f"/dags/dtrain_experiment/dagRuns/{first.run_id}")["conf"]
+    assert conf["config"]["config_id"] == cluster.store.submissions.find("dtrain_experiment", first.run_id).config_id
+    run_id = cluster.airflow.trigger("dtrain_experiment", conf)
+    assert cluster.airflow.wait("dtrain_experiment", run_id, timeout_s=RUN_TIMEOUT_S) == "failed"
+    log = cluster.airflow.log("dtrain_experiment", run_id, "experiment.plan")
+    assert "is a stored configuration, which needs a right of its user" in log
+    assert cluster.store.experiments.list(dag_id="dtrain_experiment", run_id=run_id) == []
     codes = {cluster.store.trial_table.payload(one.experiment_id) for one in (first, second)}
     assert codes == {source["payload_digest"]}
     assert source["payload_digest"]

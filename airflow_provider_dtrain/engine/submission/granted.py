@@ -122,6 +122,17 @@ def folder_problem(config: ExperimentConfig) -> Problem | None:
     return Problem(path="model_dir", message=message)
 
 
+def collect_problem(config: ExperimentConfig) -> Problem | None:
+    """Return the problem of results that tasks write to a folder of their machine, else None."""
+    if config.inference is None or not config.inference.collect:
+        return None
+    message = (
+        "writes to any folder of the Airflow machine with its account, for which a user needs a DAG file or 'airflow "
+        "dtrain'. Without them, let outputs.path be a bucket or a folder that the hosts share"
+    )
+    return Problem(path="inference.collect", message=message)
+
+
 def _check_same(found: Submission, config: str | Mapping[str, Any], payload: str | None) -> None:
     given = config.get("config_id") if isinstance(config, Mapping) and is_rendered(config) else None
     if (str(given), payload) != (str(found.config_id), found.payload):
@@ -135,6 +146,4 @@ def _names(config: ExperimentConfig) -> Iterator[Problem]:
     field, source = source_field(config)
     if source is not None:
         yield Problem(path=field, message=f"names a checkpoint, which {_HOW}")
-    problem = folder_problem(config)
-    if problem is not None:
-        yield problem
+    yield from (problem for problem in (folder_problem(config), collect_problem(config)) if problem is not None)
