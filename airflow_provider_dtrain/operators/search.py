@@ -12,6 +12,7 @@ from airflow.sdk.configuration import conf
 from airflow_provider_dtrain.errors import SearchFailedError
 from airflow_provider_dtrain.hooks.arguments import (
     DOCUMENT,
+    FLAG,
     LIST,
     MAP,
     TEXT,
@@ -64,6 +65,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
     ui_color = "#e8f0fe"
     ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
         "config": DOCUMENT, "template": DOCUMENT, "overrides": MAP, "name": TEXT, "payload": TEXT,
+        "needs_submission": FLAG,
     }  # fmt: skip
 
     def __init__(
@@ -81,7 +83,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
     ) -> None:
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         given = {"config": config, "template": template, "overrides": overrides, "name": name, "payload": payload}
-        self.check_arguments(self.task_id, given)
+        self.check_arguments(self.task_id, {**given, "needs_submission": needs_submission})
         self.config = text_of_path(config)
         self.template = text_of_path(template)
         self.overrides = overrides
@@ -147,7 +149,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"plan": "json"}
     operator_extra_links = (TrialLink(), ExperimentLink())
     ui_color = "#fef7e0"
-    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {"plan": LIST, "name": TEXT}
+    ARGUMENTS: ClassVar[Mapping[str, Kind]] = {"plan": LIST, "name": TEXT, "needs_submission": FLAG}
 
     def __init__(
         self,
@@ -162,7 +164,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(trigger_rule=trigger_rule, retries=retries, retry_delay=retry_delay, **kwargs)
-        self.check_arguments(self.task_id, {"plan": plan, "name": name})
+        self.check_arguments(self.task_id, {"plan": plan, "name": name, "needs_submission": needs_submission})
         self.plan = plan
         self.needs_submission = needs_submission
         self.notify = notify

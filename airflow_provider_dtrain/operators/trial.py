@@ -92,7 +92,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
     ui_color = "#e6f4ea"
     ARGUMENTS: ClassVar[Mapping[str, Kind]] = {
         "config": DOCUMENT, "template": DOCUMENT, "overrides": MAP, "trial": MAP, "allocation": MAP,
-        "deferrable": FLAG, "notify_waiting_after": SECONDS,
+        "needs_submission": FLAG, "deferrable": FLAG, "notify_waiting_after": SECONDS,
     }  # fmt: skip
 
     def __init__(
@@ -117,7 +117,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         super().__init__(retries=retries, retry_delay=retry_delay, map_index_template=of_mapped, **kwargs)
         given = {"config": config, "template": template, "overrides": overrides, "trial": trial}
         waits = {"allocation": allocation, "deferrable": deferrable, "notify_waiting_after": notify_waiting_after}
-        self.check_arguments(self.task_id, {**given, **waits})
+        self.check_arguments(self.task_id, {**given, "needs_submission": needs_submission, **waits})
         self.config = text_of_path(config)
         self.template = text_of_path(template)
         self.overrides = overrides
