@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import tarfile
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -181,6 +182,15 @@ def test_code_is_used_by_the_users_who_have_sent_it(store, hidden, triggered):
     assert start(bob, SINGLE, payload=digest) == 202
     assert ann.answer("POST", "/code", content=content).json()["digest"] == digest
     assert start(ann, SINGLE, payload=digest) == 202
+
+
+def test_code_that_was_removed_is_sent_again(store, hidden):
+    api = api_of(store)
+    digest = api.answer("POST", "/code", content=archive()).json()["digest"]
+    assert [one.kind for one in store.retention.remove(store.db.now() + timedelta(days=1))].count("payloads") == 1
+    assert api.refusal("GET", f"/code/{digest}")[0] == 404
+    store.payloads.put(digest, archive())
+    assert api.refusal("GET", f"/code/{digest}")[0] == 404
 
 
 def test_the_code_of_a_fork_needs_the_right_to_read_code_and_no_other_fork_gives_it(store, hidden, triggered):
