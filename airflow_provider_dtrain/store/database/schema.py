@@ -45,6 +45,7 @@ REVISIONS = (
     "0015",
     "0016",
     "0017",
+    "0018",
 )
 HEAD = REVISIONS[-1]
 VERSION_TABLE = "dtrain_alembic_version"

@@ -7,8 +7,8 @@ from alembic import op
 
 from airflow_provider_dtrain.store.database.connections import UtcDateTime
 
-revision = "0017"
-down_revision = "0016"
+revision = "0018"
+down_revision = "0017"
 #: The oldest revision whose code works with this schema: older code does not know these tables.
 usable_from = "0003"
 
