@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
+from types import TracebackType
 from typing import Any
 
 from airflow_provider_dtrain.train import sharded_tensors
 from airflow_provider_dtrain.train.checkpoint.restorer import SavedProgress
+from airflow_provider_dtrain.train.checkpoint.save_points import SavePoints
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.core_context import CoreContext
 from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import Hparams
 from airflow_provider_dtrain.train.data.device import mover
-from airflow_provider_dtrain.train.data.loader import BatchCounter, Progress
+from airflow_provider_dtrain.train.data.loader import BatchCounter
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader
 from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
@@ -22,14 +26,16 @@ from airflow_provider_dtrain.train.gradients.clipping import clip_of
 from airflow_provider_dtrain.train.gradients.lr_schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared, is_average
-from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import HERE
-from airflow_provider_dtrain.train.reports import console
+from airflow_provider_dtrain.train.process.streams import Streams
+from airflow_provider_dtrain.train.reports import console, failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
+
+log = logging.getLogger(__name__)
 
 
 class Context(CoreContext):
@@ -48,6 +54,7 @@ class Context(CoreContext):
         prepared: Prepared,
         progress: Progress,
         gradients: Gradients,
+        streams: Streams,
         timings: Timings,
         rungs: Rungs,
         *,
@@ -69,12 +76,20 @@ class Context(CoreContext):
         self._time_schedulers = timings.adder("step_lr_schedulers")
         #: torch.device of this rank; None without PyTorch.
         self.device = device
-        self._streams_apart = False
+        self._streams = streams
         #: Whether the latest :meth:`step` took an optimizer step.
         self.stepped = False
         self._counter = BatchCounter(progress)
         self._schedules = Schedules()
         self._loaders = ScriptLoaders(distributed, seed)
+        self._points = SavePoints(
+            saver,
+            progress,
+            prepared,
+            distributed,
+            counters=lambda: {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped},
+            facts=self._facts_of,
+        )
         #: Validation data of the latest loop.
         self._validated_data: ValidationLoader | None = None
 
@@ -91,8 +106,9 @@ class Context(CoreContext):
         """Return the objects ready for training: a tuple in the given order, or the only object itself.
 
         Models go to the device and, with more than one rank, into DistributedDataParallel. Optimizers, schedulers
-        and other objects with ``state_dict`` and ``load_state_dict`` become part of checkpoints. From the first
-        call on, each rank draws its own random numbers (dropout, augmentation). Before it, all ranks draw the same.
+        and other objects with ``state_dict`` and ``load_state_dict`` become part of checkpoints. Until the first epoch,
+        batch or :meth:`backward`, all ranks draw the same random numbers. From then on, each rank draws its own
+        (dropout, augmentation).
 
         :param scheduler_step: when the schedulers advance: ``batch`` (at each :meth:`step` of their optimizer),
             ``epoch`` (in :meth:`epochs`, before each epoch except the first), ``manual`` (by the script).
@@ -126,9 +142,6 @@ class Context(CoreContext):
                 self._schedules.add(scheduler_step, item)
             ready.append(item)
         self._prepared.refuse_whole_averages()
-        if not self._streams_apart:
-            self._streams_apart = True
-            seeding.seed_everything(seeding.derive(self.seed, "rank", self.distributed.get_rank()))
         return ready[0] if len(ready) == 1 else tuple(ready)
 
     def register(self, **objects: Any) -> None:
@@ -197,6 +210,8 @@ class Context(CoreContext):
             timings=self._timings,
             on_last=self._gradients.announce_last,
             leaves=self._sees_stop,
+            streams=self._streams,
+            boundary=self._points,
         )
 
     def validation_loader(self, data: Any, *, batch_size: int | None = None, **options: Any) -> ValidationLoader:
@@ -233,6 +248,7 @@ class Context(CoreContext):
         """
         count = self._goal.epochs() if count is None else count
         console.say_done(self._env, self._progress.epoch, count)
+        self._progress.had_empty_loop = self._progress.had_empty_loop or self._progress.epoch >= count
         for epoch in range(self._progress.epoch, count):
             self._meet()
             if self._sees_stop():
@@ -240,11 +256,16 @@ class Context(CoreContext):
             self._progress.begin_epoch(epoch)
             self._progress.last_epoch = epoch == count - 1
             self._schedules.begin_epoch(epoch)
+            self._streams.part()
             yield epoch
             if self._progress.has_loader:
                 self._check_effect(1)
-            self._progress.is_whole = self._progress.is_whole or not self._left_early
+            if not self._left_early:
+                self._progress.end_epoch()
+            self._points.reach()
         self._progress.in_epochs = self._progress.last_epoch = False
+        # What follows the last epoch draws the rank's own numbers, also if a restored run has no epoch left.
+        self._streams.part()
 
     def backward(self, loss: Any, **options: Any) -> None:
         """Compute gradients. With more than one rank, they are averaged over the ranks.
@@ -254,6 +275,10 @@ class Context(CoreContext):
 
         :param options: options of ``Tensor.backward``: ``gradient``, ``retain_graph``, ``create_graph``, ``inputs``
         """
+        if self._streams.is_waiting:
+            self._streams.train()
+        if self._points.is_awaited:
+            self._points.train()
         if not self._timed:
             self._gradients.backward(loss, **options)
             return
@@ -344,7 +369,8 @@ class Context(CoreContext):
     def save_checkpoint(self, step: int) -> str | None:
         """Save all prepared objects, the position in the data and every rank's random state. Called by all ranks.
 
-        A copy is taken at once and written in the background while training continues.
+        A copy is taken at once and written in the background while training continues. In the last batch of a loop over
+        :meth:`loader`, the copy is taken when the epoch is over, because a resumed run begins with the next one.
 
         :return: the folder or URL that the checkpoint will have, on rank 0; None on the other ranks and with
             ``checkpoint_policy: none``
@@ -354,12 +380,8 @@ class Context(CoreContext):
         self._last_step = step
         self._check_effect(step)
         self._meet()
-        facts = self._facts_of(step)
         with self._timings.of("checkpoint"):
-            path = self._saver.save(
-                step, {"batches": self._batches, "epochs_stepped": self._schedules.epochs_stepped}, facts
-            )
-        return str(path) if path else None
+            return self._points.save(step)
 
     def saved_progress(self, *, start_over: bool = False) -> SavedProgress | None:
         """Return step, epochs and metrics of the checkpoint that :meth:`restore_checkpoint` would load, or None.
@@ -404,6 +426,17 @@ class Context(CoreContext):
     def __enter__(self) -> Context:
         return self
 
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, NameError) and self._progress.had_empty_loop:
+            log.error(
+                "%s. A loop of this resumed run had nothing left to train, so that its variables have no value. Give "
+                "them one before the loop.",
+                error,
+            )
+        super().__exit__(kind, error, trace)
+
     def report_validation(
         self,
         step: int,
@@ -423,10 +456,21 @@ class Context(CoreContext):
 
     def close(self) -> None:
         """Write the result and wait for the other ranks. The ``with`` block calls it. Called by all ranks."""
+        if not self._closed:
+            self._points.finish()
         if not self._closed and not self._stop:
             self._gradients.check_end(trained_before=self._batches > 0)
         self._loaders.release()
         super().close()
+
+    def leave(self) -> None:
+        """Close files and process group, at the end of the interpreter.
+
+        Without a ``with`` block, it is unknown whether the other ranks come this far, so this rank waits for none.
+        """
+        if not (self._closed or failure.failed()):
+            self._points.finish(alone=self.distributed.get_size() == 1)
+        super().leave()
 
     def abandon(self, *, result: bool = False) -> None:
         """Write the data of this rank without the other ranks, which may have ended or be elsewhere in the program.

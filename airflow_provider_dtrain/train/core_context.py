@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints, NewF
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
-from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.worker_pool import error_of, without_worker_errors
 from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
@@ -53,6 +53,8 @@ class CoreContext:
     #: Rank 0 alone has reported a validation at the length of the trial, and the other ranks have not heard of it.
     _has_reached_alone = False
     _batches = _last_step = 0
+    #: Number of the batch in whose body the ranks have agreed to stop, if it is the last one of a pass.
+    _stopped_in = -1
     #: Step and metrics of the latest validation.
     _validated: tuple[int, Mapping[str, Any]] | None = None
     _result: Any = None
@@ -518,7 +520,11 @@ class CoreContext:
 
     def _sees_stop(self) -> bool:
         """Return whether the trial must stop or pause. If so, the end of the program is not the end of training."""
+        # The program ends an epoch that is over but for the body of its last batch: a resumed run could not.
+        if self._stop and self._progress.handed == self._stopped_in and self._progress.in_last_batch:
+            return False
         self._left_early = self._left_early or self._stop
+        self._progress.is_stopping = self._left_early
         return self._stop
 
     def _meet(self) -> None:
@@ -535,6 +541,8 @@ class CoreContext:
 
     def _take(self, wish: int) -> None:
         """Apply the vote that the ranks agreed on."""
+        if wish >= STOP and not self._stop and self._progress.in_last_batch:
+            self._stopped_in = self._progress.handed
         self._stop = wish >= STOP
         self._decided = self._decided or wish == DECIDED
         self._has_reached = self._has_reached or wish == REACHED

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.train import plain_ranks
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
-from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, choose_device, join
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
@@ -26,6 +26,7 @@ from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding, stacks
 from airflow_provider_dtrain.train.process.heartbeat import HERE
+from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import open_loggers
@@ -153,7 +154,10 @@ def _build(
     reporter.loggers = open_loggers(env, hparams)
     gradients = Gradients(distributed, device, optimizations)
     where, look = _checkpoint_place(env, distributed, checkpoint_dir)
-    saver = Saver(env, distributed, writer, prepared, progress, gradients, where=where, look=look, seed=seed)
+    progress.work = gradients
+    progress.is_chief = distributed.get_rank() == 0
+    streams = Streams(seed, distributed.get_rank())
+    saver = Saver(env, distributed, writer, prepared, progress, gradients, streams, where=where, look=look)
     # The other ranks wait for rank 0 in an exchange, which has its own time limit.
     patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
     rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)
@@ -166,6 +170,7 @@ def _build(
         prepared,
         progress,
         gradients,
+        streams,
         timings,
         rungs,
         hparams=hparams,

@@ -62,15 +62,18 @@ class ThreadRank(Distributed):
         return bytes(self.broadcast(content))
 
 
-def in_ranks(size: int, body: Callable[[ThreadRank], Any]) -> list[Any]:
-    """Return the body's result, or the exception that it raised, for each rank."""
+def in_ranks(size: int, body: Callable[[Any], Any], kind: type[ThreadRank] | None = None) -> list[Any]:
+    """Return the body's result, or the exception that it raised, for each rank.
+
+    :param kind: class of the ranks
+    """
     baton, meeting, box = threading.Lock(), threading.Barrier(size), [None] * size
     results: list[Any] = [None] * size
     exchanges = [0] * size
     sent = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
 
     def run(rank: int) -> None:
-        distributed = ThreadRank(rank, size, baton, meeting, box, sent)
+        distributed = (kind or ThreadRank)(rank, size, baton, meeting, box, sent)
         with baton:
             try:
                 results[rank] = body(distributed)

@@ -8,7 +8,8 @@ import pickle
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.data.loader import Progress, SeededBatches, permutation, rank_batches
+from airflow_provider_dtrain.train.data.loader import SeededBatches, permutation, rank_batches
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.search.stop_criteria import epochs_done
 
@@ -118,7 +119,8 @@ def test_a_second_loader_of_an_epoch_is_restored_at_its_own_position():
 def test_a_position_saved_before_the_restored_passes_began_is_kept():
     first = Progress()
     first.begin_epoch(0)
-    next(iter(loader(first)))
+    batches = iter(loader(first))
+    next(batches)
     second = Progress()
     second.load(first.state())
     assert second.state() == first.state()

@@ -15,12 +15,13 @@ from airflow_provider_dtrain.train.checkpoint import description, disk
 from airflow_provider_dtrain.train.checkpoint import files as files_module
 from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
-from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import message_server
+from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
@@ -369,8 +370,8 @@ class FarRank(ThreadRank):
 
 def checkpoints(ranks, folder):
     env = Environment(rank=ranks.rank, world_size=ranks.size, group_rank=ranks.rank)
-    state = Prepared(), Progress(), Gradients(ranks, None, {})
-    saver = Saver(env, ranks, EventWriter(None), *state, where=folder, look=True, seed=0)
+    state = Prepared(), Progress(), Gradients(ranks, None, {}), Streams(0, ranks.rank)
+    saver = Saver(env, ranks, EventWriter(None), *state, where=folder, look=True)
     return FileCheckpoints(env, ranks, saver), saver
 
 

@@ -17,7 +17,7 @@ from torch.utils import data as td  # noqa: E402
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
-from airflow_provider_dtrain.train.data.loader import Pass, Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.position import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
@@ -232,7 +232,7 @@ def test_the_ranks_draw_other_numbers_from_a_data_set_with_a_generator():
 
 def test_a_script_resumes_with_the_numbers_of_its_data_sets_own_generator():
     def batches(start):
-        progress = Progress(passes=[], restored=[Pass(start)], in_epochs=True)
+        progress = Progress(restored=[{"samples": start, "finished": False}], in_epochs=True)
         return [batch.tolist() for batch in training_loader(Augmented(), progress, seed=5)]
 
     assert batches(12) == batches(0)[3:]

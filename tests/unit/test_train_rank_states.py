@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 from airflow_provider_dtrain.train.checkpoint import rank_states  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.saver import Saver  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.state_values import encode  # noqa: E402
-from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.position import Progress  # noqa: E402
 from airflow_provider_dtrain.train.errors import CheckpointError  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
 from airflow_provider_dtrain.train.prepared import Prepared  # noqa: E402
+from airflow_provider_dtrain.train.process.streams import Streams  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -62,8 +63,9 @@ def saver(distributed, folder, *objects):
     for item in objects:
         prepared.add(item)
     gradients = Gradients(distributed, CPU, {})
+    streams = Streams(1, distributed.rank)
     return Saver(
-        distributed._env, distributed, NoEvents(), prepared, Progress(), gradients, where=folder, look=True, seed=1
+        distributed._env, distributed, NoEvents(), prepared, Progress(), gradients, streams, where=folder, look=True
     )
 
 
@@ -72,7 +74,7 @@ def save(folder, size, make=Files):
 
     def body(distributed):
         saved = saver(distributed, folder, Alike(), make(distributed.rank))
-        saved.save(1, {}, {})
+        saved.write(saved.copy(1, {}), 1, {})
         saved.finish()
 
     assert in_ranks(size, body) == [None] * size
@@ -99,7 +101,7 @@ def test_each_rank_resumes_with_its_own_state_of_a_prepared_object(tmp_path):
 def test_values_that_only_another_rank_has_make_the_format_that_older_versions_refuse(tmp_path):
     def body(distributed):
         saved = saver(distributed, tmp_path, Own(distributed.rank))
-        saved.save(1, {}, {})
+        saved.write(saved.copy(1, {}), 1, {})
         saved.finish()
 
     assert in_ranks(2, body) == [None, None]
@@ -109,7 +111,7 @@ def test_values_that_only_another_rank_has_make_the_format_that_older_versions_r
 
 def test_a_value_that_no_checkpoint_holds_is_refused_with_its_path_on_each_rank(tmp_path):
     def body(distributed):
-        saver(distributed, tmp_path, Files(), Own(distributed.rank, value=print)).save(1, {}, {})
+        saver(distributed, tmp_path, Files(), Own(distributed.rank, value=print)).copy(1, {})
 
     for error in in_ranks(2, body):
         assert "The state of others[1] (Own) holds builtins.print at state_dict()['own'], which" in str(error)
@@ -164,7 +166,7 @@ def test_any_difference_between_states_is_seen(values):
 def test_models_that_differ_between_the_ranks_are_refused_at_the_first_save(tmp_path):
     def body(distributed):
         stage = torch.nn.Linear(2, 2 + distributed.rank)
-        saver(distributed, tmp_path, stage).save(1, {}, {})
+        saver(distributed, tmp_path, stage).copy(1, {})
 
     results = in_ranks(3, body)
     assert all(isinstance(error, CheckpointError) for error in results)

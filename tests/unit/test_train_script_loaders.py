@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch.utils import data as td  # noqa: E402
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.position import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
@@ -47,6 +47,12 @@ class Shifting(td.DataLoader):
             yield batch + 1000
 
 
+def position(**passes):
+    """Return a saved position in the first epoch."""
+    spec = {"finished": False, "length": 0, **passes}
+    return {"epoch": 0, "passes": [spec], "handed": 1, "has_backward": True, "has_loops": True, "left": []}
+
+
 def chosen(what="training", **options):
     return {"per_slot": lambda: 4, "batch_size": None, "shuffle": None, "options": options, "what": what}
 
@@ -57,7 +63,7 @@ def trained(make, size=2, *, epochs=1, restored=None, limit=None, **options):
     def body(d):
         progress = Progress()
         if restored is not None:
-            progress.load({"epoch": 0, "passes": [[restored, False]]})
+            progress.load(position(samples=restored))
         loaders = ScriptLoaders(d, 5)
         data = make(d)
         found = []
@@ -156,14 +162,13 @@ def test_a_stream_that_resumes_in_an_epoch_with_another_number_of_ranks_is_warne
         )
 
     progress = Progress()
-    next(begin(progress))
-    state = progress.state()
-    assert state["shared"] == [["stream", 1]]
-    progress.load({**state, "shared": [["stream", ranks]]})
+    batches = begin(progress)
+    next(batches)
+    (spec,) = progress.state()["passes"]
+    assert (spec["sharing"], spec["ranks"]) == ("stream", 1)
+    progress.load(position(**{**spec, "ranks": ranks}))
     next(begin(progress))
     assert ("in the middle of an epoch with 1 ranks instead of 2" in caplog.text) == warned
-    progress.load({name: value for name, value in state.items() if name != "shared"})
-    next(begin(progress))
 
 
 def test_each_sample_of_ready_validation_data_is_on_one_rank():

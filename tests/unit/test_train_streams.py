@@ -18,7 +18,7 @@ from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.data.held_generators import SeedPlan  # noqa: E402
 from airflow_provider_dtrain.train.data.index_comparison import Sharing  # noqa: E402
-from airflow_provider_dtrain.train.data.loader import Progress  # noqa: E402
+from airflow_provider_dtrain.train.data.position import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader  # noqa: E402
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from airflow_provider_dtrain.train.data.stream import Stream  # noqa: E402

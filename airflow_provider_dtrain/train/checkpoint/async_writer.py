@@ -30,7 +30,12 @@ class Background:
             raise RuntimeError("start() was called before wait() for the previous work")
         # Not a daemon: the interpreter joins it before the exit handlers run.
         self._thread = threading.Thread(target=self._run, args=(work,), name=name)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            # Python starts no thread once its exit handlers run.
+            self._thread = None
+            self._run(work)
 
     def wait(self) -> None:
         """Wait until the work is done. Raise its error, once."""

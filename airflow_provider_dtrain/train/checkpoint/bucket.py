@@ -82,11 +82,7 @@ class RemoteStorage:
         """Return the URL that the next checkpoint of this step will have."""
         if self._taken is None:
             self._taken = set(self._names())
-        name = f"step-{step:08d}"
-        count = 1
-        while name in self._taken:
-            count += 1
-            name = f"step-{step:08d}.{count}"
+        name = description.next_name(step, self._taken)
         self._taken.add(name)
         return f"{self.root}/{name}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,3 +135,16 @@ def refuse_files(checkpoint: Checkpoint) -> None:
 def _checksum(metadata: Mapping[str, Any]) -> str:
     text = json.dumps({k: v for k, v in metadata.items() if k != "checksum"}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def step_name(step: int) -> str:
+    """Return the name of the first checkpoint of a step. Further ones have a count behind a dot."""
+    return f"step-{step:08d}"
+
+
+def next_name(step: int, taken: Collection[str]) -> str:
+    """Return the name of a further checkpoint of a step. It sorts behind all others, also if some were removed."""
+    base = step_name(step)
+    counts = [name.removeprefix(f"{base}.") for name in taken if name != base]
+    largest = max((int(count) for count in counts if count.isdigit()), default=int(base in taken))
+    return f"{base}.{largest + 1}" if largest else base

@@ -25,7 +25,9 @@ from airflow_provider_dtrain.train.checkpoint.description import (
     METADATA_LIMIT_BYTES,
     Checkpoint,
     metadata_text,
+    next_name,
     parse,
+    step_name,
 )
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
 
@@ -171,13 +173,8 @@ def _verify_file(folder: Path, name: str, expected: Mapping[str, Any]) -> None:
 
 
 def free_name(folder: Path, step: int) -> Path:
-    """Return a path that no checkpoint has yet."""
-    name = folder / f"step-{step:08d}"
-    count = 1
-    while name.exists():
-        count += 1
-        name = folder / f"step-{step:08d}.{count}"
-    return name
+    """Return a path that no checkpoint has yet, and that sorts behind those of the same step."""
+    return folder / next_name(step, [path.name for path in folder.glob(f"{step_name(step)}*")])
 
 
 def _write_synced(path: Path, content: bytes) -> None:

@@ -26,14 +26,14 @@ from airflow_provider_dtrain.train.checkpoint.state_values import decode
 from airflow_provider_dtrain.train.checkpoint.targets import Targets
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.trial_storage import TrialStorage
-from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.position import Progress, describe
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
-from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
+from airflow_provider_dtrain.train.process.streams import Streams
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,7 @@ class Restorer:
         prepared: Prepared,
         progress: Progress,
         gradients: Gradients,
-        *,
-        seed: int,
+        streams: Streams,
     ) -> None:
         self._home = home
         self._env = env
@@ -73,7 +72,7 @@ class Restorer:
         self._prepared = prepared
         self._progress = progress
         self._gradients = gradients
-        self._seed = seed
+        self._streams = streams
         #: Path or URL of the latest checkpoint that the control side or the program knows.
         self.first: Path | str | None = env.latest_checkpoint
 
@@ -105,15 +104,19 @@ class Restorer:
         if apart is not None:
             state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
         self._prepared.load(state)
-        self._progress.load(state["progress"])
+        position = state["progress"]
+        random_states = self._own_random_states(rng)
+        self._progress.load(position, metadata["step"], random_states["before"] if random_states else None)
         if state.get("gradients") is not None:
             self._gradients.load_state_dict(state["gradients"])
         if pending is not None:
             self._gradients.load_rank_states(pending, state["sharded_gradients"])
-        self._restore_rng(rng, metadata["step"])
+        # A loop of the program's own over its own data may draw it before anything else happens.
+        self._streams.resume(random_states, metadata["step"], at_once=not position["has_loops"])
         self._home.latest = found
         if found:
-            log.info("Restored the checkpoint of step %d from %s.", found.step, found.where)
+            where = f" Training continues {describe(position)}" if position["has_loops"] else ""
+            log.info("Restored the checkpoint of step %d from %s.%s", found.step, found.where, where)
         return metadata, state["counters"]
 
     def progress(self, *, start_over: bool = False) -> SavedProgress | None:
@@ -247,12 +250,12 @@ class Restorer:
         loaded: dict[str, Any] = decode(state)
         return loaded
 
-    def _restore_rng(self, states: list[Any], step: int) -> None:
-        rank = self._distributed.get_rank()
+    def _own_random_states(self, states: list[Any]) -> Mapping[str, Any] | None:
+        """Return this rank's random states, None if another number of ranks has saved theirs."""
         size = self._distributed.get_size()
+        rank = self._distributed.get_rank()
         if len(states) == size:
-            seeding.apply(states[rank])
-            return
+            return states[rank]  # type: ignore[no-any-return]
         if rank == 0:
             log.info(
                 "The checkpoint has random states of %d ranks, and this run has %d: random streams are derived "
@@ -260,7 +263,7 @@ class Restorer:
                 len(states),
                 size,
             )
-        seeding.seed_everything(seeding.derive(self._seed, "resumed", rank, step))
+        return None
 
 
 def _refuse_prepared(found: Checkpoint) -> None:

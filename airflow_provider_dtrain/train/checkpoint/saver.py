@@ -6,6 +6,7 @@ import datetime
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,15 @@ from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, 
 from airflow_provider_dtrain.train.checkpoint.trial_storage import TrialStorage
 from airflow_provider_dtrain.train.checkpoint.unsaveable import located
 from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_unsaved
-from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
-from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 from airflow_provider_dtrain.train.process.imported import imported
+from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports.events import EventWriter
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,19 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_S = (1.0, 5.0)
 #: Name of a rank's tensors in a snapshot. No file has it.
 _TENSORS = "tensors"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """Copy of a state, as far as this rank writes it."""
+
+    #: File name -> content, except the tensors; rank 0 only.
+    contents: Mapping[str, Any]
+    #: Tensors that this rank writes; None: none.
+    file: TensorFile | None
+    plan: SavePlan | None
+    is_sharded: bool
+    has_values: bool = False
 
 
 class Saver:
@@ -69,10 +83,10 @@ class Saver:
         prepared: Prepared,
         progress: Progress,
         gradients: Gradients,
+        streams: Streams,
         *,
         where: Path | str,
         look: bool,
-        seed: int,
     ) -> None:
         self._env = env
         self._distributed = distributed
@@ -80,8 +94,9 @@ class Saver:
         self._prepared = prepared
         self._progress = progress
         self._gradients = gradients
+        self._streams = streams
         self.home = TrialStorage(env, where, look=look, is_chief=distributed.get_rank() == 0)
-        self.restorer = Restorer(self.home, env, distributed, prepared, progress, gradients, seed=seed)
+        self.restorer = Restorer(self.home, env, distributed, prepared, progress, gradients, streams)
         self._snapshots = Snapshots()
         self._background = Background()
         self._rank_files = RankFiles(distributed, self.home.config)
@@ -96,21 +111,21 @@ class Saver:
 
     # -- saving ----------------------------------------------------------------------------------------------------
 
-    def save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
-        """Copy the state and write it in the background. Return its path or URL on rank 0, None elsewhere.
+    def copy(self, step: int | None, counters: Mapping[str, int], *, begins_pass: bool = False) -> Copied | None:
+        """Return a copy of the state, None if checkpoints are switched off. It is valid until the next call.
 
-        Waits for the previous save, so that memory holds at most one copy. Called by all ranks.
+        Called by all ranks.
 
+        :param step: the script's count of batches; None: the bodies of its loops are over
         :param counters: numbers of the training loop that a resumed run needs
-        :param facts: JSON for the metadata
-        :raises CheckpointError: the state cannot be saved, or another run writes to the same folder
+        :param begins_pass: a further pass begins now
         """
         if self.policy["keep"] == "none":
             return None
         with HERE.at(CHECKPOINT):
-            return self._save(step, counters, facts)
+            return self._copy(step, counters, begins_pass=begins_pass)
 
-    def _save(self, step: int, counters: Mapping[str, int], facts: Mapping[str, Any]) -> Path | str | None:
+    def _copy(self, step: int | None, counters: Mapping[str, int], *, begins_pass: bool) -> Copied:
         self._finish_previous()
         self.home.claim()
         self._prepared.refuse_old_shards()
@@ -120,11 +135,13 @@ class Saver:
         self._warn_once(encoded)
         with located({"others": others}, self._prepared):
             apart = rank_states.gather(self._distributed, encoded)
-        ranks = self._distributed.gather((seeding.capture(), self._gradients.rank_state()))
+        random_states = {**self._streams.state(), "before": self._progress.random_states(step)}
+        ranks = self._distributed.gather((random_states, self._gradients.rank_state()))
         is_sharded = self._distributed.any(self._prepared.is_sharded() or holds_sharded(encoded))
         if ranks is None and not is_sharded:
-            return None
+            return Copied({}, None, None, is_sharded=False)
         original = self._state(others, counters, is_chief=ranks is not None)
+        original["progress"] = self._progress.state(step, begins_pass=begins_pass)
         state = encode(original)
         skeleton, tensors = split(state)
         plan = save_plan.make(tensors, self._distributed, is_sharded=is_sharded)
@@ -139,14 +156,36 @@ class Saver:
         with located(original, self._prepared):
             taken = self._snapshots.take({**contents, _TENSORS: list(plan.tensors)})
         file = TensorFile([part.slot for part in plan.parts], taken.pop(_TENSORS))
-        if ranks is None:
-            self._deliver(file if plan.parts else None)
-            return None
-        described = {**self._facts(), **facts}
         # Other ranks may have values that rank 0 lacks.
-        if state is not original or holds_values(apart):
-            described["format"] = description.VALUES_FORMAT
-        return self._write_in_background(step, taken, file, plan, described, is_sharded=is_sharded)
+        has_values = state is not original or holds_values(apart)
+        return Copied(taken, file, plan, is_sharded=is_sharded, has_values=has_values)
+
+    def write(
+        self, copied: Copied, step: int, facts: Mapping[str, Any], *, where: Path | str | None = None
+    ) -> Path | str | None:
+        """Write a copy of the state in the background. Return its path or URL on rank 0, None elsewhere.
+
+        Called by all ranks.
+
+        :param facts: JSON for the metadata
+        :param where: return value of :meth:`place`, if it was called for this checkpoint
+        """
+        with HERE.at(CHECKPOINT):
+            # The same copy may be written under two steps.
+            self._finish_previous()
+            if copied.plan is None or copied.file is None:
+                return None
+            if self._distributed.get_rank():
+                self._deliver(copied.file if copied.plan.parts else None)
+                return None
+            described = {**self._facts(), **facts}
+            if copied.has_values:
+                described["format"] = description.VALUES_FORMAT
+            return self._write_in_background(step, copied, described, where)
+
+    def place(self, step: int) -> Path | str | None:
+        """Return the path or URL that the next checkpoint of a step will have, None except on rank 0."""
+        return None if self.home.storage is None else self.home.storage.reserve(step)
 
     def _warn_once(self, others: list[Any]) -> None:
         """Name parameters that the checkpoints lack, at the first save."""
@@ -175,7 +214,6 @@ class Saver:
             **state,
             "gradients": self._gradients.state_dict(),
             "sharded_gradients": self._gradients.sharded_gradients(),
-            "progress": self._progress.state(),
             "counters": dict(counters),
         }
 
@@ -186,28 +224,24 @@ class Saver:
             self._background.start("dtrain-checkpoint", partial(self._rank_files.deliver, begun, file))
 
     def _write_in_background(
-        self,
-        step: int,
-        contents: dict[str, Any],
-        file: TensorFile,
-        plan: SavePlan,
-        facts: Mapping[str, Any],
-        *,
-        is_sharded: bool,
+        self, step: int, copied: Copied, facts: Mapping[str, Any], where: Path | str | None
     ) -> Path | str:
+        plan = copied.plan
         assert self.home.storage is not None
+        assert plan is not None
         assert plan.index is not None
-        where = self.home.storage.reserve(step)
+        where = self.home.storage.reserve(step) if where is None else where
+        contents = dict(copied.contents)
         if plan.index:
             contents[INDEX] = plan.index.text()
         if plan.parts:
-            contents[save_plan.file_name(0)] = file
+            contents[save_plan.file_name(0)] = copied.file
         others: dict[str, Any] = {}
-        if is_sharded:
+        if copied.is_sharded:
             others = self._begin(where, step, plan.ranks)
         write = partial(self.home.storage.write, where, step, contents, facts, **others)
         # The parts of other ranks are collected once.
-        pauses_s = () if is_sharded else RETRY_AFTER_S
+        pauses_s = () if copied.is_sharded else RETRY_AFTER_S
         self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write, pauses_s))
         return where
 
@@ -247,8 +281,7 @@ class Saver:
 
     def reserve(self, step: int) -> str:
         """Return the path or URL of the checkpoint that :meth:`publish` makes next. Called by rank 0."""
-        assert self.home.storage is not None
-        return str(self.home.storage.reserve(step))
+        return str(self.place(step))
 
     def publish(self, step: int, where: str, folder: Path, facts: Mapping[str, Any]) -> None:
         """Make a subfolder of :meth:`stage` a checkpoint, in the background. Called by rank 0.

@@ -1,104 +1,16 @@
-"""Data loading: the samples of each rank, and the position of the trial in an epoch."""
+"""Data loading: the samples of each rank."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.worker_pool import Epoch, WorkerPool
 from airflow_provider_dtrain.train.errors import EmptyLoaderError
 from airflow_provider_dtrain.train.process.seeding import derive, seed_everything
-
-
-@dataclass
-class Pass:
-    """Position of one loader in its data in one epoch."""
-
-    #: Samples handed out so far, all ranks together.
-    samples: int = 0
-    finished: bool = False
-    #: The way in which the ranks share the loader, and their number; empty and 0 in a new pass.
-    sharing: str = ""
-    ranks: int = 0
-    #: Samples of the whole epoch, all ranks together, while a loader iterates; 0: unknown.
-    length: int = 0
-
-
-@dataclass
-class Progress:
-    """Position of the trial in the data, part of every checkpoint.
-
-    A checkpoint taken while every pass of the epoch is finished counts that epoch as done.
-    """
-
-    epoch: int = 0
-    passes: list[Pass] = field(default_factory=list)
-    #: Passes of a restored checkpoint that no loader has resumed yet.
-    restored: list[Pass] = field(default_factory=list)
-    #: True inside ``ctx.epochs``.
-    in_epochs: bool = False
-    #: An epoch has begun, so :attr:`epoch` counts them.
-    has_epochs: bool = False
-    #: True in the last epoch of ``ctx.epochs``.
-    last_epoch: bool = False
-    #: ``ctx.loader`` was used. Without it, the position of training within an epoch is unknown.
-    has_loader: bool = False
-    #: Batches that all loaders handed out.
-    handed: int = 0
-    #: Without ``ctx.loader``: the current epoch counts as done, because it has validated or its loop body has ended.
-    is_whole: bool = False
-
-    @property
-    def counts_epochs(self) -> bool:
-        """True when the script uses ``ctx.epochs`` or ``ctx.loader``, so that the number of epochs is known."""
-        return self.has_epochs or self.has_loader
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Start an epoch. Positions restored for it stay valid."""
-        if epoch != self.epoch:
-            self.restored = []
-        self.epoch = epoch
-        self.passes = []
-        self.in_epochs = self.has_epochs = True
-        self.is_whole = False
-
-    def begin_pass(self) -> Pass:
-        """Return the next pass, at its restored position if there is one.
-
-        Outside ``ctx.epochs``, every pass is its own epoch.
-        """
-        if not self.in_epochs and self.passes:
-            self.begin_epoch(self.epoch + 1)
-            self.in_epochs = False
-        index = len(self.passes)
-        current = self.restored[index] if index < len(self.restored) else Pass()
-        self.passes.append(current)
-        return current
-
-    def state(self) -> dict[str, Any]:
-        """Return the position as plain numbers."""
-        if self.is_whole and not self.has_loader:
-            return {"epoch": self.epoch + 1, "passes": []}
-        pending = self.restored[len(self.passes) :]
-        held = [*self.passes, *pending]
-        passes = [[p.samples, p.finished] for p in held]
-        return {"epoch": self.epoch, "passes": passes, "shared": [[p.sharing, p.ranks] for p in held]}
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Restore a saved position."""
-        # Checkpoints of earlier versions do not know how the ranks shared a loader.
-        shared = state.get("shared") or [["", 0]] * len(state["passes"])
-        passes = [Pass(*position, *how) for position, how in zip(state["passes"], shared)]
-        if passes and all(p.finished for p in passes):
-            self.epoch = state["epoch"] + 1
-            self.restored = []
-        else:
-            self.epoch = state["epoch"]
-            self.restored = passes
-        self.passes = []
 
 
 class BatchCounter:

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from airflow_provider_dtrain.train.data.boundary import Boundary
 from airflow_provider_dtrain.train.data.dataset_comparison import DatasetComparison
-from airflow_provider_dtrain.train.data.loader import Progress, refuse_empty
+from airflow_provider_dtrain.train.data.loader import refuse_empty
+from airflow_provider_dtrain.train.data.passes import Pass
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
+from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports.timings import Timings
 
 
@@ -154,6 +159,8 @@ class Loader:
     :param ranks: number of ranks
     :param on_last: called before the last batch of the last epoch is handed out
     :param leaves: whether the epoch must end before its next batch; called inside ``ctx.epochs`` only
+    :param streams: random numbers of the rank; None: those of the process
+    :param boundary: receives the places at which the program asks for a batch
     :raises EmptyLoaderError: no batch is left
     """
 
@@ -166,12 +173,16 @@ class Loader:
         timings: Timings | None = None,
         on_last: Callable[[], None] | None = None,
         leaves: Callable[[], bool] | None = None,
+        streams: Streams | None = None,
+        boundary: Boundary | None = None,
     ) -> None:
         self._shares = shares
         self._progress = progress
         self._timings = timings or Timings()
         self._on_last = on_last
         self._leaves = leaves if progress.in_epochs else None
+        self._streams = streams
+        self._boundary = boundary or Boundary()
         self._ranks = ranks
         self._length: int | None = shares.length()
         if self._length is None and ranks > 1:
@@ -192,57 +203,109 @@ class Loader:
         return self._length
 
     def __iter__(self) -> Iterator[Any]:
-        current = self._progress.begin_pass()
+        # Not a generator: loops that run together, as in zip(), begin together.
+        if self._boundary.has_left:
+            return iter(())
+        if self._boundary.is_awaited:
+            self._boundary.reach(begins_pass=True)
+        current = self._progress.begin_pass(getattr(self._shares.loader, "dataset", self._shares.loader))
         if current.finished:
-            return
+            self._progress.had_empty_loop = True
+            return iter(())
+        batches = self._batches(current)
+        current.open(batches)
+        return batches
+
+    def _batches(self, current: Pass) -> Iterator[Any]:
         shares = self._shares
+        progress = self._progress
+        boundary = self._boundary
+        work = progress.work
         shares.say_resumed(current.sharing, current.ranks, current.samples)
         current.sharing, current.ranks = shares.sharing.value, self._ranks
-        batches = shares.training(self._progress.epoch, current.samples, self._length)
+        if self._streams is not None:
+            self._streams.part()
+            if current.is_restored and not current.is_again:
+                self._streams.enter()
+        batches = shares.training(current.number, current.samples, self._length)
         done = current.samples // shares.stride
-        current.length = (shares.drawn or 0) * shares.stride
+        stride = current.stride = shares.stride
+        current.length = (shares.drawn or 0) * stride
         is_whole = shares.drawn is not None and done >= shares.drawn
         HERE.now = DATA
         try:
-            for batch, is_last in self._timings.batches(self._marked(batches, done)):
+            for batch, is_last in self._timings.batches(self._marked(batches, done, current)):
                 HERE.now = COMPUTE
-                is_whole = is_last
-                if is_last and self._on_last is not None and self._progress.last_epoch:
+                is_whole = current.is_last = is_last
+                if is_last and self._on_last is not None and progress.last_epoch:
                     self._on_last()
-                # Counted before the batch is yielded: a checkpoint in the loop body belongs after this batch.
-                current.samples += shares.stride
-                self._progress.handed += 1
+                current.samples += stride
+                progress.handed += 1
+                current.handed_at = progress.handed
+                current.first_at = current.first_at or progress.handed
+                current.backwards = current.accounted = work.backwards
+                passes = progress.passes
+                if len(passes) != 1 or passes[0] is not current:
+                    progress.note_batch(current)
                 yield batch
-                if not is_last and self._leaves is not None and self._leaves():
+                if is_last:
+                    continue
+                if boundary.is_awaited and progress.leads(current):
+                    boundary.reach()
+                if self._leaves is not None and self._leaves() and progress.leads(current):
+                    boundary.leave()
                     return
                 HERE.now = DATA
             HERE.now = COMPUTE
+            current.is_exhausted = True
         finally:
             # Also when the loop does not ask for a further batch, e.g. behind a shorter loader in zip().
-            current.finished = current.finished or is_whole
+            progress.end_pass(current, is_whole=is_whole)
 
-    def _marked(self, batches: Iterator[Any], done: int) -> Iterator[tuple[Any, bool]]:
+    def _marked(self, batches: Iterator[Any], done: int, current: Pass) -> Iterator[tuple[Any, bool]]:
         """Yield each batch with whether it is the last of the epoch. Without a length, one batch is read ahead."""
         shares = self._shares
         end = object()
         iterator = iter(batches)
         ahead: Any = None
         if shares.drawn is None:
-            ahead = next(iterator, end)
+            current.reads_ahead = True
+            ahead = self._loaded(iterator, end, current)
             if ahead is end:
                 raise shares.nothing()
         while True:
             if shares.settles_at is not None and done >= shares.settles_at:
                 shares.settle()
-            if shares.drawn is not None:
-                batch = end if done >= shares.drawn else next(iterator, end)
-            else:
+            if shares.drawn is None:
                 batch = ahead
-                ahead = end if batch is end else next(iterator, end)
+                ahead = end if batch is end else self._loaded(iterator, end, current)
+            elif done >= shares.drawn:
+                batch = end
+            elif current.is_again or not current.handed_at or self._progress.keeps_random_states:
+                batch = self._loaded(iterator, end, current)
+            else:
+                batch = next(iterator, end)
             if batch is end:
                 return
             done += 1
             yield batch, done == shares.drawn if shares.drawn is not None else ahead is end
+
+    def _loaded(self, iterator: Iterator[Any], end: Any, current: Pass) -> Any:
+        """Return the next batch, loaded with the random numbers of an unbroken run. Keep the random states before it.
+
+        A batch that was loaded before the checkpoint was saved is loaded again with the states of that time.
+        """
+        if current.is_again and current.before is not None:
+            seeding.apply(current.before)
+        current.before = seeding.capture()
+        batch = next(iterator, end)
+        if self._progress.is_unsure:
+            self._progress.note_draws(not seeding.are_equal(seeding.capture(), current.before))
+        if current.is_again:
+            current.is_again = False
+            if self._streams is not None:
+                self._streams.enter(is_last=False)
+        return batch
 
 
 class ValidationLoader:

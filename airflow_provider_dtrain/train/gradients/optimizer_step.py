@@ -81,7 +81,8 @@ class Gradients:
         self._waiting = aggregation.Waiting()
         #: Only with several optimizers.
         self._leaks: Leaks | None = None
-        self._backwards = 0
+        #: Backward passes and calls of :meth:`step` so far.
+        self.backwards = self.steps = 0
         self._stepped = False
         self._warned = False
         self._last = self._boundary = False
@@ -148,7 +149,7 @@ class Gradients:
         :param options: options of ``Tensor.backward``
         :raises SetupError: the gradients of an unfinished group were cleared
         """
-        self._backwards += 1
+        self.backwards += 1
         HERE.now = self._in_backward
         if self._leaks is not None:
             self._leaks.check(self._groups.values())
@@ -188,13 +189,14 @@ class Gradients:
         :param flush: end the group here: exchange gradients that are not exchanged yet, and step if there are any
         :raises SetupError: the gradients were not exchanged, or ``closure`` is used with options that it cannot have
         """
+        self.steps += 1
         if not self._stepped:
             self._begin(closure)
         if closure is not None:
             return self._step_closure(optimizer, closure, clip)
         if self._models:
             self.add_optimizer(optimizer)
-            self._groups[id(optimizer)].check_exchanged(self._backwards)
+            self._groups[id(optimizer)].check_exchanged(self.backwards)
         self._exchanged.check_once(optimizer)
         if self.plain and not flush:
             self._outside.check(optimizer)
@@ -322,12 +324,12 @@ class Gradients:
         """
         self._exchanged.check()
         self._outside.look()
-        if self._backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
+        if self.backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
             log.warning(
                 "ctx.backward was called %d times and ctx.step never: gradients add up, are never cleared, and "
                 "schedulers do not advance. Call ctx.step(optimizer) instead of optimizer.step().",
-                self._backwards,
+                self.backwards,
             )
 
     def check_end(self, *, trained_before: bool) -> None:
@@ -352,8 +354,8 @@ class Gradients:
 
         :raises SetupError: names the fields that differ from their default and had no effect
         """
-        if self.changed and not (self._backwards and self._stepped):
-            calls = (("ctx.backward", self._backwards), ("ctx.step", self._stepped))
+        if self.changed and not (self.backwards and self._stepped):
+            calls = (("ctx.backward", self.backwards), ("ctx.step", self._stepped))
             missing = " and ".join(name for name, done in calls if not done)
             raise SetupError(
                 f"{self._fields()} had no effect: the program never called {missing}. Call ctx.backward(loss) and "
@@ -368,8 +370,8 @@ class Gradients:
         group = self._groups[id(optimizer)]
         if self.plain and not group.has_gradients():
             return False, None
-        exchanged = self._is_due(group) and group.is_fresh(self._backwards)
-        group.count_batch(self._backwards)
+        exchanged = self._is_due(group) and group.is_fresh(self.backwards)
+        group.count_batch(self.backwards)
         if group.count == 0 or not (flush or self._is_due(group, 0)):
             group.remember_probe()
             self._set_exchange()
@@ -449,7 +451,7 @@ class Gradients:
         """Check once, at the first step, that the program makes the calls that the configuration needs."""
         self._stepped = True
         self._precision.check_patterns()
-        if closure is None and self.changed and not self._backwards:
+        if closure is None and self.changed and not self.backwards:
             raise SetupError(
                 f"ctx.step was called before any ctx.backward, without which {self._fields()} cannot work. Replace "
                 "loss.backward() with ctx.backward(loss)."

@@ -147,6 +147,16 @@ def capture() -> dict[str, Any]:
     return state
 
 
+def are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two captured states are the same."""
+    import torch
+
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[name]) if isinstance(value, torch.Tensor) else value == other[name]
+        for name, value in one.items()
+    )
+
+
 def apply(state: Mapping[str, Any]) -> None:
     """Set this process's generators to captured states."""
     import torch

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.data.loader import Progress
+from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.durations import UNITS, Geometry, Length, Position
 from airflow_provider_dtrain.train.errors import MissingMetricError, SetupError
 
@@ -131,14 +131,13 @@ class Goal:
 
 
 def epochs_done(progress: Progress) -> int:
-    """Return the number of complete epochs. The current one counts when every pass through its data is finished.
+    """Return the number of complete epochs. The current one counts when every pass through its data is over.
 
     Without ``ctx.loader``, it counts from its first validation on, which most programs run at its end.
     """
     if progress.in_epochs and not progress.has_loader:
         return progress.epoch + 1
-    whole = bool(progress.passes) and all(item.finished for item in progress.passes)
-    return progress.epoch + (1 if whole else 0)
+    return progress.epoch + (1 if progress.has_loader and progress.is_over else 0)
 
 
 def epochs_trained(progress: Progress) -> float:
@@ -148,9 +147,11 @@ def epochs_trained(progress: Progress) -> float:
     """
     if not progress.has_loader:
         return progress.epoch + (1 if progress.is_whole else 0)
+    if progress.ended:
+        return progress.epoch + 1
     if not progress.passes:
         return progress.epoch
     first = progress.passes[0]
-    if first.finished:
+    if not (first.is_open or progress.is_stopping) or first.finished:
         return progress.epoch + 1
     return progress.epoch + (min(1.0, first.samples / first.length) if first.length else 0.0)

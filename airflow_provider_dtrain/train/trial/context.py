@@ -154,8 +154,6 @@ class PyTorchTrialContext:
         self.stepped = False
         self._timed = context._timings.enabled
         self._time_step = context._timings.adder("step_optimizer")
-        # The class's __init__ builds the same models on all ranks. The trainer separates the random streams after it.
-        context._streams_apart = True
 
     # -- wrapping --------------------------------------------------------------------------------------------------
 

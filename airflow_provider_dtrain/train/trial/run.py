@@ -13,7 +13,6 @@ from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.initialization import init
-from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
@@ -108,7 +107,7 @@ def evaluate(trial_class: Any, ctx: Context, *, checkpoint: str | Path | None = 
     trial = trial_class(context)
     if checkpoint is not None:
         load_models(context.models, Path(checkpoint))
-    seeding.seed_everything(seeding.derive(ctx.seed, "rank", ctx.distributed.get_rank()))
+    ctx._streams.part()
     return Validator(trial, context, Callbacks(trial.build_callbacks())).run()
 
 

@@ -12,7 +12,6 @@ from airflow_provider_dtrain.train.data.device import move as move_batch
 from airflow_provider_dtrain.train.data.shares import Shares
 from airflow_provider_dtrain.train.durations import Geometry, Length, Position
 from airflow_provider_dtrain.train.errors import SetupError
-from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial, check_training
@@ -107,7 +106,8 @@ class Trainer:
         changes = self._callbacks.has("on_checkpoint_load_start")
         ctx._prepared.watch(self._on_save, self._on_load if changes else None)
         ctx.prepare(self._state)
-        seeding.seed_everything(seeding.derive(ctx.seed, "rank", self._rank))
+        # The class's __init__ has built the same models on all ranks.
+        ctx._streams.part()
         for model in context.models:
             model.train()
         HERE.steps = lambda: context._batch
