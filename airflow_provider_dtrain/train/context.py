@@ -25,7 +25,7 @@ from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.gradients.clipping import clip_of
 from airflow_provider_dtrain.train.gradients.lr_schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
-from airflow_provider_dtrain.train.prepared import Prepared, is_average
+from airflow_provider_dtrain.train.prepared import Prepared, is_average, is_distributed
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import console, failure
@@ -117,12 +117,14 @@ class Context(CoreContext):
         :param wrap: False: models are neither moved nor put into DistributedDataParallel, because they are parallel
             already or because no optimizer trains them. An ``AveragedModel`` is never put into it
         :param ddp: further options of DistributedDataParallel, e.g. ``{"static_graph": True}``
-        :raises SetupError: an object's type or ``scheduler_step`` is not supported, or its parameters are sharded in a
-            way that checkpoints cannot hold: by anything but ``fully_shard`` and DTensor
+        :raises SetupError: an object's type or ``scheduler_step`` is not supported, its parameters are sharded in a way
+            that checkpoints cannot hold (by anything but ``fully_shard`` and DTensor), or a model that is not put into
+            DistributedDataParallel differs between the ranks
         """
         check_mode(scheduler_step)
         ddp = {**({"find_unused_parameters": True} if find_unused_parameters else {}), **(ddp or {})}
         ready = []
+        alike = []
         for item in objects:
             if self._saver.policy["keep"] != "none":
                 sharded_tensors.refuse_item(item)
@@ -130,18 +132,23 @@ class Context(CoreContext):
             if kind == "model" and wrap and is_average(item):
                 item.to(self.device)
                 self._gradients.know_model(item)
+                alike.append(item)
             elif kind == "model" and not wrap:
                 self._gradients.know_model(item)
+                # Without checkpoints, which have the models of rank 0, each rank may have its own.
+                alike += [item] * (self._saver.policy["keep"] != "none")
             elif kind == "model":
                 item = self._gradients.wrap_model(item, ddp)
                 self._prepared.models[-1] = item
                 self._timings.watch_model(item)
+                alike += [item] * (not is_distributed(item) or not ddp.get("init_sync", True))
             elif kind == "optimizer":
                 self._gradients.add_optimizer(item)
             elif kind == "scheduler":
                 self._schedules.add(scheduler_step, item)
             ready.append(item)
         self._prepared.refuse_whole_averages()
+        self._gradients.refuse_different(alike)
         return ready[0] if len(ready) == 1 else tuple(ready)
 
     def register(self, **objects: Any) -> None:

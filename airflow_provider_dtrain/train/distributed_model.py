@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 import torch
+from torch.autograd.graph import register_multi_grad_hook
 from torch.nn.parallel import DistributedDataParallel as TorchDDP
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.nested import map_leaves
+from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, HERE
 
 #: A part of torch's message for parameters without a gradient.
 _UNUSED = "Expected to have finished reduction in the prior iteration"
@@ -28,6 +31,13 @@ class DistributedDataParallel(TorchDDP):
     passes = 0
     #: The forward pass was compiled from outside, so that :attr:`passes` does not count.
     traced = False
+    #: Set to notice the backward passes that reach the model, and the number of the current one.
+    watches = False
+    backward_number = 0
+    #: The backward pass that has reached the model first since the latest forward pass.
+    _reached_by: int | None = None
+    #: A further one has reached the model. Its gradients are not exchanged.
+    is_reached_again = False
 
     def __init__(self, module: Any, **options: Any) -> None:
         super().__init__(module, **options)
@@ -44,11 +54,36 @@ class DistributedDataParallel(TorchDDP):
         elif torch.is_grad_enabled():
             self.passes += 1
         try:
-            return super().forward(*inputs, **kwargs)
+            output = super().forward(*inputs, **kwargs)
         except RuntimeError as error:
             if _UNUSED not in str(error):
                 raise
             raise SetupError(self._unused(str(error))) from error
+        if self.watches and torch.is_grad_enabled() and not self.traced:
+            self._watch(output)
+        return output
+
+    def _watch(self, output: Any) -> None:
+        """Notice the backward passes that reach the outputs of a forward pass."""
+        tensors: list[Any] = []
+
+        def collect(value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.requires_grad:
+                tensors.append(value)
+            return value
+
+        map_leaves(output, collect)
+        self._reached_by = None
+        if tensors:
+            register_multi_grad_hook(tensors, self._reach, mode="any")
+
+    def _reach(self, _: Any) -> None:
+        # torch.autograd.grad may pass the model, too, without gradients of its parameters.
+        if HERE.now is BACKWARD and self.require_backward_grad_sync:
+            if self._reached_by is None:
+                self._reached_by = self.backward_number
+            elif self._reached_by != self.backward_number:
+                self.is_reached_again = True
 
     def _unused(self, message: str) -> str:
         """Return what to do about parameters without a gradient. Their names are known from torch's message alone.

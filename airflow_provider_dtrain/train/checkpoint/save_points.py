@@ -192,10 +192,10 @@ class SavePoints(Boundary):
         if left_out:
             self._tell(
                 "left out",
-                f"The checkpoint of step {step} counts {left_out} batches as done that ctx.loader has handed out in this "
-                "epoch and that no ctx.backward followed. This is right if the program leaves batches out, and wrong "
-                "if it reads ahead of its training, as list(ctx.loader(data)) does: a run that resumes from it does "
-                "not get them again.",
+                f"The checkpoint of step {step} counts {left_out} batches as done that ctx.loader has handed out in "
+                "this epoch and that no ctx.backward followed: a run that resumes from it does not get them again. "
+                "This is right if the program leaves batches out, and wrong if it reads ahead of its training, as "
+                "list(ctx.loader(data)) does.",
             )
         if progress.is_unknown and not self._prepared.others:
             self._tell(

@@ -13,12 +13,14 @@ from airflow_provider_dtrain.train.gradients import aggregation
 from airflow_provider_dtrain.train.gradients.aggregation import Group
 from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
+from airflow_provider_dtrain.train.gradients.common_weights import refuse_different
 from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
 from airflow_provider_dtrain.train.gradients.outside_parameters import OutsideParameters
 from airflow_provider_dtrain.train.gradients.precision import BF16_TRUE, LossScale, Precision
+from airflow_provider_dtrain.train.gradients.second_passes import SecondPasses
 from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
 from airflow_provider_dtrain.train.sharded_tensors import sharded_kind
@@ -78,6 +80,7 @@ class Gradients:
         self._exchanged = ExchangedParameters()
         self._outside = OutsideParameters(distributed)
         self._groups: dict[int, Group] = {}
+        self._second_passes = SecondPasses()
         self._waiting = aggregation.Waiting()
         #: Only with several optimizers.
         self._leaks: Leaks | None = None
@@ -130,6 +133,13 @@ class Gradients:
         """Add a model that is prepared and stays as it is."""
         self._outside.know(model)
 
+    def refuse_different(self, models: Sequence[Any]) -> None:
+        """Raise when models that the ranks do not exchange differ between them. Called by all ranks.
+
+        :raises SetupError: names the model and the tensor
+        """
+        refuse_different(models, self._distributed)
+
     def add_optimizer(self, optimizer: Any) -> None:
         """Add an optimizer. Checkpoints identify unfinished groups by the order of these calls."""
         if id(optimizer) in self._groups:
@@ -147,18 +157,21 @@ class Gradients:
         """Compute gradients. On the last batch of a group, they are averaged over the ranks.
 
         :param options: options of ``Tensor.backward``
-        :raises SetupError: the gradients of an unfinished group were cleared
+        :raises SetupError: the gradients of an unfinished group were cleared, or those of a second backward pass
+            through a model are not exchanged
         """
         self.backwards += 1
         HERE.now = self._in_backward
         if self._leaks is not None:
             self._leaks.check(self._groups.values())
+        if self._models:
+            self._second_passes.begin(self._models)
         if self.plain:
             if options:
                 loss.backward(**options)
             else:
                 loss.backward()
-            HERE.now = COMPUTE
+            self._end_backward()
             return
         for group in self._groups.values():
             group.check_not_cleared()
@@ -170,7 +183,7 @@ class Gradients:
             self._tuner.backward(loss, **options)
         else:
             loss.backward(**options)
-        HERE.now = COMPUTE
+        self._end_backward()
 
     def step(
         self,
@@ -434,6 +447,11 @@ class Gradients:
         mean = loss.detach().clone()
         torch.distributed.all_reduce(mean)
         return mean / self._distributed.get_size()
+
+    def _end_backward(self) -> None:
+        HERE.now = COMPUTE
+        if self._models:
+            self._second_passes.end(self._models)
 
     def _settle_scale(self) -> None:
         if self._loss_scale is not None:
