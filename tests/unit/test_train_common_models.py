@@ -1,4 +1,4 @@
-"""What all ranks must have in common: models that they do not exchange, random numbers, and every gradient."""
+"""Things that all ranks must have in common: models that they do not exchange, random numbers, and every gradient."""
 
 from __future__ import annotations
 
