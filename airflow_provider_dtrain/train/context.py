@@ -148,6 +148,8 @@ class Context(CoreContext):
                 self._schedules.add(scheduler_step, item)
             ready.append(item)
         self._prepared.refuse_whole_averages()
+        if self._saver.policy["keep"] != "none":
+            self._prepared.refuse_unknown_tensors()
         self._gradients.refuse_different(alike)
         return ready[0] if len(ready) == 1 else tuple(ready)
 

@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import BUILD, HERE
 from airflow_provider_dtrain.train.sharded_tensors import REMEDY, old_kind, sharded_kind
+from airflow_provider_dtrain.train.wrapped_tensors import is_thin, is_unknown, name_of, plain_parts
 
 #: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
 DEFAULT_BUCKET_MIB = 25
@@ -83,6 +84,23 @@ class Prepared:
             f"load_state_dict, got {type(item).__name__}. For data, use ctx.loader(dataset)."
         )
 
+    def refuse_unknown_tensors(self) -> None:
+        """Raise when a model has tensors of a class that no checkpoint holds.
+
+        :raises SetupError: names the tensor
+        """
+        for model in self.models:
+            inner = bare(model)
+            for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
+                if is_unknown(tensor):
+                    kind = type(tensor)
+                    raise SetupError(
+                        f"{plain_name(name)} of {type(inner).__name__} is a tensor of the class {name_of(kind)}, which "
+                        "is not in the list of those that torch may make of a file, so that no checkpoint can be "
+                        f"restored. If you trust it, call torch.serialization.add_safe_globals([{kind.__name__}]) "
+                        "before ctx.prepare. Without checkpoints, set checkpoint_policy: none."
+                    )
+
     def refuse_whole_averages(self) -> None:
         """Raise when averaged weights are whole and those of their model are sharded, so that none can be averaged.
 
@@ -117,7 +135,7 @@ class Prepared:
         """Return the same without the changes of a callback, for the ranks that save only their shards."""
         names = {"names": dict(self.names)} if self.names else {}
         return {
-            "models": [_with_plain_names(bare(model).state_dict()) for model in self.models],
+            "models": [_as_saved(bare(model).state_dict()) for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "others": others,
@@ -255,10 +273,24 @@ def plain_name(name: str) -> str:
     return name.replace("_orig_mod.", "")
 
 
-def _with_plain_names(state: Any) -> Any:
-    if not any("_orig_mod." in name for name in state):
+def _as_saved(state: Any) -> Any:
+    """Return a model's state with the names of the plain module, and tensors without a class of the program's own.
+
+    The model that loads the state has the class: the numbers are copied into its own tensors.
+    """
+    import torch
+
+    kinds = {type(value): value for value in state.values() if isinstance(value, torch.Tensor)}
+    is_usual = not any(is_thin(value) for value in kinds.values())
+    if is_usual and not any("_orig_mod." in name for name in state):
         return state
-    plain = type(state)((plain_name(name), value) for name, value in state.items())
+    plain = type(state)(
+        (
+            plain_name(name),
+            value.as_subclass(torch.Tensor) if isinstance(value, torch.Tensor) and is_thin(value) else value,
+        )
+        for name, value in state.items()
+    )
     plain._metadata = {plain_name(name): entry for name, entry in getattr(state, "_metadata", {}).items()}
     return plain
 
@@ -329,10 +361,11 @@ def parameters_sha256(*models: Any) -> str:
     digest = hashlib.sha256()
     for model in models:
         for name, parameter in unwrap(model).named_parameters():
-            flat = parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
             digest.update(f"{plain_name(name)} {parameter.dtype} {tuple(parameter.shape)}\n".encode())
-            try:
-                digest.update(flat.numpy().tobytes())
-            except RuntimeError:  # torch without numpy
-                digest.update(bytes(flat.tolist()))
+            for part in plain_parts(parameter.detach()):
+                flat = part.cpu().contiguous().reshape(-1).view(torch.uint8)
+                try:
+                    digest.update(flat.numpy().tobytes())
+                except RuntimeError:  # torch without numpy
+                    digest.update(bytes(flat.tolist()))
     return digest.hexdigest()

@@ -42,6 +42,32 @@ def local_part(tensor: Any) -> Any:
     return tensor.detach().to_local() if is_dtensor(tensor) else tensor.detach()
 
 
+def held_part(tensor: Any) -> tuple[tuple[int, ...], tuple[int, ...], Any] | None:
+    """Return the first index and the sizes of the part of a DTensor that this rank holds, and the part, or None."""
+    part = local_part(tensor)
+    if tensor.device_mesh.get_coordinate() is None or not part.numel():
+        return None
+    # The protocol by which torch.distributed.checkpoint asks a tensor for its parts.
+    (chunk,) = tensor.__create_chunk_list__()
+    return tuple(chunk.offsets), tuple(chunk.sizes), part
+
+
+def sharded_as(whole: Any, like: Any) -> Any:
+    """Return a tensor that is sharded as another one. Each rank has the whole tensor, so that nothing is sent.
+
+    :param whole: plain tensor
+    :param like: DTensor of the same shape
+    """
+    import torch
+
+    sharded = torch.empty_like(like, dtype=whole.dtype, requires_grad=False)
+    held = held_part(sharded)
+    if held is not None:
+        offsets, sizes, part = held
+        part.copy_(whole[tuple(slice(start, start + size) for start, size in zip(offsets, sizes))])
+    return sharded
+
+
 def find_old(state: Any, path: str = "") -> tuple[str, str] | None:
     """Return the path and the type name of a tensor that checkpoints do not hold, in nested containers, or None."""
     if _is_old(state):

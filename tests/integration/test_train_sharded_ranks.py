@@ -193,6 +193,102 @@ def test_each_rank_uploads_its_part_to_a_bucket(tmp_path, bucket):
     assert (step, restored) == (3, saved)
 
 
+PENDING = """
+    import json, os
+    from torch.distributed.tensor import DTensor
+
+    LAYOUT = os.environ["LAYOUT"]
+    SIZE = int(os.environ.get("WORLD_SIZE", "1"))
+
+    def parallel(model):
+        if LAYOUT == "fsdp":
+            from torch.distributed.fsdp import fully_shard
+            return fully_shard(model)
+        if LAYOUT == "tp":
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+            plan = {"1": ColwiseParallel(), "3": RowwiseParallel()}
+            return parallelize_module(model, init_device_mesh("cpu", (SIZE,)), plan)
+        return model
+
+    def share(batch):
+        # Tensor parallel ranks compute the same batch together.
+        rows = torch.randn(12, 4, generator=torch.Generator().manual_seed(batch))
+        return rows if LAYOUT == "tp" else rows[int(os.environ.get("RANK", "0"))::SIZE]
+
+    with dtrain.init() as ctx:
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(
+            torch.nn.LayerNorm(4), torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3), torch.nn.LayerNorm(3),
+        )
+        model = parallel(model)
+        model, optimizer = ctx.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.1))
+        step = ctx.restore_checkpoint()
+        for step in range(step + 1, int(os.environ["UPTO"]) + 1):
+            ctx.backward(model(share(step)).pow(3).mean() * 10)
+            norm = ctx.step(optimizer, clip_grad_norm=1.0)
+            assert norm is None or type(norm) is torch.Tensor
+        ctx.save_checkpoint(step)
+        found = [getattr(value, "full_tensor", lambda value=value: value)() for value in model.parameters()]
+        print("ended", json.dumps([value.flatten().tolist() for value in found]))
+"""
+
+
+def pending(tmp_path, layout, size, upto, folder):
+    env = {**IMPORTS, "LAYOUT": layout, "UPTO": str(upto), "DTRAIN_CHECKPOINT_DIR": str(tmp_path / folder)}
+    context = {"config": {"optimizations": {"aggregation_frequency": 4}}}
+    place = tmp_path / f"{folder}-{upto}"
+    ranks = run_ranks(script(tmp_path, PENDING), place, size, env=env, context=context)
+    for rank in ranks:
+        assert rank.exit_code == 0, rank.output
+    return said(ranks, "ended")[0]
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [
+        pytest.param([("plain", 1), ("fsdp", 2), ("tp", 2)], id="whole-sharded-tensor-parallel"),
+        pytest.param([("plain", 2), ("fsdp", 2), ("plain", 1)], id="same-ranks", marks=pytest.mark.nightly),
+        pytest.param([("tp", 2), ("fsdp", 3), ("tp", 2)], id="tensor-parallel", marks=pytest.mark.nightly),
+        pytest.param([("fsdp", 2), ("tp", 3), ("plain", 2)], id="other-ranks", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_group_of_batches_continues_with_other_ranks_and_other_kinds_of_tensors(tmp_path, chain):
+    unbroken = pending(tmp_path, "plain", 1, 12, "unbroken")
+    for number, (layout, size) in enumerate(chain):
+        # Batches 5 and 9 begin groups: each change is inside a group of four.
+        ended = pending(tmp_path, layout, size, (6, 11, 12)[number], "chain")
+    for one, other in zip(ended, unbroken, strict=True):
+        assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
+
+
+OVERFLOW = """
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from airflow_provider_dtrain.train.gradients.kinds import unscale
+    from airflow_provider_dtrain.train.gradients.precision import LossScale
+
+    with dtrain.init() as ctx:
+        mesh = init_device_mesh("cpu", (2,))
+        parameters = [torch.nn.Parameter(torch.ones(4))]
+        parameters += [torch.nn.Parameter(distribute_tensor(torch.ones(4), mesh, [p])) for p in (Replicate(), Shard(0))]
+        for parameter in parameters:
+            parameter.grad = torch.ones_like(parameter)
+        if ctx.rank == 1:
+            parameters[2].grad.to_local()[0] = float("inf")
+        scale = LossScale(torch.amp.GradScaler("cpu"))
+        scale.scaler.scale(torch.ones(1))
+        optimizer = torch.optim.SGD(parameters, lr=1.0)
+        unscale(scale.scaler, optimizer)
+        print("stepped", scale.step(optimizer))
+"""
+
+
+@pytest.mark.nightly
+def test_an_overflow_in_the_part_of_one_rank_is_seen_by_all(tmp_path):
+    ranks = run_ranks(script(tmp_path, OVERFLOW), tmp_path / "run", 2, env=IMPORTS)
+    assert [rank.said(r"stepped (\w+)") for rank in ranks] == [["False"], ["False"]], ranks[0].output
+
+
 AVERAGE = """
     import hashlib, os
     from torch.distributed.fsdp import fully_shard

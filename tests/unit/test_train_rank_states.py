@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import logging
 from collections import deque
 
@@ -96,17 +95,6 @@ def restored(folder, size):
 def test_each_rank_resumes_with_its_own_state_of_a_prepared_object(tmp_path):
     assert "others.pt" in save(tmp_path, 2)
     assert restored(tmp_path, 2) == [(["shard0"], [0, 0, 0]), (["shard1"], [1, 1, 1])]
-
-
-def test_values_that_only_another_rank_has_make_the_format_that_older_versions_refuse(tmp_path):
-    def body(distributed):
-        saved = saver(distributed, tmp_path, Own(distributed.rank))
-        saved.write(saved.copy(1, {}), 1, {})
-        saved.finish()
-
-    assert in_ranks(2, body) == [None, None]
-    (saved,) = tmp_path.glob("step-*/metadata.json")
-    assert json.loads(saved.read_text())["format"] == 3
 
 
 def test_a_value_that_no_checkpoint_holds_is_refused_with_its_path_on_each_rank(tmp_path):

@@ -19,7 +19,7 @@ from airflow_provider_dtrain.train.checkpoint import description, disk, reading,
 from airflow_provider_dtrain.train.checkpoint.save_plan import Part  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorFile, memory  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX, Box, TensorIndex  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint.tensor_source import FileSource  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import PLACEHOLDER  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
@@ -246,18 +246,6 @@ def test_the_weights_of_the_second_model_are_loaded_and_exported_by_its_number(t
     assert bytes(memory(second.weight.detach())) in exported
 
 
-def test_a_checkpoint_of_format_1_is_restored_and_exported(kept, tmp_path, monkeypatch):
-    model, _ = kept
-    monkeypatch.setattr(description, "FORMAT", 1)
-    old = disk.write(tmp_path / "old", 1, {disk.STATE: {"models": [model.state_dict()]}}, {})
-    monkeypatch.undo()
-    other = Tied()
-    dtrain.load_weights(other, old.path)
-    assert torch.equal(other.head.weight, model.head.weight)
-    file = dtrain.export_weights(old.path, tmp_path / "old.safetensors")
-    assert b'"head.weight":"embed.weight"' in file.read_bytes()
-
-
 def test_a_compiled_model_and_a_plain_one_have_the_same_names(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with dtrain.init(hparams={"global_batch_size": 4}, checkpoint_dir=tmp_path / "kept") as ctx:
@@ -274,7 +262,9 @@ def test_a_compiled_model_and_a_plain_one_have_the_same_names(tmp_path, monkeypa
 
 def test_a_file_that_is_cut_after_the_check_is_named(tmp_path):
     found = write(tmp_path, [[("models.0.w", torch.ones(64), Box((0,), (64,)))]])
-    files = FileSource(TensorIndex.parse((found.path / INDEX).read_bytes(), found.metadata["files"]), found.path, ALONE)
+    files = TensorSource(
+        TensorIndex.parse((found.path / INDEX).read_bytes(), found.metadata["files"]), found.path, ALONE
+    )
     (found.path / "rank-00000.safetensors").write_bytes(b"")
     with pytest.raises(dtrain.CheckpointError, match=r"rank-00000.safetensors cannot be read: the file ends too early"):
         files.load([("models.0.w", torch.zeros(64))])

@@ -11,11 +11,8 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 
-#: Format that is written, and all formats that are read.
-FORMAT = 2
-#: Format of checkpoints whose states have values of ``state_values``, which readers of format 2 would not restore.
-VALUES_FORMAT = 3
-FORMATS = (1, 2, 3)
+#: Format that is written and read.
+FORMAT = 1
 METADATA = "metadata.json"
 #: Largest metadata that is written and read: 10,000 files take 2 MB.
 METADATA_LIMIT_BYTES = 16 << 20
@@ -95,10 +92,9 @@ def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
         raise DamagedCheckpointError(f"{path.name}: {METADATA} does not match its own checksum")
     if not all(is_plain_name(name) for name in files):
         raise DamagedCheckpointError(f"{path.name}: {METADATA} names files outside of the checkpoint")
-    if metadata.get("format") not in FORMATS:
-        known = ", ".join(map(str, FORMATS))
+    if metadata.get("format") != FORMAT:
         raise CheckpointError(
-            f"{url or path} has format {str(metadata.get('format'))[:50]}; this version reads formats {known}. "
+            f"{url or path} has format {str(metadata.get('format'))[:50]}; this version reads format {FORMAT}. "
             "Use the version of airflow-provider-dtrain that wrote it, or a newer one."
         )
     return Checkpoint(path, step, hashlib.sha256(text).hexdigest(), size + len(text), metadata, url)

@@ -2,8 +2,7 @@
 
 A checkpoint is a folder ``step-<step>`` with ``state.pt``, ``rng.pt``, ``metadata.json``, and in some cases
 ``pending.pt`` and ``others.pt``. Tensors are in ``rank-*.safetensors``, with ``tensors.json`` as their index, and
-``state.pt`` has their keys in their places. Checkpoints of format 1 have the tensors in ``state.pt``, and those of
-format 3 have values that ``state_values`` describes. All others are of format 2.
+``state.pt`` has their keys in their places, and what ``state_values`` describes in the place of other values.
 
 A checkpoint is written under a name that starts with a dot, fsynced and renamed. ``metadata.json`` holds the size and
 sha256 of each file, and a checksum of itself. Files are loaded with ``weights_only=True``: no pickle of a checkpoint is
@@ -73,7 +72,7 @@ def write(
 
     :param folder: folder for checkpoints of this trial
     :param contents: file name -> bytes, a :class:`TensorFile`, or an object that ``torch.save`` writes
-    :param facts: entries for the metadata, also ``format`` if it is not :data:`FORMAT`
+    :param facts: entries for the metadata
     :param final: path of the checkpoint; default: :func:`free_name`
     :param temporary: return value of :func:`begin`, if it was called
     :param more: returns the files that other ranks have written to ``temporary``, once they are on disk

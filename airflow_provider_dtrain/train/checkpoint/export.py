@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import description, reading, storage
+from airflow_provider_dtrain.train.checkpoint.state_values import wrapped_shape
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorSlot, header, memory
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import key_of
@@ -93,7 +94,10 @@ def _dtype_of(name: str, value: Any) -> str:
 
     is_usual = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_quantized
     if not is_usual or value.dtype not in DTYPES.by_dtype:
-        kind = f"tensor of {value.dtype}" if isinstance(value, torch.Tensor) else type(value).__name__
+        wrapped = wrapped_shape(value)
+        kind = type(value).__name__ if wrapped is None else wrapped[0]
+        if isinstance(value, torch.Tensor):
+            kind = f"tensor of {value.dtype}"
         raise CheckpointError(
             f"A safetensors file holds plain tensors, and {name} of the model is a {kind}. Load the checkpoint with "
             "dtrain.load_weights(model, where) instead."

@@ -106,7 +106,7 @@ def _add(digest: Any, value: Any) -> None:
 def _add_tensor(digest: Any, tensor: Any) -> None:
     import torch
 
-    digest.update(f"{tensor.dtype} {tuple(tensor.shape)} ".encode())
+    digest.update(f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()} ".encode())
     try:
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
     except RuntimeError:  # torch without numpy, or a type of tensor without plain bytes

@@ -7,13 +7,8 @@ from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import description, disk, state_values
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX, TensorIndex
-from airflow_provider_dtrain.train.checkpoint.tensor_source import (
-    FileSource,
-    MemorySource,
-    TensorSource,
-    visible_folder,
-)
-from airflow_provider_dtrain.train.checkpoint.tensor_tree import keys, split
+from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource, visible_folder
+from airflow_provider_dtrain.train.checkpoint.tensor_tree import keys
 from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError
 
@@ -44,9 +39,6 @@ def open_state(
     :raises DamagedCheckpointError: the index of the tensors does not fit the files
     """
     state = everywhere(found, disk.STATE, distributed)
-    if metadata["format"] == 1:
-        skeleton, tensors = split(state)
-        return skeleton, MemorySource(tensors)
     files = metadata["files"]
     text = _content(found, INDEX, distributed) if INDEX in files else b"{}"
     index = TensorIndex.parse(text, files)
@@ -54,4 +46,4 @@ def open_state(
     if missing is not None:
         raise DamagedCheckpointError(f"{disk.STATE} has the tensor {missing}, which {INDEX} does not have")
     folder = visible_folder(found.path if found else None, distributed, disk.STATE)
-    return state, FileSource(index, folder, distributed)
+    return state, TensorSource(index, folder, distributed)

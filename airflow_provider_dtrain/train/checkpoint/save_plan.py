@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorSlot, header
+from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorSlot, header, row_by_row
 from airflow_provider_dtrain.train.checkpoint.tensor_index import Box, Chunk, Entry, TensorIndex
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError
@@ -30,6 +30,8 @@ class Part:
     shape: tuple[int, ...]
     box: Box
     is_sharded: bool
+    #: As in :class:`Entry`.
+    strides: tuple[int, ...] | None = None
 
     @property
     def slot(self) -> TensorSlot:
@@ -82,7 +84,17 @@ def make(tensors: Mapping[str, Any], distributed: Distributed, *, is_sharded: bo
 
 def _whole(key: str, tensor: Any) -> Part:
     shape = tuple(tensor.shape)
-    return Part(key, DTYPES.by_dtype[tensor.dtype], shape, Box((0,) * len(shape), shape), False)
+    return Part(key, DTYPES.by_dtype[tensor.dtype], shape, Box((0,) * len(shape), shape), False, strides_of(tensor))
+
+
+def strides_of(tensor: Any) -> tuple[int, ...] | None:
+    """Return the strides of a copy of a tensor, None if its numbers are row by row."""
+    import torch
+
+    if tensor.stride() == row_by_row(tensor.shape):
+        return None
+    # A tensor with gaps, such as a part of another one, keeps the order of its dimensions only.
+    return tuple(torch.empty_like(tensor, device="meta").stride())
 
 
 def _divided(sharded: Mapping[str, Any], distributed: Distributed) -> list[list[Part]]:
@@ -131,5 +143,5 @@ def index_of(everyones: Sequence[Sequence[Part]]) -> TensorIndex:
             chunk = Chunk(part.box, file_name(rank), start)
             known = entries.get(part.key)
             chunks = (*known.chunks, chunk) if known else (chunk,)
-            entries[part.key] = Entry(part.dtype, part.shape, chunks, part.is_sharded)
+            entries[part.key] = Entry(part.dtype, part.shape, chunks, part.is_sharded, part.strides)
     return TensorIndex(entries)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import (
-    description,
     disk,
     rank_states,
     save_plan,
@@ -24,7 +23,7 @@ from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
 from airflow_provider_dtrain.train.checkpoint.restorer import Restorer
 from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
-from airflow_provider_dtrain.train.checkpoint.state_values import encode, holds_values
+from airflow_provider_dtrain.train.checkpoint.state_values import encode
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, split
@@ -60,7 +59,6 @@ class Copied:
     file: TensorFile | None
     plan: SavePlan | None
     is_sharded: bool
-    has_values: bool = False
 
 
 class Saver:
@@ -156,9 +154,7 @@ class Saver:
         with located(original, self._prepared):
             taken = self._snapshots.take({**contents, _TENSORS: list(plan.tensors)})
         file = TensorFile([part.slot for part in plan.parts], taken.pop(_TENSORS))
-        # Other ranks may have values that rank 0 lacks.
-        has_values = state is not original or holds_values(apart)
-        return Copied(taken, file, plan, is_sharded=is_sharded, has_values=has_values)
+        return Copied(taken, file, plan, is_sharded=is_sharded)
 
     def write(
         self, copied: Copied, step: int, facts: Mapping[str, Any], *, where: Path | str | None = None
@@ -178,10 +174,7 @@ class Saver:
             if self._distributed.get_rank():
                 self._deliver(copied.file if copied.plan.parts else None)
                 return None
-            described = {**self._facts(), **facts}
-            if copied.has_values:
-                described["format"] = description.VALUES_FORMAT
-            return self._write_in_background(step, copied, described, where)
+            return self._write_in_background(step, copied, {**self._facts(), **facts}, where)
 
     def place(self, step: int) -> Path | str | None:
         """Return the path or URL that the next checkpoint of a step will have, None except on rank 0."""

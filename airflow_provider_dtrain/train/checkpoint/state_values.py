@@ -10,7 +10,7 @@ import datetime
 import sys
 import zoneinfo
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint.tensor_file import count, memory
 from airflow_provider_dtrain.train.errors import CheckpointError, StateError
 from airflow_provider_dtrain.train.process.imported import imported
+from airflow_provider_dtrain.train.wrapped_tensors import is_unknown, is_wrapped, made, name_of, taken_apart
 
 #: Only key of the dict that stands for a value.
 VALUE = "dtrain.value"
@@ -68,11 +69,23 @@ def decode(state: Any) -> Any:
     return state
 
 
-def holds_values(state: Any) -> bool:
-    """Return whether dicts that stand for values are in a state of :func:`encode`."""
-    if isinstance(state, dict):
-        return VALUE in state or any(holds_values(item) for item in state.values())
-    return isinstance(state, (list, tuple)) and any(holds_values(item) for item in state)
+def made_of_tensors(state: Any) -> Iterator[Any]:
+    """Yield what stands in an encoded state for values that are made of tensors on the CPU."""
+    document = state.get(VALUE) if isinstance(state, dict) and len(state) == 1 else None
+    if isinstance(document, list) and document and isinstance(document[0], str) and document[0] in _OF_TENSORS:
+        yield state
+    elif isinstance(state, dict):
+        yield from (found for item in state.values() for found in made_of_tensors(item))
+    elif isinstance(state, (list, tuple)):
+        yield from (found for item in state for found in made_of_tensors(item))
+
+
+def wrapped_shape(value: Any) -> tuple[str, tuple[int, ...]] | None:
+    """Return the class and the shape of the tensor that a value of an encoded state stands for, None for any other."""
+    document = value.get(VALUE) if isinstance(value, dict) and len(value) == 1 else None
+    if type(document) is not list or len(document) != 6 or document[0] != "tensor" or type(document[4]) is not list:
+        return None
+    return str(document[1]), tuple(document[4])
 
 
 def _too_deep(name: str) -> CheckpointError:
@@ -127,7 +140,7 @@ def _encoded(value: Any) -> Any:
     if kind is list or kind is tuple:
         items = [_encoded(item) for item in value]
         return value if _same(items, value) else kind(items)
-    form = _FORMS.get(kind) or _numpy_form(value)
+    form = _FORMS.get(kind) or _numpy_form(value) or _tensor_form(value)
     if form is None:
         return value
     parts = form.parts(value)
@@ -247,17 +260,35 @@ def _numpy_form(value: Any) -> _Form | None:
     return None
 
 
+def _tensor_form(value: Any) -> _Form | None:
+    """Return the form of a tensor that is made of others, such as a quantized one, None for anything else."""
+    return _BY_NAME["tensor"] if is_wrapped(value) and not is_unknown(value) else None
+
+
+def _wrapped_parts(value: Any) -> list[Any]:
+    parts, context = taken_apart(value.detach())
+    return [name_of(type(value)), parts, context, list(value.shape), list(value.stride())]
+
+
+def _wrapped(name: Any, parts: Any, context: Any, shape: Any, strides: Any) -> Any:
+    for number in (*_is(shape, list), *_is(strides, list)):
+        _is(number, int)
+    return made(_is(name, str), _is(parts, dict), context, shape, strides)
+
+
 def _array_parts(value: Any) -> list[Any] | None:
     import numpy
 
     if value.dtype.kind not in _NUMPY_KINDS or value.dtype.itemsize == 0:
         return None
+    # As a pickle of it does, the copy of an array has its numbers column by column or row by row.
+    order = "F" if value.flags.fnc else "C"
     # torch warns about memory that is read only.
-    flat = numpy.require(value, requirements=["C", "W"]).reshape(-1)
-    return [value.dtype.str, list(value.shape), _tensor(flat.view(numpy.uint8))]
+    flat = numpy.require(value.T if order == "F" else value, requirements=["C", "W"]).reshape(-1)
+    return [value.dtype.str, list(value.shape), order, _tensor(flat.view(numpy.uint8))]
 
 
-def _array(dtype: Any, shape: Any, tensor: Any) -> Any:
+def _array(dtype: Any, shape: Any, order: Any, tensor: Any) -> Any:
     import numpy
 
     kind = _dtype(dtype)
@@ -266,7 +297,7 @@ def _array(dtype: Any, shape: Any, tensor: Any) -> Any:
         raise ValueError(f"the shape {shape} of {dtype} has not the size of its {tensor.numel()} bytes")
     if size_bytes == 0:
         return numpy.empty(shape, kind)
-    return numpy.frombuffer(memory(_checked(tensor)), kind).reshape(shape)
+    return numpy.frombuffer(memory(_checked(tensor)), kind).reshape(shape, order=_is(order, str))
 
 
 def _number_parts(value: Any) -> list[Any] | None:
@@ -360,4 +391,7 @@ _BY_NAME: Mapping[str, _Form] = {
     "OrderedDict": _Form("OrderedDict", lambda value: [_pairs(value)], lambda pairs: OrderedDict(_is(pairs, list))),
     "ndarray": _Form("ndarray", _array_parts, _array),
     "numpy number": _Form("numpy number", _number_parts, _number),
+    "tensor": _Form("tensor", _wrapped_parts, _wrapped),
 }
+#: Forms that are made of the numbers of tensors on the CPU.
+_OF_TENSORS = frozenset({"bytes", "bytearray", "ndarray", "tensor"})

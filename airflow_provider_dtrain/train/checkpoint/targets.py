@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.state_values import encode
+from airflow_provider_dtrain.train.checkpoint.state_values import encode, made_of_tensors
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill, key_of, keys
 from airflow_provider_dtrain.train.errors import CheckpointError
@@ -98,12 +98,15 @@ class Targets:
 
         if not self._in_place or not isinstance(tensor, torch.Tensor) or tensor.is_meta:
             return False
+        if not is_dtensor(tensor) and tensor.stride() != self._source.strides(key):
+            return False
         return tuple(tensor.shape) == self._source.shape(key) and tensor.dtype == self._source.dtype(key)
 
     def _of_parameter(self, parameter: Any, skeleton: Any) -> Any:
         if parameter is None:
             return self.plain(skeleton)
-        return fill(skeleton, lambda key: self._like(key, parameter))
+        inner = {key for value in made_of_tensors(skeleton) for key in keys(value)}
+        return fill(skeleton, lambda key: self._new(key) if key in inner else self._like(key, parameter))
 
     def _like(self, key: str, parameter: Any) -> Any:
         """Return a new tensor for a key, which is sharded as a parameter if it has the same shape."""
@@ -111,8 +114,11 @@ class Targets:
 
         shape = self._source.shape(key)
         dtype = self._source.dtype(key)
-        if shape == tuple(parameter.shape):
+        has_shape = shape == tuple(parameter.shape)
+        if has_shape and (is_dtensor(parameter) or self._source.is_sharded(key)):
             target = torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+        elif has_shape:
+            target = torch.empty_strided(shape, self._source.strides(key), dtype=dtype, device=parameter.device)
         elif is_dtensor(parameter) and self._source.is_sharded(key):
             target = _sharded_along(parameter, shape, dtype)
         else:
@@ -167,7 +173,8 @@ class Targets:
         import torch
 
         if key not in self._plain:
-            self._plain[key] = torch.empty(self._source.shape(key), dtype=self._source.dtype(key))
+            strides = self._source.strides(key)
+            self._plain[key] = torch.empty_strided(self._source.shape(key), strides, dtype=self._source.dtype(key))
             self.wanted.append((key, self._plain[key]))
         return self._plain[key]
 

@@ -84,6 +84,11 @@ def count(shape: Iterable[int]) -> int:
     return product
 
 
+def row_by_row(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose numbers are row by row in memory: those of ``Tensor.contiguous``."""
+    return tuple(count(max(1, size) for size in shape[dim + 1 :]) for dim in range(len(shape)))
+
+
 def header(slots: Sequence[TensorSlot], facts: Mapping[str, str] | None = None) -> tuple[bytes, list[int]]:
     """Return the beginning of a file, and the position of each tensor in the file.
 

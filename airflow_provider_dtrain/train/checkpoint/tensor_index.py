@@ -55,6 +55,8 @@ class Entry:
     chunks: tuple[Chunk, ...]
     #: True if the ranks that saved it held parts of it.
     is_sharded: bool
+    #: Strides of a plain tensor whose numbers are not row by row in memory.
+    strides: tuple[int, ...] | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -104,7 +106,8 @@ class TensorIndex(Mapping[str, Entry]):
 
 def _document(entry: Entry) -> dict[str, Any]:
     chunks = [[c.file, c.position, list(c.box.offsets), list(c.box.sizes)] for c in entry.chunks]
-    return {"dtype": entry.dtype, "shape": list(entry.shape), "sharded": entry.is_sharded, "chunks": chunks}
+    strides = {} if entry.strides is None else {"strides": list(entry.strides)}
+    return {"dtype": entry.dtype, "shape": list(entry.shape), **strides, "sharded": entry.is_sharded, "chunks": chunks}
 
 
 def _entry(document: Any, sizes: Mapping[str, int]) -> Entry:
@@ -120,7 +123,8 @@ def _entry(document: Any, sizes: Mapping[str, int]) -> Entry:
         raise ValueError("sharded must be true or false")
     chunks = tuple(_chunk(one, shape, dtype, sizes) for one in document["chunks"])
     refuse_gaps(shape, [chunk.box for chunk in chunks])
-    return Entry(dtype, shape, chunks, document["sharded"])
+    strides = _strides(document["strides"], shape) if "strides" in document else None
+    return Entry(dtype, shape, chunks, document["sharded"], strides)
 
 
 def _chunk(document: Any, shape: tuple[int, ...], dtype: str, sizes: Mapping[str, int]) -> Chunk:
@@ -133,6 +137,19 @@ def _chunk(document: Any, shape: tuple[int, ...], dtype: str, sizes: Mapping[str
     if _numbers([position])[0] + count(box.sizes) * DTYPES.size_bytes(dtype) > sizes[file]:
         raise ValueError(f"the part at {list(box.offsets)} exceeds the file {file}")
     return Chunk(box, file, position)
+
+
+def _strides(values: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the distances of a tensor's numbers, which must lie in memory without gaps."""
+    strides = _numbers(values)
+    if len(strides) != len(shape):
+        raise ValueError("the strides have another number of dimensions than their tensor")
+    end = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape) if size != 1):
+        if stride != end:
+            raise ValueError(f"the strides {list(strides)} leave gaps in the shape {list(shape)}")
+        end *= size
+    return strides
 
 
 def _numbers(values: Any) -> tuple[int, ...]:

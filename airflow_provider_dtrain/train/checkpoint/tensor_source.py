@@ -1,78 +1,25 @@
-"""Sources of a checkpoint's tensors: its files, read block by block, or a state in memory."""
+"""Source of a checkpoint's tensors: its files, read block by block."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, count
+from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, count, row_by_row
 from airflow_provider_dtrain.train.checkpoint.tensor_index import Box, Chunk, Entry, TensorIndex
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError
-from airflow_provider_dtrain.train.sharded_tensors import is_dtensor, local_part
+from airflow_provider_dtrain.train.sharded_tensors import held_part, is_dtensor
 
 #: Largest block that is read at once: the memory that a restore needs beside the tensors themselves.
 BLOCK_BYTES = 8 << 20
 
 
-class TensorSource(Protocol):
-    """Tensors of one checkpoint."""
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-
-    def dtype(self, key: str) -> Any:
-        """Return the ``torch.dtype`` of a tensor."""
-
-    def is_sharded(self, key: str) -> bool:
-        """Return whether the ranks that saved a tensor held parts of it."""
-
-    def load(self, wanted: Sequence[tuple[str, Any]]) -> None:
-        """Copy saved numbers into tensors. Called by all ranks.
-
-        :param wanted: keys, and this rank's tensors for them, sharded in any way
-        """
-
-    def pieces(self, key: str) -> Iterator[Any]:
-        """Yield the numbers of a tensor in order, as tensors of limited size. Called by a single process."""
-
-
-class MemorySource:
-    """Tensors that are in memory as a whole."""
-
-    def __init__(self, tensors: Mapping[str, Any]) -> None:
-        self._tensors = tensors
-
-    def shape(self, key: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return tuple(self._tensors[key].shape)
-
-    def dtype(self, key: str) -> Any:
-        """Return the ``torch.dtype`` of a tensor."""
-        return self._tensors[key].dtype
-
-    def is_sharded(self, key: str) -> bool:
-        """Return False."""
-        return False
-
-    def load(self, wanted: Sequence[tuple[str, Any]]) -> None:
-        """Copy numbers into this rank's tensors."""
-        for key, target in wanted:
-            whole = self._tensors[key]
-            origin = Box((0,) * whole.dim(), tuple(whole.shape))
-            for box, part in _held(target):
-                part.copy_(whole[box.within(origin)] if whole.dim() else whole)
-
-    def pieces(self, key: str) -> Iterator[Any]:
-        """Yield the tensor."""
-        yield self._tensors[key]
-
-
-class FileSource:
+class TensorSource:
     """Tensors in files. A rank that does not see the folder gets its blocks from rank 0.
 
     All ranks create it at the same time.
@@ -98,9 +45,15 @@ class FileSource:
         """Return whether the ranks that saved a tensor held parts of it."""
         return self._index[key].is_sharded
 
+    def strides(self, key: str) -> tuple[int, ...]:
+        """Return the strides that a plain tensor had in memory."""
+        entry = self._index[key]
+        return row_by_row(entry.shape) if entry.strides is None else entry.strides
+
     def load(self, wanted: Sequence[tuple[str, Any]]) -> None:
         """Copy saved numbers into tensors. Called by all ranks, unless all of them see the folder.
 
+        :param wanted: keys, and this rank's tensors for them, sharded in any way
         :raises CheckpointError: a file ends too early
         """
         blocks = (block for key, target in wanted for block in blocks_for(self._index[key], target))
@@ -239,12 +192,8 @@ def _held(target: Any) -> list[tuple[Box, Any]]:
     if not is_dtensor(target):
         shape = tuple(target.shape)
         return [(Box((0,) * len(shape), shape), target.detach())]
-    if target.device_mesh.get_coordinate() is None:
-        return []
-    part = local_part(target)
-    # The protocol by which torch.distributed.checkpoint asks a tensor for its parts.
-    (chunk,) = target.__create_chunk_list__()
-    return [(Box(tuple(chunk.offsets), tuple(chunk.sizes)), part)] if part.numel() else []
+    held = held_part(target)
+    return [] if held is None else [(Box(held[0], held[1]), held[2])]
 
 
 class _Buffer:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.state_values import decode
+from airflow_provider_dtrain.train.checkpoint.state_values import decode, encode, wrapped_shape
 from airflow_provider_dtrain.train.checkpoint.targets import Targets
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill
@@ -49,7 +49,7 @@ def refuse_other_models(
         )
     for index, (model, values) in enumerate(zip(models, saved)):
         theirs = fill(values, lambda key: _Shaped(source.shape(key)))
-        difference = _first_difference(_plain(bare(model).state_dict()), _plain(theirs))
+        difference = _first_difference(_plain(encode(bare(model).state_dict())), _plain(theirs))
         if difference:
             raise CheckpointError(
                 f"The checkpoint ({name}) is of another model: models[{index}] ({type(bare(model)).__name__}), "
@@ -123,5 +123,8 @@ def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
+    wrapped = wrapped_shape(value)
+    if wrapped is not None:
+        return wrapped[1]
     # Arrays in the extra state of a module are loaded with any shape.
     return tuple(value.shape) if type(value) is _Shaped or hasattr(value, "data_ptr") else None

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
-from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
+from airflow_provider_dtrain.train.gradients.kinds import by_kind
+from airflow_provider_dtrain.train.sharded_tensors import is_dtensor, sharded_as
 
 #: :meth:`Group.exchange` sends gradients in pieces of at most this many numbers.
 PIECE_NUMBERS = 8 * 1024 * 1024
@@ -110,12 +111,13 @@ class Group:
             return
         import torch
 
-        dense = [p.grad for p in self.parameters() if p.grad is not None and not p.grad.is_sparse]
-        if dense:
-            torch._foreach_div_(dense, float(self.count))
-        for parameter in self.parameters():
-            if parameter.grad is not None and parameter.grad.is_sparse:
-                parameter.grad.div_(self.count)
+        for parameters in by_kind(self.parameters()):
+            dense = [parameter.grad for parameter in parameters if not parameter.grad.is_sparse]
+            if dense:
+                torch._foreach_div_(dense, float(self.count))
+            for parameter in parameters:
+                if parameter.grad.is_sparse:
+                    parameter.grad.div_(self.count)
 
     def exchange(self, models: Sequence[Any], all_reduce: Callable[[Any], Any]) -> None:
         """Average the gradients over the ranks, as a DistributedDataParallel model would have done.
@@ -164,7 +166,10 @@ class Group:
                 "optimizers in the same order."
             )
         for parameter, gradient in zip(parameters, gradients):
-            parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
+            if gradient is not None and is_dtensor(parameter) and not is_dtensor(gradient):
+                parameter.grad = sharded_as(gradient, parameter)
+            else:
+                parameter.grad = None if gradient is None else gradient.to(parameter.device, copy=True)
         self.count = count
         self.remember_probe()
 
@@ -174,32 +179,44 @@ class Waiting:
 
     def __init__(self) -> None:
         self.counts: list[int] = []
-        self.gradients: list[Any] = []
+        #: Rank that saved -> optimizer -> parameter -> plain gradient or None.
+        self.ranks: list[Sequence[Sequence[Any]]] = []
+        #: The saved rank whose gradients this rank gets; None: it gets the mean over all of them.
+        self.own: int | None = None
+        #: Optimizer -> parameter -> sharded gradient or None.
+        self.sharded: Sequence[Sequence[Any]] = ()
 
     def give(self, index: int, group: Group) -> None:
         """Restore the group of the optimizer with this index, once counts and gradients are known."""
-        if index >= min(len(self.counts), len(self.gradients)):
+        if index >= len(self.counts) or not self.ranks or index >= len(self.ranks[0]):
             return
         count = self.counts[index]
-        gradients = self.gradients[index]
-        if count and gradients:
-            group.take(count, gradients)
+        if count and self.ranks[0][index]:
+            group.take(count, self._gradients(index, group))
             self.counts[index] = 0
 
-
-def mean_over_ranks(states: Sequence[Sequence[Sequence[Any]]]) -> list[list[Any]]:
-    """Return the mean gradient of each parameter over ranks. A rank without one counts as zero.
-
-    :param states: rank -> optimizer -> parameter -> gradient or None
-    """
-    merged = []
-    for optimizers in zip(*states):
+    def _gradients(self, index: int, group: Group) -> list[Any]:
+        """Return the gradients of one optimizer. Those of a sharded parameter are means over the ranks."""
+        saved = [rank[index] for rank in self.ranks]
+        parameters = list(group.parameters())
+        shards = self.sharded[index] if index < len(self.sharded) else ()
         gradients = []
-        for parts in zip(*optimizers):
-            held = [part for part in parts if part is not None]
-            gradients.append(sum(held[1:], held[0]) / len(parts) if held else None)
-        merged.append(gradients)
-    return merged
+        for place in range(len(saved[0])):
+            shard = shards[place] if place < len(shards) else None
+            is_sharded = place < len(parameters) and is_dtensor(parameters[place])
+            if shard is not None:
+                gradients.append(shard)
+            elif self.own is None or is_sharded:
+                gradients.append(_mean([rank[place] for rank in saved]))
+            else:
+                gradients.append(saved[self.own][place])
+        return gradients
+
+
+def _mean(ranks: Sequence[Any]) -> Any:
+    """Return the mean of a gradient over the ranks, or None. A rank without one counts as zero."""
+    held = [gradient for gradient in ranks if gradient is not None]
+    return sum(held[1:], held[0]) / len(ranks) if held else None
 
 
 def _dense(parameter: Any) -> Any:
@@ -212,11 +229,12 @@ def _dense(parameter: Any) -> Any:
 
 
 def _pieces(parameters: Sequence[Any]) -> Iterator[list[Any]]:
-    """Yield runs of parameters of one dtype and of a limited total size."""
+    """Yield runs of parameters of one dtype, on one device, and of a limited total size."""
     piece: list[Any] = []
     size = 0
     for parameter in parameters:
-        if piece and (parameter.dtype != piece[0].dtype or size + parameter.numel() > PIECE_NUMBERS):
+        is_other = piece and (parameter.dtype, parameter.device) != (piece[0].dtype, piece[0].device)
+        if piece and (is_other or size + parameter.numel() > PIECE_NUMBERS):
             yield piece
             piece = []
             size = 0

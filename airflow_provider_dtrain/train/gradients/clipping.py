@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.gradients.kinds import by_kind, total_norm
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,18 @@ class Clip:
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self.function is not None:
             self.function(parameters)
+        kinds = by_kind(parameters)
         if self.value is not None:
-            torch.nn.utils.clip_grad_value_(parameters, self.value)
-        return None if self.norm is None else torch.nn.utils.clip_grad_norm_(parameters, self.norm)
+            for one in kinds:
+                torch.nn.utils.clip_grad_value_(one, self.value)
+        if self.norm is None:
+            return None
+        if not hasattr(torch.nn.utils, "get_total_norm"):  # before torch 2.6, which sharded models need
+            return torch.nn.utils.clip_grad_norm_(parameters, self.norm)
+        norm = total_norm(kinds)
+        for one in kinds:
+            torch.nn.utils.clip_grads_with_norm_(one, self.norm, norm)
+        return norm
 
 
 NO_CLIP = Clip()

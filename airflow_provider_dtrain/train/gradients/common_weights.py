@@ -11,6 +11,7 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.prepared import plain_name, unwrap
 from airflow_provider_dtrain.train.sharded_tensors import is_dtensor, is_sharded, local_part
+from airflow_provider_dtrain.train.wrapped_tensors import plain_parts
 
 #: Odd number whose multiples spread over all 64 bits, and distance at which these are mixed.
 _SPREAD, _SHIFT = -0x61C8864680B583EB, 29
@@ -52,11 +53,16 @@ def _fingerprints(model: Any) -> dict[str, str]:
     for name, tensor in (*inner.named_parameters(), *inner.named_buffers()):
         if is_dtensor(tensor) and all(placement.is_replicate() for placement in tensor.placements):
             tensor = local_part(tensor)
-        if not is_sharded(tensor) and tensor.layout is torch.strided and not tensor.is_quantized:
-            kinds[plain_name(name)] = f"{tensor.dtype} {tuple(tensor.shape)}"
-            found.append(_fingerprint(tensor.detach()))
+        if is_sharded(tensor):
+            continue
+        for number, part in enumerate(plain_parts(tensor.detach())):
+            if part.layout is torch.strided and not part.is_quantized:
+                kinds[f"{plain_name(name)}{f' (part {number})' if number else ''}"] = (
+                    f"{part.dtype} {tuple(part.shape)}"
+                )
+                found.append(_fingerprint(part))
     # One copy from the device.
-    numbers = torch.stack(found).tolist() if found else []
+    numbers = torch.stack([number.to(found[0].device) for number in found]).tolist() if found else []
     return {name: f"{kind} {number}" for (name, kind), number in zip(kinds.items(), numbers)}
 
 

@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.gradients.common_weights import refuse_differ
 from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
+from airflow_provider_dtrain.train.gradients.kinds import unscale
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
 from airflow_provider_dtrain.train.gradients.outside_parameters import OutsideParameters
 from airflow_provider_dtrain.train.gradients.precision import BF16_TRUE, LossScale, Precision
@@ -299,8 +300,8 @@ class Gradients:
     ) -> None:
         """Restore the gradients of unfinished groups.
 
-        With the same number of ranks, each rank gets its own gradients. With another number, all ranks get the mean.
-        Sharded gradients are means over the ranks already.
+        With the same number of ranks, each rank gets its own gradients. With another number, all ranks get the mean, as
+        parameters do that were plain and are sharded now. Sharded gradients are means over the ranks already.
 
         :param states: return values of :meth:`rank_state` on all ranks, in order of rank
         :param sharded: return value of :meth:`sharded_gradients`
@@ -308,25 +309,17 @@ class Gradients:
         held = [state for state in states if state is not None]
         if not held:
             return
-        rank = self._distributed.get_rank()
-        size = self._distributed.get_size()
-        if len(states) == size:
-            mine = states[rank]
-            self._waiting.gradients = list(mine["gradients"]) if mine else []
-        else:
-            if rank == 0:
-                log.info(
-                    "The checkpoint has gradients of an unfinished group from %d ranks, and this run has %d: each "
-                    "rank resumes with their mean.",
-                    len(states),
-                    size,
-                )
-            self._waiting.gradients = aggregation.mean_over_ranks([state["gradients"] for state in held])
-        if any(one is not None for gradients in sharded for one in gradients):
-            self._waiting.gradients = [
-                [plain if shard is None else shard for plain, shard in zip(plains, shards)]
-                for plains, shards in zip(self._waiting.gradients, sharded)
-            ]
+        self._waiting.ranks = [state["gradients"] for state in held]
+        self._waiting.sharded = sharded
+        if len(held) == self._distributed.get_size():
+            self._waiting.own = self._distributed.get_rank()
+        elif self._distributed.get_rank() == 0:
+            log.info(
+                "The checkpoint has gradients of an unfinished group from %d ranks, and this run has %d: each rank "
+                "resumes with their mean.",
+                len(states),
+                self._distributed.get_size(),
+            )
         self._give_restored()
 
     def look(self) -> None:
@@ -413,7 +406,7 @@ class Gradients:
             return False, None
         if self._loss_scale.has_stepped(optimizer):
             self._settle_scale()
-        self._loss_scale.scaler.unscale_(optimizer)
+        unscale(self._loss_scale.scaler, optimizer)
         norm = clip.apply(optimizer)
         return self._loss_scale.step(optimizer), norm
 

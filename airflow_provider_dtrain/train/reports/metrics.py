@@ -140,7 +140,9 @@ class Reporter:
             import torch
 
             before = time.perf_counter()
-            values = torch.stack([held[name].reshape(()).to(torch.float64) for held, name in waiting]).tolist()
+            device = waiting[0][0][waiting[0][1]].device
+            numbers = [held[name].reshape(()).to(device, torch.float64) for held, name in waiting]
+            values = torch.stack(numbers).tolist()
             self._timings.add("from_device", time.perf_counter() - before)
             for (held, name), value in zip(waiting, values):
                 held[name] = value
@@ -194,7 +196,9 @@ def _hold(name: str, value: Any) -> Any:
     """Return a float, or a tensor of one element that no other code changes."""
     if type(value) is float:
         return value
-    if getattr(value, "is_cuda", False) and value.numel() == 1 and not value.is_complex():
+    is_on_gpu = getattr(value, "is_cuda", False) and value.numel() == 1
+    # A sharded tensor is read at once: it has no common form with the others.
+    if is_on_gpu and not (value.is_complex() or hasattr(value, "to_local")):
         return value.detach().clone()
     return number(name, value)
 
