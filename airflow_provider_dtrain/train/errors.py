@@ -14,8 +14,9 @@
     ├── HparamError              a hyperparameter that the script reads does not exist (also a KeyError)
     ├── BatchSizeError           the global batch cannot be divided over the slots (also a ValueError)
     ├── MetricError              a metric is not a number (also a ValueError)
-    │   ├── NonFiniteLossError   a reported loss is NaN
+    │   ├── NonFiniteLossError   a loss is NaN, or a gradient is not finite
     │   └── MissingMetricError   validation does not report a metric that the searcher needs
+    ├── NonFiniteWeightsError    weights are NaN or infinite
     ├── LimitError               a value exceeds a limit of the control side (also a ValueError)
     ├── CheckpointError          a checkpoint cannot be written, or does not fit the prepared objects
     │   ├── DamagedCheckpointError   a checkpoint is incomplete or its checksum differs
@@ -39,6 +40,11 @@
 """
 
 from __future__ import annotations
+
+_NO_RECOVERY = (
+    "A training does not recover from this: lower the learning rate, clip gradients, or check the input of this step. "
+    "To continue anyway, set dtrain.init(fail_on_nan=False)."
+)
 
 
 class TrainError(Exception):
@@ -100,21 +106,35 @@ class MetricError(TrainError, ValueError):
 
 
 class NonFiniteLossError(MetricError):
-    """Raised when a reported loss is NaN.
+    """Raised when a loss is NaN, or a gradient is not finite.
 
-    :param name: the metric
-    :param step: step of the report
-    :param rank: global rank that reported it
+    :param name: the metric, or what else has the value
+    :param step: step of the report, or number of the backward pass
+    :param rank: global rank that found it
+    :param origin: a sentence about the first such value
     """
 
-    def __init__(self, name: str, step: int, rank: int) -> None:
+    def __init__(
+        self, name: str, step: int, rank: int, *, value: str = "NaN", place: str = "step", origin: str = ""
+    ) -> None:
         self.name = name
         self.step = step
         self.rank = rank
         super().__init__(
-            f"{name} is NaN at step {step} on rank {rank}. A NaN loss does not recover: lower the learning rate, clip "
-            "gradients, or check the input of this step. To continue anyway, set dtrain.init(fail_on_nan=False)."
+            f"{name} is {value} at {place} {step} on rank {rank}.{' ' if origin else ''}{origin} {_NO_RECOVERY}"
         )
+
+
+class NonFiniteWeightsError(TrainError):
+    """Raised when weights are NaN or infinite.
+
+    :param names: names of the first ones, with their model
+    :param when: a clause that says when this was found
+    """
+
+    def __init__(self, names: str, when: str) -> None:
+        self.names = names
+        super().__init__(f"The weights {names} are not finite {when}. {_NO_RECOVERY}")
 
 
 class MissingMetricError(MetricError):

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.train.errors import (
     InvalidHP,
     LeaderFailedError,
     NonFiniteLossError,
+    NonFiniteWeightsError,
     SetupError,
     TrainError,
 )
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TrainError as error:
         if os.environ.get("DTRAIN_RUN"):
             raise
-        if isinstance(error, NonFiniteLossError):
+        if isinstance(error, (NonFiniteLossError, NonFiniteWeightsError)):
             error.args = (_with_hint(error),)
         if not _explains_itself(error):
             raise
@@ -90,7 +91,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _explains_itself(error: TrainError) -> bool:
     """Return whether the library rejected the request, so that its message says more than a traceback."""
-    if isinstance(error, (NonFiniteLossError, CheckpointError, LeaderFailedError)):
+    if isinstance(error, (NonFiniteLossError, NonFiniteWeightsError, CheckpointError, LeaderFailedError)):
         return False
     *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
     return _LIBRARY in Path(frame.f_code.co_filename).resolve().parents

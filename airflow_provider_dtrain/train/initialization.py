@@ -67,7 +67,8 @@ def init(
     :param timeout_s: time limit of an exchange between the ranks, seconds
     :param checkpoint_dir: off-cluster only: folder or URL such as ``s3://bucket/prefix`` that checkpoints are written
         to and ``restore`` reads. Default: a new folder below ``checkpoints/``, so that a second start begins anew
-    :param fail_on_nan: raise NonFiniteLossError when a reported loss is NaN
+    :param fail_on_nan: raise when the loss of ``ctx.backward``, or a metric whose name ends in ``loss``, is NaN, and
+        when weights are not finite. False: training continues, and a checkpoint of such weights is left out
     :param config: off-cluster only: an experiment configuration. Its hyperparameters must be constants, or be given
         in ``hparams``
     :raises SetupError: the environment or ``config`` is not valid, or the process already has a context
@@ -152,7 +153,7 @@ def _build(
     timings = open_timings(env.events_path, env.config, writer, env.rank)
     reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan, timings=timings)
     reporter.loggers = open_loggers(env, hparams)
-    gradients = Gradients(distributed, device, optimizations)
+    gradients = Gradients(distributed, device, optimizations, fail_on_nan=fail_on_nan)
     where, look = _checkpoint_place(env, distributed, checkpoint_dir)
     progress.work = gradients
     progress.is_chief = distributed.get_rank() == 0

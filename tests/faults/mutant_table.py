@@ -10,6 +10,8 @@ ENGINE = "airflow_provider_dtrain/engine"
 HOSTS = "airflow_provider_dtrain/hosts"
 CORE = "airflow_provider_dtrain/core"
 INFERENCE = "airflow_provider_dtrain/train/inference"
+CHECKPOINT = "airflow_provider_dtrain/train/checkpoint"
+GRADIENTS = "airflow_provider_dtrain/train/gradients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -430,6 +432,59 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if self._is_full:\n                self._add",
         new="if False:\n                self._add",
         test="tests/unit/test_log_buffer.py::test_what_waits_is_bounded_and_what_is_left_out_is_marked_to_the_byte",
+    ),
+    # -- checkpoints of the training library
+    Mutant(
+        name="a checkpoint whose metric is NaN ranks among the best",
+        path=f"{CHECKPOINT}/retention.py",
+        old=" and not isinstance(value, bool) and math.isfinite(value)",
+        new=" and not isinstance(value, bool)",
+        test="tests/unit/test_train_checkpoint.py::test_the_best_and_the_latest_are_kept",
+    ),
+    Mutant(
+        name="the metadata of a checkpoint is not on the disk when the checkpoint counts",
+        path=f"{CHECKPOINT}/disk.py",
+        old="        file.flush()\n        os.fsync(file.fileno())",
+        new="        file.flush()",
+        test="tests/contract/test_checkpoint_power_cut.py"
+        "::test_no_reported_checkpoint_is_lost_or_damaged_by_a_power_cut",
+    ),
+    Mutant(
+        name="the name of a checkpoint is not on the disk when it is reported",
+        path=f"{CHECKPOINT}/disk.py",
+        old="        temporary.rename(final)\n        sync_folder(folder)",
+        new="        temporary.rename(final)",
+        test="tests/contract/test_checkpoint_power_cut.py"
+        "::test_no_reported_checkpoint_is_lost_or_damaged_by_a_power_cut",
+    ),
+    Mutant(
+        name="a new folder of checkpoints is not on the disk when its first one is reported",
+        path=f"{CHECKPOINT}/disk.py",
+        old="        sync_folder(folder)\n        _sync_parents(folder)",
+        new="        sync_folder(folder)",
+        test="tests/contract/test_checkpoint_power_cut.py"
+        "::test_no_reported_checkpoint_is_lost_or_damaged_by_a_power_cut",
+    ),
+    Mutant(
+        name="weights that are NaN replace the last good checkpoint",
+        path=f"{CHECKPOINT}/saver.py",
+        old="        if self._is_dead():\n            return None\n",
+        new="",
+        test="tests/unit/test_train_health.py::test_a_training_that_goes_on_with_nan_keeps_its_last_finite_checkpoint",
+    ),
+    Mutant(
+        name="tensors are restored row by row",
+        path=f"{CHECKPOINT}/save_plan.py",
+        old="    if tensor.stride() == row_by_row(tensor.shape):\n        return None",
+        new="    return None",
+        test="tests/unit/test_train_tensor_kinds.py::test_the_order_of_numbers_in_memory_survives_a_checkpoint",
+    ),
+    Mutant(
+        name="a loss that is NaN trains on",
+        path=f"{GRADIENTS}/health.py",
+        old="        if not math.isfinite(value):\n            self._judge_loss(value, number, loss)",
+        new="        del value",
+        test="tests/unit/test_train_health.py::test_a_loss_that_is_nan_stops_the_training_whatever_its_name",
     ),
     # -- what hosts may store
     Mutant(

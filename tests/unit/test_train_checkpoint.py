@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 
 import pytest
 
@@ -142,6 +143,11 @@ POLICY = {"metric": "accuracy", "smaller_is_better": False, "save_trial_best": 1
         ([0.3, 0.9, 0.5, 0.1], {"save_trial_best": 2, "save_trial_latest": 2}, [2, 3, 4]),
         ([None, 0.2, None], {}, [2, 3]),
         ([None, None], {}, [2]),
+        ([0.1, math.nan, 0.05], {}, [1, 3]),
+        ([math.nan, 0.1, 0.05], {"smaller_is_better": True, "save_trial_latest": 0}, [3]),
+        ([math.inf, 0.1, -math.inf, 0.05], {}, [2, 4]),
+        ([True, "0.9", 0.1, 0.05], {}, [3, 4]),
+        ([math.nan, math.nan, 0.3], {"save_trial_best": 3}, [3]),
         ([0.1, 0.9, 0.5], {"metric": None}, [3]),
         ([0.1, 0.2], {"save_trial_best": 0, "save_trial_latest": 0}, []),
     ],

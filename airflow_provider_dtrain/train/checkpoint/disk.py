@@ -11,10 +11,12 @@ ever run. A checkpoint of the kind ``files`` has the files that a program wrote 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,7 @@ def write(
         final = final or free_name(folder, step)
         temporary.rename(final)
         sync_folder(folder)
+        _sync_parents(folder)
     except OSError as error:
         shutil.rmtree(temporary, ignore_errors=True)
         raise _cannot_write(folder, step, error) from error
@@ -115,6 +118,7 @@ def write_tree(folder: Path, step: int, facts: Mapping[str, Any], final: Path) -
             sync_folder(Path(base))
         folder.rename(final)
         sync_folder(final.parent)
+        _sync_parents(final.parent)
     except OSError as error:
         raise CheckpointStorageError(f"The checkpoint of step {step} cannot be written to {final}: {error}") from error
     return parse(text, final)
@@ -181,6 +185,15 @@ def _write_synced(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+@lru_cache(maxsize=16)
+def _sync_parents(folder: Path) -> None:
+    """Make a folder itself durable, once: it and its parents may be as new as the checkpoint in it."""
+    for parent in folder.absolute().parents:
+        # A folder that this account cannot read is not its own.
+        with contextlib.suppress(OSError):
+            sync_folder(parent)
 
 
 def sync_folder(path: Path) -> None:

@@ -33,7 +33,7 @@ from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, NonFiniteWeightsError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
@@ -110,24 +110,29 @@ class Saver:
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def copy(self, step: int | None, counters: Mapping[str, int], *, begins_pass: bool = False) -> Copied | None:
-        """Return a copy of the state, None if checkpoints are switched off. It is valid until the next call.
+        """Return a copy of the state, None if checkpoints are switched off or weights are not finite.
+
+        It is valid until the next call.
 
         Called by all ranks.
 
         :param step: the script's count of batches; None: the bodies of its loops are over
         :param counters: numbers of the training loop that a resumed run needs
         :param begins_pass: a further pass begins now
+        :raises NonFiniteWeightsError: weights are not finite, and ``fail_on_nan`` is set
         """
         if self.policy["keep"] == "none":
             return None
         with HERE.at(CHECKPOINT):
             return self._copy(step, counters, begins_pass=begins_pass)
 
-    def _copy(self, step: int | None, counters: Mapping[str, int], *, begins_pass: bool) -> Copied:
+    def _copy(self, step: int | None, counters: Mapping[str, int], *, begins_pass: bool) -> Copied | None:
         self._finish_previous()
         self.home.claim()
         self._prepared.refuse_old_shards()
         self._refuse_other_forms()
+        if self._is_dead():
+            return None
         others = self._prepared.other_states()
         encoded = encode(others)
         self._warn_once(encoded)
@@ -179,6 +184,17 @@ class Saver:
     def place(self, step: int) -> Path | str | None:
         """Return the path or URL that the next checkpoint of a step will have, None except on rank 0."""
         return None if self.home.storage is None else self.home.storage.reserve(step)
+
+    def _is_dead(self) -> bool:
+        """Return whether weights of a rank are not finite, so that a checkpoint of them would replace a good one."""
+        names = next(filter(None, self._distributed.allgather(self._gradients.health.dead())), None)
+        if names is None:
+            return False
+        if self._gradients.health.fails:
+            raise NonFiniteWeightsError(names, "at a save, which is left out")
+        if self._distributed.get_rank() == 0:
+            log.warning("A checkpoint is left out, because the weights %s are not finite. The last one is kept.", names)
+        return True
 
     def _warn_once(self, others: list[Any]) -> None:
         """Name parameters that the checkpoints lack, at the first save."""

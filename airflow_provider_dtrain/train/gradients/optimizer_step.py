@@ -17,6 +17,7 @@ from airflow_provider_dtrain.train.gradients.common_weights import refuse_differ
 from airflow_provider_dtrain.train.gradients.compression import Compression
 from airflow_provider_dtrain.train.gradients.ddp_options import check_options
 from airflow_provider_dtrain.train.gradients.exchanged_parameters import ExchangedParameters
+from airflow_provider_dtrain.train.gradients.health import Health
 from airflow_provider_dtrain.train.gradients.kinds import unscale
 from airflow_provider_dtrain.train.gradients.leaks import Leaks
 from airflow_provider_dtrain.train.gradients.outside_parameters import OutsideParameters
@@ -51,9 +52,12 @@ class Gradients:
     epoch into the next. Only the k-th batch exchanges gradients, those of the whole group at once.
 
     :param optimizations: section ``optimizations`` of the configuration; empty off-cluster
+    :param fail_on_nan: raise for a loss that is NaN, and for gradients and weights that are not finite
     """
 
-    def __init__(self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any]) -> None:
+    def __init__(
+        self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any], *, fail_on_nan: bool = True
+    ) -> None:
         given = {name: optimizations.get(name) for name in DEFAULTS}
         chosen = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
         self._distributed = distributed
@@ -74,6 +78,7 @@ class Gradients:
             )
         scaler = self._precision.scaler()
         self._loss_scale = LossScale(scaler) if scaler is not None else None
+        self.health = Health(rank, fails=fail_on_nan)
         tunes = chosen["auto_tune_tensor_fusion"] and size > 1
         self._tuner = FusionTuner(distributed, device, self._bucket_mib) if tunes else None
         #: DistributedDataParallel models.
@@ -120,6 +125,7 @@ class Gradients:
         if self._distributed.get_size() > 1 and sharded_kind(model) is None:
             self._exchanged.watch(wrapped)
         self._outside.know(wrapped)
+        self.health.know(wrapped)
         if wrapped is not model or is_distributed(model):
             self._compression.install(wrapped)
             self._models.append(wrapped)
@@ -133,6 +139,7 @@ class Gradients:
     def know_model(self, model: Any) -> None:
         """Add a model that is prepared and stays as it is."""
         self._outside.know(model)
+        self.health.know(model)
 
     def refuse_different(self, models: Sequence[Any]) -> None:
         """Raise when models that the ranks do not exchange differ between them. Called by all ranks.
@@ -160,8 +167,10 @@ class Gradients:
         :param options: options of ``Tensor.backward``
         :raises SetupError: the gradients of an unfinished group were cleared, or those of a second backward pass
             through a model are not exchanged
+        :raises NonFiniteLossError: the loss is NaN
         """
         self.backwards += 1
+        self.health.loss(loss, self.backwards, is_scaled=self._loss_scale is not None)
         HERE.now = self._in_backward
         if self._leaks is not None:
             self._leaks.check(self._groups.values())
@@ -214,7 +223,7 @@ class Gradients:
         self._exchanged.check_once(optimizer)
         if self.plain and not flush:
             self._outside.check(optimizer)
-            norm = clip.apply(optimizer)
+            norm = clip.apply(optimizer, self._look_at_norm)
             optimizer.step()
             if zero_grad:
                 optimizer.zero_grad()  # sets to None since torch 2.0; an argument costs 0.1 µs
@@ -327,7 +336,10 @@ class Gradients:
 
         :raises SetupError: parameters were unfrozen or replaced, so that the ranks do not exchange their gradients, or
             an optimizer trains nothing
+        :raises NonFiniteLossError: a loss on a GPU is NaN
+        :raises NonFiniteWeightsError: weights are not finite
         """
+        self.health.look()
         self._exchanged.check()
         self._outside.look()
         if self.backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
@@ -390,7 +402,7 @@ class Gradients:
         if self._loss_scale is not None:
             taken, norm = self._scaled_step(group, clip)
         else:
-            norm = clip.apply(optimizer)
+            norm = clip.apply(optimizer, self._look_at_norm)
             optimizer.step()
             taken = True
         if zero_grad:
@@ -431,6 +443,9 @@ class Gradients:
         optimizer.step(evaluate)
         optimizer.zero_grad()
         return True, norm
+
+    def _look_at_norm(self, norm: Any, parameters: list[Any]) -> None:
+        self.health.norm(norm, parameters, self.backwards)
 
     def _mean(self, loss: Any) -> Any:
         if self._distributed.get_size() == 1:
