@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
 
 
 def is_wrapped(value: Any) -> bool:
     """Return whether a value is made of other tensors, into which torch can take it apart, and no DTensor."""
-    torch = sys.modules.get("torch")
+    torch: Any = imported("torch")
     if torch is None or type(value) is torch.Tensor or not isinstance(value, torch.Tensor) or is_dtensor(value):
         return False
     # Sizes that are no plain numbers, such as those of a nested tensor, belong to the process.
@@ -21,7 +21,8 @@ def is_wrapped(value: Any) -> bool:
 
 def is_thin(value: Any) -> bool:
     """Return whether a tensor has another class than torch's own, and the same memory as one of torch's own."""
-    torch: Any = sys.modules["torch"]
+    import torch
+
     kind = type(value)
     is_own = kind is torch.Tensor or kind is torch.nn.Parameter
     return not is_own and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not is_wrapped(value)
