@@ -35,7 +35,7 @@ from torch.distributed.tensor import (  # noqa: E402
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def group(request):
     """Create a process group of some ranks, of which this process is one. The others exist by name only."""
     rank, size = getattr(request, "param", (0, 1))

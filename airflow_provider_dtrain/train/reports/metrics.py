@@ -198,7 +198,7 @@ def _hold(name: str, value: Any) -> Any:
         return value
     is_on_gpu = getattr(value, "is_cuda", False) and value.numel() == 1
     # A sharded tensor is read at once: it has no common form with the others.
-    if is_on_gpu and not (value.is_complex() or hasattr(value, "to_local")):
+    if is_on_gpu and not (hasattr(value, "to_local") or value.is_complex()):
         return value.detach().clone()
     return number(name, value)
 
