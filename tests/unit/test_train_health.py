@@ -186,7 +186,26 @@ def test_a_nan_in_the_batch_is_told_from_one_of_the_model():
 
 def test_a_nan_of_the_loss_function_is_told_from_one_of_the_model():
     said = said_of(torch.nn.Linear(3, 1), torch.randn(2, 3), lambda output: (output + math.nan).sum())
-    assert "No value in the model was NaN: see the loss and its targets." in said
+    assert "No value that the backward pass needs is NaN: see the last module of the model" in said
+
+
+class Opaque(torch.autograd.Function):
+    """Stands for a compiled part of a model."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = (x - 1e6).log()
+        ctx.save_for_backward(y)
+        return y.nan_to_num(0.5) * math.nan
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_a_function_of_the_programs_own_is_named():
+    said = said_of(torch.nn.Linear(3, 1), torch.randn(2, 3), lambda output: Opaque.apply(output).sum())
+    assert "The first NaN was computed behind Linear (OpaqueBackward)." in said
 
 
 def test_weights_that_are_nan_already_are_named_first():
@@ -213,7 +232,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_change(tmp_path,
                 ctx.backward((model[0](torch.ones(1, 3)) * 0).sqrt().sum() + model[1].weight.sum())
                 ctx.step(optimizer, clip_grad_norm=1.0)
 
-        said = "A gradient is not finite at backward pass .*That of 0.weight"
+        said = "A gradient is not finite at backward pass .*That of 0 was the first"
         with pytest.raises(dtrain.NonFiniteLossError, match=said):
             train()
         assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))

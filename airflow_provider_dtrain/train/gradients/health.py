@@ -18,6 +18,9 @@ _OF_WEIGHTS = frozenset({"TBackward0", "TransposeBackward0", "PermuteBackward0",
 #: Names that an error shows.
 _SHOWN = 3
 _PLACE = "backward pass"
+_NOTHING_SAVED = (
+    "No value that the backward pass needs is NaN: see the last module of the model, the loss function and its targets."
+)
 
 
 class Health:
@@ -74,8 +77,9 @@ class Health:
         if not norm.is_cpu:
             self._held["norm of the gradients"] = norm, number
         elif not math.isfinite(norm.item()):
-            names = self._names(parameters)
-            found = _not_finite((names.get(id(p), "?"), p.grad) for p in parameters if p.grad is not None)
+            modules = self._modules()
+            held = [parameter for parameter in parameters if parameter.grad is not None]
+            found = _not_finite((modules.get(id(p), "a parameter of no prepared model"), p.grad) for p in held)
             if found:
                 # A backward pass begins at the end of the model.
                 raise NonFiniteLossError(
@@ -137,29 +141,29 @@ class Health:
         if loss is None:
             return ""
         try:
-            return first_nan(loss, self._names()) or "No value in the model was NaN: see the loss and its targets."
+            return first_nan(loss, self._modules()) or _NOTHING_SAVED
         except Exception:  # the graph of a module of another library may refuse to be read
             return ""
 
-    def _names(self, parameters: Iterable[Any] = ()) -> dict[int, str]:
-        """Return the name of each parameter by its identity."""
+    def _modules(self) -> dict[int, str]:
+        """Return the name of the module of each parameter, by the parameter's identity."""
         return {
-            id(parameter): plain_name(name)
+            id(parameter): plain_name(name).rpartition(".")[0] or type(bare(model)).__name__
             for model in self._models
             for name, parameter in bare(model).named_parameters()
         }
 
 
-def first_nan(loss: Any, names: dict[int, str]) -> str | None:
+def first_nan(loss: Any, modules: dict[int, str]) -> str | None:
     """Return which module has computed the first NaN that the graph of a loss holds, None if it holds none.
 
-    :param names: identity of a parameter -> its name
+    :param modules: identity of a parameter -> name of its module
     """
     behind = None
     for node in _in_order(loss):
         if node.name() in _OF_WEIGHTS and all(hasattr(leaf, "variable") for leaf, _ in node.next_functions):
             continue
-        own = _module_of(node, names)
+        own = _module_of(node, modules)
         results, inputs = _nan_values(node)
         if results or (inputs and own is None and behind is not None):
             at = own or behind
@@ -186,15 +190,17 @@ def _in_order(loss: Any) -> list[Any]:
     return sorted((node for node in seen if not hasattr(node, "variable")), key=lambda node: node._sequence_nr())
 
 
-def _module_of(node: Any, names: dict[int, str]) -> str | None:
+def _module_of(node: Any, modules: dict[int, str]) -> str | None:
     """Return the module whose parameters a node uses, itself or through a transposed view."""
+    own: dict[str, None] = {}
     for following, _ in node.next_functions:
         if following is not None and following.name() in _OF_WEIGHTS:
             following = following.next_functions[0][0]
-        name = names.get(id(getattr(following, "variable", None)))
+        name = modules.get(id(getattr(following, "variable", None)))
         if name is not None:
-            return name.rpartition(".")[0] or name
-    return None
+            own[name] = None
+    # A compiled model is one node.
+    return " or ".join(own) or None
 
 
 def _nan_values(node: Any) -> tuple[bool, bool]:
@@ -202,14 +208,21 @@ def _nan_values(node: Any) -> tuple[bool, bool]:
     import torch
 
     results = inputs = False
+    # A function of a program's own, or a compiled model: what it has saved may be anything from inside of it.
+    for value in getattr(node, "saved_tensors", ()):
+        results = results or _has_nan(value)
     for name in dir(node):
         if not name.startswith("_saved_"):
             continue
         value = getattr(node, name)
-        if isinstance(value, torch.Tensor) and value.is_floating_point() and bool(value.isnan().any()):
+        if isinstance(value, torch.Tensor) and _has_nan(value):
             is_result = name.removeprefix("_saved_") in {"result", "output", "out", "grad_input"}
             results, inputs = results or is_result, inputs or not is_result
     return results, inputs
+
+
+def _has_nan(tensor: Any) -> bool:
+    return tensor is not None and tensor.is_floating_point() and bool(tensor.isnan().any())
 
 
 def _weights(model: Any) -> Iterator[tuple[str, Any]]:
