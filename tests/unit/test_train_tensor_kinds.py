@@ -97,6 +97,33 @@ def test_the_order_of_numbers_in_memory_survives_a_checkpoint(tmp_path):
         assert found[name].stride() == tensor.clone().stride(), name
 
 
+def test_a_state_that_has_another_order_in_a_new_process_gets_the_saved_one(tmp_path):
+    saved = torch.arange(24.0).reshape(4, 6).t()
+    with begun(tmp_path) as ctx:
+        ctx.register(box=Box(saved))
+        ctx.save_checkpoint(1)
+    with begun(tmp_path) as ctx:
+        box = Box(torch.zeros(6, 4))
+        ctx.register(box=box)
+        ctx.restore_checkpoint()
+    assert (box.value.stride(), box.value.tolist()) == (saved.stride(), saved.tolist())
+
+
+def test_a_state_that_an_optimizer_holds_in_another_order_gets_the_saved_one(tmp_path):
+    with begun(tmp_path) as ctx:
+        model = torch.nn.Linear(3, 3)
+        model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), 0.1, momentum=0.9))
+        ctx.backward(model(torch.ones(2, 3)).square().sum())
+        ctx.step(optimizer)
+        held = optimizer.state[model.weight]
+        held["momentum_buffer"] = saved = held["momentum_buffer"].t().contiguous().t()
+        ctx.save_checkpoint(1)
+        held["momentum_buffer"] = torch.zeros(3, 3)
+        ctx.restore_checkpoint()
+        found = optimizer.state[model.weight]["momentum_buffer"]
+    assert (found.stride(), found.tolist()) == ((1, 3), saved.tolist())
+
+
 def test_a_tensor_and_a_transposed_view_of_it_are_two_tensors(tmp_path):
     square = torch.arange(9.0).reshape(3, 3)
     found = through_a_checkpoint(tmp_path, [square, square.t()])
