@@ -283,6 +283,7 @@ class Context(CoreContext):
         With ``mixed_precision: fp16``, the loss is scaled first.
 
         :param options: options of ``Tensor.backward``: ``gradient``, ``retain_graph``, ``create_graph``, ``inputs``
+        :raises NonFiniteLossError: the loss is NaN; on a GPU, a later synchronization raises it
         """
         if self._streams.is_waiting:
             self._streams.train()
@@ -385,6 +386,7 @@ class Context(CoreContext):
             ``checkpoint_policy: none``
         :raises CheckpointError: the state cannot be saved, or another run writes to the same folder. A save that the
             storage rejects is tried again, and reported; only the last one of the program raises
+        :raises NonFiniteWeightsError: weights are NaN or infinite. Nothing is saved, so the last checkpoint stays
         """
         self._last_step = step
         self._check_effect(step)
