@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
-from airflow_provider_dtrain.engine.attempt.outcome import failure_dict
+from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.errors import RankFailedError
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.seed.experiments import Planned
@@ -106,4 +106,4 @@ def raises(run: Run, rank: int, message: str, where: Sequence[tuple[str, int, st
     logs[rank] = f"rank {rank}: loading shard 17 of 64\n{traceback}"
     run.exits(codes, logs, {rank: {"message": message, "traceback": traceback}}, sent_signal=True)
     error = RankFailedError(rank=rank, host=host, exit_code=1, traceback=traceback, message=message)
-    return failure_dict(error)
+    return asdict(Failure.of(error))
