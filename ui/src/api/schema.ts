@@ -907,7 +907,7 @@ export interface paths {
         };
         /**
          * Known
-         * @description Return whether the store holds code, and if so keep it for a start.
+         * @description Return whether the store holds code that the user has sent, and if so keep it for a start.
          */
         get: operations["known_api_v1_code__digest__get"];
         put?: never;
@@ -4296,7 +4296,6 @@ export interface operations {
     telemetry_api_v1_trials__trial_id__telemetry_get: {
         parameters: {
             query?: {
-                /** @description names; all system metrics without it */
                 metric?: string[] | null;
                 /** @description number of the attempt; the latest without it */
                 attempt?: number | null;
@@ -4754,7 +4753,7 @@ export interface operations {
                 q?: string;
                 state?: ("queued" | "running" | "completed" | "errored" | "killed") | null;
                 dag_id?: string | null;
-                /** @description experiments that have all of these */
+                /** @description only those with all of these */
                 tag?: string[] | null;
                 sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress";
                 order?: "asc" | "desc";
@@ -4935,7 +4934,7 @@ export interface operations {
                 q?: string;
                 state?: ("queued" | "running" | "completed" | "errored" | "killed") | null;
                 dag_id?: string | null;
-                /** @description experiments that have all of these */
+                /** @description only those with all of these */
                 tag?: string[] | null;
                 sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress";
                 order?: "asc" | "desc";
@@ -5200,7 +5199,7 @@ export interface operations {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
                 state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed")[] | null;
-                /** @description trials that have all of these */
+                /** @description only those with all of these */
                 tag?: string[] | null;
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
@@ -5298,7 +5297,7 @@ export interface operations {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
                 state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed")[] | null;
-                /** @description trials that have all of these */
+                /** @description only those with all of these */
                 tag?: string[] | null;
                 /** @description also trials of cleared tasks and older plans */
                 replaced?: boolean;
@@ -6697,7 +6696,6 @@ export interface operations {
     trial_curves_api_v1_trials__trial_id__curves_get: {
         parameters: {
             query?: {
-                /** @description names; the first ones without it */
                 metric?: string[] | null;
                 group?: ("training" | "validation") | null;
                 /** @description points per curve */
@@ -7226,7 +7224,7 @@ export interface operations {
             query: {
                 trial_id: number;
                 rank?: number;
-                /** @description the latest without it */
+                /** @description number of the attempt; the latest without it */
                 attempt?: number | null;
                 /** @description first byte that the client does not have */
                 offset?: number;
