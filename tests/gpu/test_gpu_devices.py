@@ -84,7 +84,8 @@ def test_a_rank_on_the_gpu_of_another_rank_is_named(one_host: Host) -> None:
     text = until(warning, "the warning", START_S)
     assert text.startswith("rank 1 holds ")
     assert " MiB on the device of rank 0: call torch.cuda.set_device(" in text
-    assert int(text.split()[3]) > 256
+    # The rank may still be making its context, without its tensor.
+    assert int(text.split()[3]) > 0
     channel.call("stop", run="t1.1.7", grace_s=5)
     channel.wait_event("t1.1.7", "ended")
     until(lambda: not users(), "a free GPU")
