@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, A
 from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_dtrain.decorators.dtrain import DtrainDecoratedOperator, dtrain_task
-from airflow_provider_dtrain.errors import FunctionError
+from airflow_provider_dtrain.errors import ConfigError, FunctionError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.tasks import trial_key
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
@@ -197,19 +197,15 @@ def test_a_result_that_is_no_json_fails_the_task(hook: DtrainHook) -> None:
     assert hook.store.trials.get(1).attempts == 1, "it is not started again"
 
 
-@pytest.mark.parametrize(
-    ("function", "args", "options", "words"),
-    [
-        (adds, ({1, 2},), {}, "argument 'number' is a set"),
-        (adds, (1,), {"config": {"entrypoint": "python x.py"}}, "has the entrypoint 'python x.py'"),
-    ],
-)
-def test_what_cannot_run_fails_before_anything_starts(
-    hook: DtrainHook, function: Any, args: Any, options: Any, words: str
-) -> None:
-    with pytest.raises(AirflowFailException, match=words):
-        function_task(function, *args, **options).execute(context("bad"))
+def test_an_entrypoint_beside_a_function_fails_before_anything_starts(hook: DtrainHook) -> None:
+    with pytest.raises(AirflowFailException, match="has the entrypoint 'python x.py'"):
+        function_task(adds, 1, config={"entrypoint": "python x.py"}).execute(context("bad"))
     assert hook.store.trials.list() == []
+
+
+def test_an_argument_that_is_no_plain_data_is_an_error_when_the_dag_is_read() -> None:
+    with pytest.raises(ConfigError, match=r"op_args\.0: a value of the type set is not plain data"):
+        function_task(adds, {1, 2})
 
 
 def test_a_name_from_outside_is_an_error_when_the_dag_is_read() -> None:

@@ -23,7 +23,7 @@ BODY = """
         model = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 1))
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         model, optimizer = ctx.prepare(model, optimizer)
-        show("apart", (random.random(), float(numpy.random.rand()), float(torch.rand(()))))
+        show("together", (random.random(), float(numpy.random.rand()), float(torch.rand(()))))
         show("deterministic", (torch.are_deterministic_algorithms_enabled(), torch.get_num_threads()))
         step = ctx.restore_checkpoint()
         for epoch in ctx.epochs(2):
@@ -32,6 +32,8 @@ BODY = """
                 ctx.backward(loss)
                 ctx.step(optimizer)
                 step += 1
+                if step == 1:
+                    show("apart", (random.random(), float(numpy.random.rand()), float(torch.rand(()))))
                 show("batch", (step, indices.tolist(), [f"{value:.9g}" for value in inputs.flatten().tolist()]))
                 if step == stop_after:
                     ctx.save_checkpoint(step)

@@ -41,6 +41,7 @@ ONLY_HERE = {
     "CUDA_VISIBLE_DEVICES": "torchrun's ranks see all devices of the machine; these see those of the gang",
     "CUDA_DEVICE_ORDER": "numbers of devices are those of nvidia-smi, also in programs that unset the list",
     "PYTHONPATH": "the training library, and the code folder for scripts in its subfolders",
+    "PYTHONIOENCODING": "the log is UTF-8 in any locale",
     "PYTHONUNBUFFERED": "lines reach the task log when they are printed",
     "DTRAIN_*": "the trial: its files, hyperparameters, seed and slot",
 }
@@ -162,8 +163,8 @@ for group in range(int(sys.argv[1])):
     dist.all_reduce(total)
     seen.append(total.item())
     last = dist.distributed_c10d._get_default_store()
-    if group + 1 < int(sys.argv[1]):
-        dist.destroy_process_group()
+    # PyTorch aborts now and then in a process whose gloo loses its peer.
+    dist.destroy_process_group()
 if rank == 1:
     while os.path.exists(f"/proc/{last.get('pid').decode()}"):
         time.sleep(0.01)

@@ -34,7 +34,11 @@ def search_config(last: int = 8, *, pause_s: float = 0.05, variables: Mapping[st
                   searcher: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:  # fmt: skip
     return {
         "name": "rungs", "entrypoint": f"python rungs.py {last} {pause_s}", "model_dir": "code", "max_restarts": 1,
-        "environment": {"variables": {"PYTHONDONTWRITEBYTECODE": "1", **(variables or {})}},
+        # Logs show what the variables are compared with.
+        "environment": {
+            "variables": {"PYTHONDONTWRITEBYTECODE": "1", **(variables or {})},
+            "public_variables": [*(variables or {})],
+        },
         "hyperparameters": SPACE, "searcher": {**SEARCHER, **(searcher or {})},
         "reproducibility": {"experiment_seed": 7}, "resources": {"slots_per_trial": 1}, **more,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.hosts.payload import library
+from airflow_provider_dtrain.supervisor.host_environment import passed
 from tests.support.ranks import free_port
 from tests.support.supervisor_host import Host
 
@@ -57,7 +58,7 @@ def under_torchrun(
     place = ["--standalone"]
     if hosts > 1:
         place = ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    clean = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR", "USER") if name in os.environ}
+    clean = passed(os.environ)
     clean |= {REPORTS: str(reports), "GLOO_SOCKET_IFNAME": "lo", **(env or {})}
     agents = []
     for number in range(hosts):
