@@ -192,12 +192,14 @@ class Terminals:
         :raises QuickstartError: it does not end
         """
         assert self.airflow
-        for _ in range(2):
+        for patience_s in (20, 60):
             os.killpg(self.airflow.pid, signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                self.airflow.wait(20)
+                self.airflow.wait(patience_s)
                 return
-        raise QuickstartError("Airflow did not end within 20 s after a second Ctrl-C.")
+        raise QuickstartError(
+            f"Airflow did not end within 60 s after a second Ctrl-C. The end of its output:\n{self.tail()}"
+        )
 
     def end(self) -> None:
         """End every process that is left."""
