@@ -23,7 +23,8 @@ from tests.support.lock_dirs import new_lock_dir
 
 #: The supervisor as hosts have it: its archive, unpacked.
 SUPERVISOR = unpacked_supervisor()
-DEADLINE_S = 20.0
+#: Longer than programs need to start on a busy machine: nothing waits that long unless it fails.
+DEADLINE_S = 60.0
 
 SLEEP = ("sh", "-c", "exec sleep 1000")
 #: Prints the pid of a sleeping grandchild that has left session, process group and parent.
