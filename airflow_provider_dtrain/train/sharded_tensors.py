@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 
 #: Kinds that checkpoints do not hold: the predecessors of ``fully_shard`` and ``DTensor``.
-_OLD_TENSORS = {"ShardedTensor"}
-_OLD_MODULES = {"FullyShardedDataParallel"}
+_OLD_TENSORS = frozenset({"ShardedTensor"})
+_OLD_MODULES = frozenset({"FullyShardedDataParallel"})
+_DTENSOR = frozenset({"DTensor"})
 #: ``fully_shard`` and the checkpoints of DTensor are complete since this version of torch.
 TORCH_NEEDED = (2, 6)
 
@@ -21,7 +23,7 @@ REMEDY = (
 
 def is_dtensor(value: Any) -> bool:
     """Return whether a value is a DTensor, which ``fully_shard`` and tensor parallelism use as parameters."""
-    return _is_of(value, {"DTensor"})
+    return _is_kind(type(value), _DTENSOR)
 
 
 def is_sharded(value: Any) -> bool:
@@ -30,11 +32,12 @@ def is_sharded(value: Any) -> bool:
 
 
 def _is_old(value: Any) -> bool:
-    return bool(getattr(value, "_is_flat_param", False)) or _is_of(value, _OLD_TENSORS)
+    return bool(getattr(value, "_is_flat_param", False)) or _is_kind(type(value), _OLD_TENSORS)
 
 
-def _is_of(value: Any, names: set[str]) -> bool:
-    return any(kind.__name__ in names and kind.__module__.startswith("torch.") for kind in type(value).__mro__)
+@lru_cache(maxsize=1024)
+def _is_kind(kind: type, names: frozenset[str]) -> bool:
+    return any(one.__name__ in names and one.__module__.startswith("torch.") for one in kind.__mro__)
 
 
 def local_part(tensor: Any) -> Any:

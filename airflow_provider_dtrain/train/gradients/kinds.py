@@ -11,13 +11,11 @@ from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
 
 def by_kind(parameters: Iterable[Any]) -> list[list[Any]]:
     """Return the parameters that have gradients, in lists of one kind. The kinds have the same order on all ranks."""
-    held = [parameter for parameter in parameters if parameter.grad is not None]
-    # The types of thousands of gradients are few.
-    if not any(is_dtensor(gradient) for gradient in {type(p.grad): p.grad for p in held}.values()):
-        return [held] if held else []
     kinds: dict[Any, list[Any]] = {}
-    for parameter in held:
-        kinds.setdefault(_kind(parameter.grad), []).append(parameter)
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is not None:
+            kinds.setdefault(_kind(gradient), []).append(parameter)
     return list(kinds.values())
 
 
