@@ -33,7 +33,7 @@
     ├── ServerError                    kind = platform; the server of a client does not answer, or not as expected
     ├── StoreError                     kind = platform
     │   ├── StoreUnavailableError      the database does not answer, or is locked: retry
-    │   ├── StoreNotMigratedError      the schema is older or newer than this code
+    │   ├── StoreNotMigratedError      the schema is not the one of this code
     │   ├── StaleWatchError            another follower took over this attempt: stop silently
     │   │   └── StoreSetBackError      the store lost commits of the attempt's follower: read its state again
     │   └── IllegalTransitionError     a state change that core.lifecycle does not know

@@ -125,7 +125,7 @@ class Store:
         :param url: ``sqlite:////absolute/path`` or ``postgresql+psycopg://...``
         :param clock: returns the current time as aware UTC
         :param meter: receives metrics; None = none are emitted
-        :raises StoreNotMigratedError: PostgreSQL without the schema of this version, or a newer schema
+        :raises StoreNotMigratedError: PostgreSQL without the schema of this version, or a schema that it does not know
         :raises StoreError: the URL is wrong, the driver is missing, or the database cannot be reached
         """
         parsed = parse_url(url)
@@ -135,7 +135,6 @@ class Store:
         engine = make_engine(parsed)
         try:
             if is_sqlite and schema.revision(engine) != schema.HEAD:
-                # A newer schema that only adds to the schema of this code is left as it is.
                 schema.upgrade(engine)
             elif not is_sqlite:
                 schema.require_current(engine)
@@ -160,10 +159,7 @@ class Store:
         """Return the results of all health checks of the store, in words for an operator."""
         found = schema.revision(self.db.engine)
         words = f"{found}, this version needs {schema.HEAD}"
-        is_newer = schema.is_usable(self.db.engine, found)
-        if is_newer:
-            words += "; a newer version added to it, and this version works with it until you upgrade it too"
-        checks = [Check(name="schema", ok=found == schema.HEAD or is_newer, message=words)]
+        checks = [Check(name="schema", ok=found == schema.HEAD, message=words)]
         return checks + (self._check_sqlite() if self.db.engine.dialect.name == "sqlite" else self._check_postgresql())
 
     @reads

@@ -1,4 +1,4 @@
-"""Checkpoints in the store: existing ones, removed ones, and the column that distinguishes them."""
+"""Checkpoints in the store: existing and removed ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,7 @@ from argparse import Namespace
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-from airflow_provider_dtrain.store.database import schema
-from airflow_provider_dtrain.store.store import migrate
 from testbed.stores import host
 
 
@@ -94,27 +90,6 @@ def test_a_bad_path_of_an_older_store_is_refused_when_it_is_read(store, submit, 
     [refused] = store.checkpoints.refused(ticket.trial_id)
     assert (refused.path, refused.place) == ("file:///srv/models/prod", None)
     assert "checkpoint_storage" in (refused.refused or "")
-
-
-def test_the_column_comes_and_goes_and_rows_stay(store, submit, start, url):
-    ticket = reported(store, submit, start, checkpoint(1, 1, "c/step-1"))
-    config = Config()
-    config.set_main_option("script_location", str(schema.Path(schema.__file__).parent / "migrations"))
-    engine = sa.create_engine(url)
-
-    def columns():
-        return {column["name"] for column in sa.inspect(engine).get_columns("checkpoints")}
-
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.downgrade(config, "0001")
-    assert "removed_at" not in columns()
-    with engine.connect() as connection:
-        assert connection.scalar(sa.text("SELECT path FROM checkpoints")) == "c/step-1"
-    migrate(url)
-    assert "removed_at" in columns()
-    engine.dispose()
-    assert [c.step for c in store.checkpoints.of_trial(ticket.trial_id)] == [1]
 
 
 @pytest.mark.each_change

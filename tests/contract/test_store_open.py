@@ -11,15 +11,9 @@ import threading
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 
 from airflow_provider_dtrain.errors import StoreError, StoreNotMigratedError
 from airflow_provider_dtrain.store.database import schema
-from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.store import Store, migrate
 
 pytestmark = pytest.mark.each_change
@@ -33,33 +27,6 @@ def test_migrating_twice_keeps_the_identity(empty_url):
     assert first.store_id == second.store_id
     first.close()
     second.close()
-
-
-def test_the_migrations_make_exactly_the_tables_of_the_code(url):
-    engine = sa.create_engine(url)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE})
-        differences = compare_metadata(context, metadata)
-    engine.dispose()
-    assert differences == []
-
-
-def test_the_code_knows_every_revision():
-    config = Config()
-    config.set_main_option("script_location", str(Path(schema.__file__).parent / "migrations"))
-    found = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
-    assert tuple(reversed(found)) == schema.REVISIONS
-
-
-def test_a_store_of_a_newer_version_is_refused(url):
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
-    engine.dispose()
-    with pytest.raises(StoreNotMigratedError, match="9999.*upgrade the provider"):
-        Store.open(url)
-    with pytest.raises(StoreNotMigratedError, match="9999"):
-        migrate(url)
 
 
 def test_postgresql_names_the_command_that_migrates(postgresql):

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -24,37 +25,19 @@ from airflow_provider_dtrain.store.database.connections import (
 )
 from airflow_provider_dtrain.store.database.tables import counters, meta
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 log = logging.getLogger(__name__)
 
-#: Every revision that this code knows, oldest first. A test compares them with the migrations folder.
-REVISIONS = (
-    "0001",
-    "0002",
-    "0003",
-    "0004",
-    "0005",
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-    "0010",
-    "0011",
-    "0012",
-    "0013",
-    "0014",
-    "0015",
-    "0016",
-    "0017",
-    "0018",
-)
-HEAD = REVISIONS[-1]
+#: The newest revision in ``migrations/versions``. Reading it there would import Alembic in every process.
+HEAD = "0001_ded4af4c"
+MIGRATIONS = Path(__file__).parent / "migrations"
 VERSION_TABLE = "dtrain_alembic_version"
 MIGRATION_WAIT_S = 60.0
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "lustre", "ceph", "fuse.glusterfs", "glusterfs"}
 )
-#: Key in ``meta``. Its value is a revision, a blank, and the oldest revision whose code works with that schema.
-USABLE_FROM = "usable_from"
 #: Number of the provider's lock among PostgreSQL's advisory locks.
 ADVISORY_LOCK = 0x6474_7261_696E
 
@@ -76,31 +59,18 @@ def revision(engine: Engine) -> str | None:
 
 
 def require_current(engine: Engine) -> None:
-    """Check that this code works with the schema of the database.
+    """Check that the database has the schema of this code.
 
-    It works with its own schema, and with a newer one that only adds to it.
-
-    :raises StoreNotMigratedError: the schema is older, missing, or newer and incompatible
+    :raises StoreNotMigratedError: the schema is missing or another one
     """
     found = revision(engine)
-    if found == HEAD or is_usable(engine, found):
+    if found == HEAD:
         return
-    _refuse_newer(found)
+    _refuse_unknown(found)
     raise StoreNotMigratedError(
         f"The store has {f'schema {found}' if found else 'no schema yet'}, but this version needs {HEAD}. "
         "Run once: airflow dtrain db migrate"
     )
-
-
-def is_usable(engine: Engine, found: str | None) -> bool:
-    """Return whether a newer schema is recorded as only adding to the schema of this code."""
-    if found is None or found in REVISIONS:
-        return False
-    query = sa.select(meta.c.value).where(meta.c.key == USABLE_FROM)
-    with gate.transaction(), engine.execution_options(dtrain_reads=True).connect() as connection:
-        told_of, _, oldest = str(connection.scalar(query) or "").partition(" ")
-    # A record that an older revision wrote does not apply to a newer schema.
-    return told_of == found and oldest in REVISIONS
 
 
 def migrate(url: str) -> str:
@@ -108,7 +78,7 @@ def migrate(url: str) -> str:
 
     Several processes may call it at once: one of them migrates, the rest wait for it.
 
-    :raises StoreNotMigratedError: a newer version created the store
+    :raises StoreNotMigratedError: the store has a schema that this code does not know
     :raises StoreError: the database cannot be reached or changed
     """
     parsed = parse_url(url)
@@ -117,7 +87,7 @@ def migrate(url: str) -> str:
     engine = make_engine(parsed)
     try:
         upgrade(engine)
-        return revision(engine) or HEAD
+        return HEAD
     finally:
         engine.dispose()
 
@@ -125,19 +95,7 @@ def migrate(url: str) -> str:
 def upgrade(engine: Engine) -> None:
     """Migrate an open database to the schema of this code, under its migration lock.
 
-    A newer schema with which this code works is left as it is.
-
-    :raises StoreNotMigratedError: a newer version created the store, and this one does not work with it
-    :raises StoreError: the database cannot be reached or changed
-    """
-    move(engine, HEAD)
-
-
-def move(engine: Engine, target: str) -> None:
-    """Migrate an open database up or down to a revision, under its migration lock.
-
-    :param target: one of ``REVISIONS``; a downgrade loses the data that only the newer schema holds
-    :raises StoreNotMigratedError: a newer version created the store, and this one does not work with it
+    :raises StoreNotMigratedError: the store has a schema that this code does not know
     :raises StoreError: the database cannot be reached or changed
     """
     with gate.transaction():
@@ -146,42 +104,53 @@ def move(engine: Engine, target: str) -> None:
                 path = Path(str(engine.url.database))
                 with _file_lock(path.with_name(path.name + ".migrate")):
                     _refuse_network(path)
-                    _move_if_needed(engine, target)
+                    _upgrade_if_needed(engine)
             else:
                 with engine.connect() as connection, connection.begin():
                     connection.execute(sa.select(sa.func.pg_advisory_xact_lock(ADVISORY_LOCK)))
-                    _move_if_needed(engine, target)
+                    _upgrade_if_needed(engine)
         except sa.exc.DBAPIError as error:
             raise StoreError(f"The store could not be migrated: {error.orig}") from error
 
 
-def _move_if_needed(engine: Engine, target: str) -> None:
+def _upgrade_if_needed(engine: Engine) -> None:
     found = revision(engine)
-    if found == target or is_usable(engine, found):
+    if found == HEAD:
         return
-    _refuse_newer(found)
+    _refuse_unknown(found)
     from alembic import command
+
+    config = alembic_config()
+    with engine.connect() as connection, _without_foreign_keys(connection), connection.begin():
+        config.attributes["connection"] = connection
+        command.upgrade(config, HEAD)
+        _seed(connection)
+        _check_foreign_keys(connection)
+    log.info("Store migrated from %s to %s", found or "nothing", HEAD)
+
+
+def alembic_config() -> Config:
+    """Return Alembic's configuration, without a connection."""
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations").replace("%", "%%"))
-    is_up = found is None or REVISIONS.index(found) < REVISIONS.index(target)
-    with engine.connect() as connection, _without_foreign_keys(connection), connection.begin():
-        config.attributes["connection"] = connection
-        (command.upgrade if is_up else command.downgrade)(config, target)
-        _seed(connection)
-        _check_foreign_keys(connection)
-    log.info("Store migrated from %s to %s", found or "nothing", target)
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    return config
 
 
-def note_usable(connection: Connection, found: str, oldest: str) -> None:
-    """Record in the store with which code its schema works. Each step of a migration calls it.
+def _refuse_unknown(found: str | None) -> None:
+    if found is None:
+        return
+    from alembic.script import ScriptDirectory
 
-    :param found: the revision after the step
-    :param oldest: the oldest revision whose code works with that schema
-    """
-    connection.execute(meta.delete().where(meta.c.key == USABLE_FROM))
-    connection.execute(meta.insert().values(key=USABLE_FROM, value=f"{found} {oldest}"))
+    scripts = ScriptDirectory.from_config(alembic_config())
+    if found not in {script.revision for script in scripts.walk_revisions()}:
+        raise StoreNotMigratedError(
+            f"The store has schema {found}, but this version of airflow-provider-dtrain knows {HEAD}. If a newer "
+            "version created the store, upgrade the provider here. A store from before the first release cannot be "
+            "migrated: move it away, or name an empty database in [dtrain] sql_alchemy_conn, and then create it "
+            "anew: airflow dtrain db migrate"
+        )
 
 
 @contextmanager
@@ -218,14 +187,6 @@ def _seed(connection: Connection) -> None:
     if connection.scalar(sa.select(meta.c.value).where(meta.c.key == "store_id")) is None:
         connection.execute(meta.insert().values(key="store_id", value=str(uuid.uuid4())))
         connection.execute(counters.insert().values(name="token", value=0))
-
-
-def _refuse_newer(found: str | None) -> None:
-    if found is not None and found not in REVISIONS:
-        raise StoreNotMigratedError(
-            f"The store has schema {found} of a newer version, but this version of airflow-provider-dtrain knows "
-            f"{HEAD}: upgrade the provider here."
-        )
 
 
 def _refuse_network(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tables of the store. A change needs a new revision in ``migrations/versions``."""
+"""Tables of the store. A change of them changes the digest in the first migration."""
 
 from __future__ import annotations
 
