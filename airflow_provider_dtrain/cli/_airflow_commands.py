@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from typing import Any
 
 from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
@@ -29,18 +27,6 @@ def _group(group: Group) -> GroupCommand:
 
 def _action(command: Command) -> ActionCommand:
     function = lazy_load_command(f"airflow_provider_dtrain.cli.{command.target}")
-    run = _former(function, command) if command.former else function
     # Airflow's parser uses the attributes of an argument and its method, never its class.
     args: Any = command.args
-    return ActionCommand(name=command.name, help=command.help, func=run, args=args, hide=command.is_hidden)
-
-
-def _former(function: Any, command: Command) -> Any:
-    """Return the function of a command under its former name. Each call names the new one on stderr."""
-
-    def run(args: argparse.Namespace) -> Any:
-        text = f"'airflow dtrain {command.former}' is now 'airflow dtrain {command.now}'."
-        print(f"{text} The next release removes the former name.", file=sys.stderr)
-        return function(args)
-
-    return run
+    return ActionCommand(name=command.name, help=command.help, func=function, args=args)

@@ -39,16 +39,6 @@ def show_maintenance(args: Namespace) -> int:
     return _show(args, _hook())
 
 
-@command
-def hold(args: Namespace) -> int:
-    """Start, show or end a maintenance: the former form of the three commands."""
-    if sum((args.hold_for is not None, args.show, args.end)) != 1:
-        raise UsageError("hold needs exactly one of --for TIME, --show and --end. Use: airflow dtrain maintenance")
-    if args.show:
-        return _show(args, _hook())
-    return _end(args, _hook()) if args.end else _begin(args, _hook(), args.hold_for)
-
-
 def _hook() -> DtrainHook:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 

@@ -105,11 +105,11 @@ def commands() -> tuple[Group | Command, ...]:
     found: list[Group | Command] = list(own)
     for one in all_commands():
         if isinstance(one, Group):
-            kept = tuple(command for command in one.commands if command.target in FUNCTIONS and not command.former)
+            kept = tuple(command for command in one.commands if command.target in FUNCTIONS)
             kept += _MORE.get(one.name, ())
             if kept:
                 found.append(replace(one, commands=kept, help=_HELP.get(one.name, one.help)))
-        elif one.target in FUNCTIONS and not one.former:
+        elif one.target in FUNCTIONS:
             found.append(one)
     return tuple(found)
 

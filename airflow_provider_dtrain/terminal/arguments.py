@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
@@ -173,11 +173,6 @@ class Command:
     #: Module and function of its code, ``trials.list_trials``.
     target: str
     args: tuple[Arg, ...]
-    #: The command of this former name, and the command that it is now; empty: the name is a current one.
-    former: str = ""
-    now: str = ""
-    #: Not in the help.
-    is_hidden: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,12 +233,6 @@ def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = N
     :param function: default: the verb
     """
     return Command(name=verb, help=help, target=f"{noun}.{function or verb}", args=(*args, *COMMON))
-
-
-def former_group(group: Group, old: str) -> Group:
-    """Return a group under its former name. Airflow can hide only commands, so the help names the new group."""
-    renamed = (replace(one, former=f"{old} {one.name}", now=f"{group.name} {one.name}") for one in group.commands)
-    return Group(name=old, help=f"Former name of: {group.name}", commands=tuple(renamed))
 
 
 #: Options that change the labels of an experiment or a trial.

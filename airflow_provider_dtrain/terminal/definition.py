@@ -6,7 +6,6 @@ The code behind a command is imported when the command runs.
 from __future__ import annotations
 
 from argparse import BooleanOptionalAction
-from dataclasses import replace
 
 from airflow_provider_dtrain.terminal import arguments as a
 from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group
@@ -14,15 +13,6 @@ from airflow_provider_dtrain.terminal.arguments import action as _command
 from airflow_provider_dtrain.terminal.definition_trials import experiment, infer, init, trial
 
 _DRY_RUN = Arg(("--dry-run",), help="Show what would happen without changing anything", action="store_true")
-#: Noun -> its former name.
-_FORMER = {
-    "configs": "config",
-    "experiments": "experiment",
-    "queue": "task",
-    "searches": "search",
-    "templates": "template",
-    "trials": "trial",
-}
 _SLOT = Arg(("--slot",), help="Only this slot of the host (index)", type=a.count, metavar="N")
 
 
@@ -245,7 +235,6 @@ def _others() -> tuple[Group | Command, ...]:
         ),
         _simulate(),
         _maintenance(),
-        _hold(),
         _gc(),
         _command("doctor", "doctor", "Check the installation and say how to fix each problem"),
     )
@@ -295,19 +284,6 @@ def _maintenance() -> Group:
     )
 
 
-def _hold() -> Command:
-    command = _command(
-        "maintenance",
-        "hold",
-        "Former name of: maintenance",
-        Arg(("--for",), **_LENGTH),
-        _REASON,
-        Arg(("--show",), help="Former name of: maintenance show", action="store_true"),
-        Arg(("--end",), help="Former name of: maintenance end", action="store_true"),
-    )
-    return replace(command, former="hold", now="maintenance start|end|show", is_hidden=True)
-
-
 def _simulate() -> Command:
     time, share, count = (
         {"type": kind, "metavar": name} for kind, name in ((a.seconds, "TIME"), (a.share, "SHARE"), (a.count, "N"))
@@ -328,9 +304,7 @@ def _simulate() -> Command:
     )
     order, (heading, rules), (places, choice) = _rules("job", "jobs")
     costs = (
-        Arg(
-            ("--cost", "--cost-s"), help="Work lost per interruption (default 60s)", default=60.0, dest="cost_s", **time
-        ),
+        Arg(("--cost",), help="Work lost per interruption (default 60s)", default=60.0, dest="cost_s", **time),
         Arg(("--not-preemptible",), help="Share of jobs that cannot be interrupted (default 0)", default=0.0, **share),
         Arg(("--seed",), help="Seed that selects these jobs (default 0)", default=0, **count),
     )
@@ -347,7 +321,4 @@ def commands() -> tuple[Group | Command, ...]:
     """Return all commands of ``airflow dtrain``."""
     documents = (_templates("templates"), _templates("tpl"), _config(), _search())
     runs = (experiment("experiments"), experiment("e"), trial("trials"), trial("t"))
-    groups = (_hosts(), _pools(), _queue(), *documents, *runs)
-    known = {group.name: group for group in groups}
-    former = (a.former_group(known[name], before) for name, before in _FORMER.items())
-    return (init(), infer(), *groups, *former, *_others())
+    return (init(), infer(), _hosts(), _pools(), _queue(), *documents, *runs, *_others())

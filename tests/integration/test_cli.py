@@ -29,15 +29,6 @@ hyperparameters: {lr: 0.5}
 data: {secrets: {token: hunter2}}
 """
 
-FORMER = {
-    "config": "configs",
-    "experiment": "experiments",
-    "search": "searches",
-    "task": "queue",
-    "template": "templates",
-    "trial": "trials",
-}
-
 
 def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: World) -> None:
     done = subprocess.run([*AIRFLOW, "dtrain", "--help"], env=world.environment, capture_output=True, timeout=120)
@@ -58,7 +49,6 @@ def test_every_noun_is_in_the_help_and_airflow_knows_no_other_problem(world: Wor
         "templates",
         "tpl",
         "trials",
-        *FORMER,
     ]
     assert [noun for noun in nouns if not re.search(rf"^\s+{noun}\s", done.stdout.decode(), re.MULTILINE)] == []
     assert done.returncode == 0
@@ -92,30 +82,13 @@ def test_the_page_of_the_command_line_names_every_command_and_option() -> None:
                 yield f"{path}{one.name}", one
 
     known = dict(commands(get_dtrain_commands()[0]))
-    assert [
-        path for path in known if path.split()[0] not in ("e", "t", "tpl", "hold", *FORMER) and f"`{path}" not in page
-    ] == []
+    assert [path for path in known if path.split()[0] not in ("e", "t", "tpl") and f"`{path}" not in page] == []
     options = {
         flag for command in known.values() for arg in command.args for flag in arg.flags if flag.startswith("--")
     }
     assert [
         flag for flag in sorted(options - {"--output", "--verbose", "--details", "--follow"}) if flag not in page
     ] == []
-
-
-def test_a_former_noun_has_the_commands_of_the_new_one() -> None:
-    nouns = {one.name: one for one in get_dtrain_commands()[0].subcommands if isinstance(one, GroupCommand)}
-    verbs = {name: [verb.name for verb in noun.subcommands] for name, noun in nouns.items()}
-    assert {old: verbs[old] for old in FORMER} == {old: verbs[new] for old, new in FORMER.items()}
-    assert {old: nouns[old].help for old in FORMER} == {old: f"Former name of: {new}" for old, new in FORMER.items()}
-
-
-@pytest.mark.parametrize("old", ["trial", "task", "experiment", "template"])
-def test_a_former_noun_works_and_names_the_new_one_on_stderr(world: World, old: str) -> None:
-    done, new = world(old, "list", "-o", "json"), world(FORMER[old], "list", "-o", "json")
-    assert (done.code, done.out) == (0, new.out)
-    assert done.err.startswith(f"'airflow dtrain {old} list' is now 'airflow dtrain {FORMER[old]} list'. ")
-    assert "is now" not in new.err
 
 
 def test_an_empty_store_says_the_next_command_and_prints_no_rows(world: World) -> None:

@@ -109,22 +109,10 @@ def test_without_a_hold_there_is_nothing_to_show_or_to_end(world: World) -> None
     assert "There is no maintenance" in world("maintenance", "end").err
 
 
-@pytest.mark.parametrize(
-    "arguments", [(), ("--show", "--end"), ("--for", "1h", "--end"), ("--for", "1s"), ("--for", "900d"), ("--for", "x")]
-)
-def test_a_hold_that_makes_no_sense_is_a_usage_error(world: World, arguments: tuple[str, ...]) -> None:
-    assert world("hold", *arguments).code == 2
-
-
 @pytest.mark.each_change
-@pytest.mark.parametrize("arguments", [("start",), ("start", "--for", "1s"), ("start", "--for", "900d"), ("end", "x")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("start",), ("start", "--for", "1s"), ("start", "--for", "900d"), ("start", "--for", "x"), ("end", "x")],
+)
 def test_a_maintenance_that_makes_no_sense_is_a_usage_error(world: World, arguments: tuple[str, ...]) -> None:
     assert world("maintenance", *arguments).code == 2
-
-
-def test_the_former_command_starts_shows_and_ends_a_maintenance(world: World) -> None:
-    words = "'airflow dtrain hold' is now 'airflow dtrain maintenance start|end|show'."
-    assert words in world("hold", "--for", "1h", "--reason", "moved").err
-    assert world.rows("hold", "--show")["reason"] == world.rows("maintenance", "show")["reason"] == "moved"
-    assert world("hold", "--end").code == 0
-    assert world.rows("maintenance", "show")["until"] is None
