@@ -22,7 +22,7 @@ from airflow_provider_dtrain.hooks.arguments import (
     check_mapped_call,
     known,
 )
-from airflow_provider_dtrain.hooks.tasks import host_pool_of, log_mistaken_pool
+from airflow_provider_dtrain.hooks.tasks import log_mistaken_pool
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
 if TYPE_CHECKING:
@@ -188,9 +188,6 @@ class DtrainDecorator(_TaskDecorator):  # type: ignore[type-arg]
 def dtrain_task(
     python_callable: Callable[..., Any] | None = None,
     multiple_outputs: bool | None = None,
-    *,
-    gang_pool: str | None = None,
-    airflow_pool: str | None = None,
     **kwargs: Any,
 ) -> TaskDecorator:
     """Make a task of a function that runs as the ranks of a gang.
@@ -198,14 +195,9 @@ def dtrain_task(
     Only the function's own lines are sent to the hosts, so put imports inside it. Its arguments and the value that it
     returns on rank 0 must be JSON.
 
-    :param gang_pool: former name of ``host_pool``
-    :param airflow_pool: former name of ``pool``; beside it, ``pool`` is read as ``host_pool``
     :param kwargs: ``config``, ``template``, ``slots``, ``host_pool``, ``environment``, ``allocation``, and the
         arguments of every task; ``pool`` is Airflow's
     """
-    host_pool = host_pool_of(kwargs, kwargs.pop("host_pool", None), gang_pool, airflow_pool, stacklevel=3)
-    if host_pool is not None:
-        kwargs["host_pool"] = host_pool
     if python_callable is not None and not callable(python_callable):
         raise TypeError("@task.dtrain accepts keyword arguments only, e.g. @task.dtrain(slots=2).")
 

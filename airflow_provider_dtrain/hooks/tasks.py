@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.store.records.trials import TrialKey
     from airflow_provider_dtrain.store.store import Store
-
-#: Airflow's name for the pool of a task that names none; a mapped task passes it explicitly.
-_AIRFLOW_DEFAULT_POOL = "default_pool"
 
 
 def as_airflow(error: DtrainError) -> Exception:
@@ -74,36 +71,6 @@ def show_map_index_name(name: str) -> None:
         from airflow.sdk.execution_time.comms import SetRenderedMapIndex
 
         task_runner.SUPERVISOR_COMMS.send(SetRenderedMapIndex(rendered_map_index=name))
-
-
-def host_pool_of(
-    kwargs: dict[str, Any], host_pool: str | None, gang_pool: str | None, airflow_pool: str | None, *, stacklevel: int
-) -> str | None:
-    """Return the pool of hosts of a task, and leave Airflow's pool in ``kwargs``. Former names warn.
-
-    ``pool`` is Airflow's, except beside ``airflow_pool``: only a DAG file from before the renaming has both.
-
-    :param kwargs: arguments of the task; ``pool`` is changed
-    :param gang_pool: former name of ``host_pool``
-    :param airflow_pool: former name of ``pool``
-    :param stacklevel: as in :func:`warnings.warn`, seen from this function
-    """
-    if gang_pool is None and airflow_pool is None:
-        return host_pool
-    # The training library is imported only for a DAG file with former names.
-    from airflow_provider_dtrain.train.deprecation import warn_renamed
-
-    if gang_pool is not None:
-        warn_renamed("gang_pool", "host_pool", stacklevel=stacklevel + 1)
-        host_pool = gang_pool if host_pool is None else host_pool
-    if airflow_pool is not None:
-        warn_renamed("airflow_pool", "pool", stacklevel=stacklevel + 1)
-        former = kwargs.get("pool", _AIRFLOW_DEFAULT_POOL)
-        kwargs["pool"] = airflow_pool
-        if host_pool is None and former not in {None, _AIRFLOW_DEFAULT_POOL}:
-            warn_renamed("pool (a pool of hosts)", "host_pool", stacklevel=stacklevel + 1)
-            host_pool = former
-    return host_pool
 
 
 def log_mistaken_pool(task: BaseOperator, host_pool: str | None, store: Store) -> None:

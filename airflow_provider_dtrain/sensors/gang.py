@@ -31,7 +31,6 @@ from airflow_provider_dtrain.hooks.tasks import (
     as_airflow,
     dag_folder,
     failing_at_once,
-    host_pool_of,
     log_mistaken_pool,
     trial_key,
 )
@@ -67,8 +66,6 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         whose slots are free at once.
     :param timeout: seconds or timedelta after which the task times out; as for every sensor, with ``soft_fail``
     :param retries: retries of infra and platform failures (3); a retry gets the gang that an earlier try was granted
-    :param gang_pool: former name of ``host_pool``
-    :param airflow_pool: former name of ``pool``; beside it, ``pool`` is read as ``host_pool``
     """
 
     template_fields: Sequence[str] = ("config", "template", "slots", "host_pool", "hold_for", "priority")
@@ -93,12 +90,8 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         retries: int = 3,
         retry_delay: timedelta = timedelta(seconds=30),
-        gang_pool: str | None = None,
-        airflow_pool: str | None = None,
         **kwargs: Any,
     ) -> None:
-        # Airflow wraps this method, hence 4.
-        host_pool = host_pool_of(kwargs, host_pool, gang_pool, airflow_pool, stacklevel=4)
         super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         if (config is None) == (slots is None):
             raise ValueError("GangSensor expects exactly one of config and slots, got both or neither.")

@@ -252,32 +252,6 @@ def test_pool_is_airflows_and_host_pool_is_a_pool_of_hosts() -> None:
     assert [(one.host_pool, one.pool) for one in unmapped] == [("gpus", "few"), (None, "default_pool")]
 
 
-@pytest.mark.parametrize(
-    ("given", "pools", "words"),
-    [
-        ({"gang_pool": "gpus"}, ("gpus", "default_pool"), ["gang_pool is now called host_pool"]),
-        ({"airflow_pool": "few"}, (None, "few"), ["airflow_pool is now called pool"]),
-        (
-            {"pool": "gpus", "airflow_pool": "few"},
-            ("gpus", "few"),
-            ["airflow_pool is now called pool", r"pool (a pool of hosts) is now called host_pool"],
-        ),
-    ],
-)
-def test_former_names_of_pools_work_and_warn(given: Any, pools: Any, words: list[str]) -> None:
-    with pytest.warns(DeprecationWarning, match="is now called") as warned:
-        gang = sensor(**given)
-    assert (gang.host_pool, gang.pool) == pools
-    said = [one for one in warned if "is now called" in str(one.message)]
-    assert [str(one.message).partition(". ")[0] for one in said] == words
-    assert {one.filename for one in said} == {__file__}
-    with DAG("pools", schedule=None) as dag, pytest.warns(DeprecationWarning, match="is now called") as warned:
-        dtrain_task(slots=1, **given)(returns_nan)()
-    function = dag.task_dict["returns_nan"]
-    assert (function.host_pool, function.pool) == pools  # type: ignore[attr-defined]
-    assert {one.filename for one in warned if "is now called" in str(one.message)} == {__file__}
-
-
 def test_a_pool_of_hosts_in_place_of_airflows_is_named_in_the_log(
     hook: DtrainHook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,8 +197,7 @@ def test_every_operator_survives_serialization(kind: type[BaseOperator]) -> None
 def test_every_argument_of_every_operator_is_checked() -> None:
     #: Those of Airflow, and those that are checked elsewhere.
     elsewhere = {
-        "retries", "retry_delay", "map_index_template", "trigger_rule", "notify", "python_callable", "gang_pool",
-        "airflow_pool",
+        "retries", "retry_delay", "map_index_template", "trigger_rule", "notify", "python_callable",
     }  # fmt: skip
     kinds = set()
     for folder in ("operators", "sensors", "decorators"):
