@@ -19,7 +19,6 @@ from airflow_provider_dtrain.train.data.device import mover
 from airflow_provider_dtrain.train.data.loader import BatchCounter
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader
-from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.gradients.clipping import clip_of
@@ -426,11 +425,6 @@ class Context(CoreContext):
             batch = self.hparams.get("global_batch_size", 0)
             batch_size.suggest_weak_scaling(metadata, self.distributed.get_size(), batch)
         return self._last_step
-
-    def restore(self) -> int:
-        """Former name of :meth:`restore_checkpoint`."""
-        warn_renamed("ctx.restore", "ctx.restore_checkpoint")
-        return self.restore_checkpoint()
 
     # -- validation and end --------------------------------------------------------------------------------------------
 

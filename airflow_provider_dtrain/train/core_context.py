@@ -17,7 +17,6 @@ from airflow_provider_dtrain.train.data import batch_size
 from airflow_provider_dtrain.train.data.batch_size import BatchSizes, Hparams
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.worker_pool import error_of, without_worker_errors
-from airflow_provider_dtrain.train.deprecation import warn_renamed
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.environment import Environment
@@ -173,12 +172,6 @@ class CoreContext:
     def ended_by_searcher(self) -> bool:
         """True once the searcher has ended the trial. No later attempt resumes it, so its loop may end anywhere."""
         return self._decided
-
-    @property
-    def stop_requested(self) -> bool:
-        """Former name of :attr:`should_stop`, which is also True once the trial has trained long enough."""
-        warn_renamed("ctx.stop_requested", "ctx.should_stop")
-        return self._sees_stop()
 
     # -- reports -------------------------------------------------------------------------------------------------------
 

@@ -218,17 +218,6 @@ def test_a_script_should_stop_once_it_has_trained_long_enough(cluster):
     assert seen == [False, True]
 
 
-def test_former_names_work_and_warn(cluster):
-    cluster()
-    with dtrain.init() as ctx:
-        with pytest.warns(DeprecationWarning, match=r"ctx\.restore is now called ctx\.restore_checkpoint") as warned:
-            assert ctx.restore() == 0
-        assert warned[0].filename == __file__
-        with pytest.warns(DeprecationWarning, match=r"ctx\.stop_requested is now called ctx\.should_stop") as warned:
-            assert not ctx.stop_requested
-        assert warned[0].filename == __file__
-
-
 def test_a_context_names_its_rank(cluster):
     cluster()
     with dtrain.init() as ctx:
