@@ -55,7 +55,8 @@ def fill(store: Store, reported: int, asking: int) -> list[int]:
     )  # fmt: skip
     now, draw = store.db.clock(), random.Random(5)
     numbers = range(1, reported + asking + 1)
-    of = {"pool": "gpus", "slots": 0, "state": "running", "submitted_at": now, "renewed_at": now, "granted_at": now}
+    at = dict.fromkeys(("submitted_at", "requested_at", "renewed_at", "granted_at"), now)
+    of = {"pool": "gpus", "slots": 0, "state": "running", **at}
     with store.db.engine.begin() as conn:
         conn.execute(trials.insert(), [
             {"id": n, "experiment_id": search.experiment_id, "number": n, "dag_id": "d", "run_id": "r",

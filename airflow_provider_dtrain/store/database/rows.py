@@ -209,7 +209,7 @@ class AllocationRow(RequestRow, Protocol):
     pool: str
     token: int | None
     submitted_at: datetime
-    requested_at: datetime | None
+    requested_at: datetime
     ended_at: datetime | None
     preempted_for: int | None
     recovering_until: datetime | None

@@ -313,8 +313,8 @@ allocations = sa.Table(
     # Place among the waiting requests, as of the last pass that considered it.
     sa.Column("position", sa.Integer),
     _time("submitted_at", nullable=False),
-    # Time of this request; submitted_at is inherited from the first request of the trial. None: an older version's.
-    _time("requested_at"),
+    # Time of this request; submitted_at is inherited from the first request of the trial.
+    _time("requested_at", nullable=False),
     _time("renewed_at", nullable=False),
     _time("granted_at"),
     _time("ended_at"),

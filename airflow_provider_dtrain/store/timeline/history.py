@@ -222,10 +222,6 @@ class History:
         """Return the facts of some kinds."""
         return [row for row in self.notes if row.kind in kinds]
 
-    def first_user(self, allocation_id: int) -> LaunchRow | None:
-        """Return the first attempt that used a request's gang, None when none did."""
-        return next((one for one in self.attempts if one.allocation_id == allocation_id), None)
-
     def attempt_at(self, at: datetime) -> int | None:
         """Return the number of the attempt of a time."""
         return next((one.number for one in reversed(self.attempts) if one.created_at <= at), None)

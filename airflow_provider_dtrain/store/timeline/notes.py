@@ -36,7 +36,7 @@ ENTER_WAIT = timeline.insert().from_select(
     sa.select(
         allocations.c.trial_id,
         sa.literal(TimelineKind.WAITED.value),
-        sa.func.coalesce(_SINCE, allocations.c.requested_at, allocations.c.submitted_at),
+        sa.func.coalesce(_SINCE, allocations.c.requested_at),
         sa.bindparam("now", type_=UtcDateTime()),
         allocations.c.reason,
     ).where(allocations.c.id == sa.bindparam("of")),

@@ -15,12 +15,8 @@ SHOWN_FROM = timedelta(seconds=1)
 
 def queue_entries(history: History) -> Iterator[TimelineEntry]:
     """Yield the entries about the slots of a trial."""
-    since = history.trial.created_at
     for request in history.requests:
-        user = history.first_user(request.id)
-        since = request.requested_at or max(since, since if user is None else user.created_at)
-        yield from _request_entries(history, request, since, history.attempt_at(since))
-        since = max(filter(None, (since, request.granted_at, request.ended_at)))
+        yield from _request_entries(history, request)
     for note in history.notes_of(TimelineKind.GRANTED):
         if note.attempt_id is None:
             yield _revoked(history, note)
@@ -31,10 +27,10 @@ def queue_entries(history: History) -> Iterator[TimelineEntry]:
             yield from _turn(history, attempt)
 
 
-def _request_entries(
-    history: History, request: OwnRequestRow, since: datetime, number: int | None
-) -> Iterator[TimelineEntry]:
+def _request_entries(history: History, request: OwnRequestRow) -> Iterator[TimelineEntry]:
     """Yield the waits of one request, its grant, and the request to release it."""
+    since = request.requested_at
+    number = history.attempt_at(since)
     until = request.granted_at or request.ended_at
     end = until or history.now
     ended = [row for row in history.notes_of(TimelineKind.WAITED) if since <= row.at < end]
