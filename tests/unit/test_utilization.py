@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from airflow_provider_dtrain.core.series.points import Key
-from airflow_provider_dtrain.core.series.utilization import MINUTES, Utilization
+from airflow_provider_dtrain.core.series.utilization import Utilization
 from tests.support.telemetry import START_S, points
 
 KEY = Key("gpu_util", "GPU-0")
@@ -21,15 +21,6 @@ def test_a_minute_has_the_mean_of_its_samples_however_many_commits_brought_them(
         found.take({KEY: points(START_S + second, each_s, lambda index, second=second: values[second + index])})
         found = Utilization.parse(found.pack())
     assert found.rows()["gpu_util", "GPU-0"][-1] == pytest.approx(sum(values) / 60, abs=0.25)
-
-
-def test_the_bytes_of_the_former_version_are_continued():
-    row = bytes([255] * (MINUTES - 1) + [160])
-    old = struct.pack("<QB", START_S // 60, 1) + struct.pack("<BHB", 1, 30, 5) + b"GPU-0" + row
-    found = Utilization.parse(old)
-    assert (found.last, found.rows()["gpu_util", "GPU-0"][-1]) == (START_S // 60, 80.0)
-    found.take({KEY: points(START_S + 30, 30, 40)})
-    assert Utilization.parse(found.pack()).rows()["gpu_util", "GPU-0"][-1] == 60.0
 
 
 def test_bytes_of_a_later_version_are_no_utilization():

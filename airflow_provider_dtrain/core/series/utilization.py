@@ -15,9 +15,9 @@ _NONE = 255
 _METRICS = ("cpu_util", "gpu_util")
 #: Latest minute, version of the format, number of series.
 _HEAD = struct.Struct("<IIB")
-#: Version -> head of a series: metric, samples in the latest minute, their mean from version 1 on, length of the label.
-#: Without the mean, a minute of many commits is rounded at each of them, and small changes are lost.
-_ITEMS = {0: struct.Struct("<BHB"), 1: struct.Struct("<BHfB")}
+#: Head of a series: metric, samples in the latest minute, their mean, length of the label. Without the mean, a minute
+#: of many commits is rounded at each of them, and small changes are lost.
+_ITEM = struct.Struct("<BHfB")
 _VERSION = 1
 
 
@@ -34,23 +34,25 @@ class Utilization:
 
     @classmethod
     def parse(cls, data: bytes | None) -> Utilization:
-        """Return the utilization that :meth:`pack` wrote, an empty one for None or damaged bytes."""
+        """Return the utilization that :meth:`pack` wrote, an empty one for None, damaged bytes or another version."""
         if not data:
             return cls()
         try:
             last, version, count = _HEAD.unpack_from(data)
+            if version != _VERSION:
+                return cls()
             found = cls(last)
             position = _HEAD.size
             for _ in range(count):
-                metric, samples, *mean, length = _ITEMS[version].unpack_from(data, position)
-                position += _ITEMS[version].size
+                metric, samples, mean, length = _ITEM.unpack_from(data, position)
+                position += _ITEM.size
                 device = data[position : position + length].decode()
                 position += length
                 row = bytearray(data[position : position + MINUTES])
                 position += MINUTES
                 if len(row) < MINUTES:
                     return cls()
-                found._rows[_METRICS[metric], device] = row, samples, mean[0] if mean else row[-1] / 2
+                found._rows[_METRICS[metric], device] = row, samples, mean
         except (struct.error, UnicodeDecodeError, LookupError):
             return cls()
         return found
@@ -60,7 +62,7 @@ class Utilization:
         parts = [_HEAD.pack(min(self.last, 2**32 - 1), _VERSION, min(len(self._rows), 255))]
         for (metric, device), (row, samples, mean) in list(self._rows.items())[:255]:
             label = device.encode()[:255]
-            head = _ITEMS[_VERSION].pack(_METRICS.index(metric), min(samples, 65_535), mean, len(label))
+            head = _ITEM.pack(_METRICS.index(metric), min(samples, 65_535), mean, len(label))
             parts.append(head + label + row)
         return b"".join(parts)
 
