@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import os
 import tarfile
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from airflow_provider_dtrain.engine.copies.output_generations import (
     Manifest,
     OutputCopies,
 )
-from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, last_words
+from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from tests.support.archives import archive, member
 
@@ -250,28 +249,6 @@ def test_a_time_that_no_date_can_show_is_refused(copies: OutputCopies) -> None:
         else:
             with pytest.raises(BrokenOutputsError, match="no size, time and version"):
                 take(copies, host)
-
-
-@pytest.mark.parametrize(
-    "at",
-    [-1e18, 1e18, 10**400, math.nan, math.inf, -math.inf],
-    ids=["early", "late", "integer", "nan", "infinite", "minus infinite"],
-)
-def test_a_manifest_of_an_earlier_version_with_times_that_no_date_can_show_is_read(
-    copies: OutputCopies, at: float
-) -> None:
-    """Earlier versions kept any time that a host sent."""
-    path = take(copies, Host().has({"work/a": b"1"})).folder / "manifest.json"
-    document = json.loads(path.read_text())
-    document["at"] = document["files"]["work/a"]["modified_at"] = at
-    path.write_text(json.dumps(document))
-    found = copies.newest()
-    assert found is not None
-    shown = [datetime.fromtimestamp(time, UTC).year for time in (found.manifest.at, modified(found))]
-    assert shown == [9999 if at > 0 else 1970] * 2
-    assert last_words(found).startswith("of attempt 1, ")
-    take(copies, Host().has({"work/a": b"1", "work/b": b"2"}, sent={"work/b"}))
-    assert held(copies) == {"work/a": b"1", "work/b": b"2"}
 
 
 def modified(found: Generation) -> float:

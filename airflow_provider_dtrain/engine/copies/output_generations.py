@@ -280,16 +280,10 @@ def _read_manifest(folder: Path) -> Manifest | None:
     try:
         found: dict[str, Any] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
         files = {path: OutputFile(**file) for path, file in found.pop("files").items()}
-        files = {path: replace(file, modified_at=_shown_time(file.modified_at)) for path, file in files.items()}
         found |= {name: tuple(found[name]) for name in ("unsettled", "left_out")}
-        return Manifest(**{**found, "files": files, "at": _shown_time(found["at"])})
+        return Manifest(**found, files=files)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-
-
-def _shown_time(at: float) -> float:
-    """Return the nearest time that a date can show. Manifests of earlier versions hold any time that a host sent."""
-    return min(max(0.0, at), YEAR_10000 - 1.0)
 
 
 def send_outputs(link: HostLink, run: str, name: str, generation: Generation) -> None:
