@@ -57,8 +57,7 @@ class TrialState:
         self._callbacks.load_state_dict(state["callbacks"])
         self.best = state["best"]
         self.owes_validation = state["owes_validation"]
-        # Checkpoints of older versions have none of these.
-        self.validated = state.get("validated", -1)
-        self.metrics = dict(state.get("metrics", {}))
-        self.saved_ranks = state.get("ranks", 0)
-        self.saved_sharing = state.get("sharing", "")
+        self.validated = state["validated"]
+        self.metrics = dict(state["metrics"])
+        self.saved_ranks = state["ranks"]
+        self.saved_sharing = state["sharing"]
