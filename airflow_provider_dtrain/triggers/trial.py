@@ -52,9 +52,7 @@ class TrialTrigger(BaseTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        # A triggerer of an older version does not know the last argument.
-        waiting = {} if self.waiting is None else {"waiting": self.waiting}
-        return path, {"trial_id": self.trial_id, "deadline": self.deadline, **waiting}
+        return path, {"trial_id": self.trial_id, "deadline": self.deadline, "waiting": self.waiting}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Yield one event with the outcome."""
