@@ -205,8 +205,8 @@ def ancestors(pid: int, procs: dict[int, Proc]) -> set[int]:
     return found
 
 
-#: Path of this program on hosts: a folder, or the single file of earlier versions.
-OWN_PATH = re.compile(r"(.*/)?supervisor/[0-9a-f]{64}(\.py)?")
+#: Folder of this program on hosts.
+OWN_PATH = re.compile(r"(.*/)?supervisor/[0-9a-f]{64}")
 
 
 def program() -> str:

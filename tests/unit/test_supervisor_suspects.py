@@ -70,7 +70,7 @@ def test_every_role_of_the_command_line_is_recognized_as_one() -> None:
     ("path", "role", "is_role"),
     [
         (f"supervisor/{'0' * 64}", "follow", True),
-        (f"supervisor/{'0' * 64}.py", "start", True),
+        (f"supervisor/{'0' * 64}.py", "start", False),
         (f"supervisor/{'0' * 64}", "train", False),
         (f"supervisor/{'0' * 64}/train.py", "start", False),
         ("supervisor.py", "follow", False),
