@@ -327,7 +327,7 @@ def add_checkpoint(conn: Connection, attempt: AttemptRow, event: Mapping[str, An
             metrics=dict(values) if isinstance(values, Mapping) else {},
             at=at,
             refused=refused,
-            # Code of an older version, which does not know refusals, treats it as removed.
+            # An existing checkpoint has no such time, and this one is not used.
             removed_at=at if refused else None,
         )
     )

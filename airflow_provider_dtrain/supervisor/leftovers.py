@@ -109,7 +109,7 @@ def run_of(pid: int) -> str | None:
 
 
 def find_reaper(folder: RunFolder) -> Proc | None:
-    """Return the living reaper of a run, None if it is gone or an older version started the run."""
+    """Return the living reaper of a run, None if it is gone or not recorded."""
     known = folder.supervisor() or {}
     reaper = known.get("reaper")
     return find_process({**known, **reaper}) if isinstance(reaper, dict) else None
@@ -197,7 +197,7 @@ def is_proved(known: Json) -> bool:
 
 
 def orphans_parents(source: Json, procs: dict[int, Proc]) -> set[int]:
-    """Return the pids that may have inherited a run's orphans, none for a run started by an older version."""
+    """Return the pids that may have inherited a run's orphans, none without a record of them."""
     heirs = source.get("heirs")
     heirs = [heir for heir in heirs if isinstance(heir, dict)] if isinstance(heirs, list) else []
     living = [

@@ -152,12 +152,10 @@ def test_a_complete_folder_stays_and_loses_only_its_bytecode(tmp_path: Path) -> 
     assert sorted(files_of(folder)) == ["__main__.py", "part/other.py"]
 
 
-def test_another_version_and_a_single_file_of_an_earlier_one_stay(tmp_path: Path) -> None:
+def test_another_version_stays(tmp_path: Path) -> None:
     folder = put(tmp_path, two_files())
-    single = folder.parent / f"{'0' * 64}.py"
-    single.write_text("print('earlier')\n")
     other = put(tmp_path, two_files(b"print('other')\n"))
-    assert sorted(folder.parent.iterdir()) == sorted([folder, single, other])
+    assert sorted(folder.parent.iterdir()) == sorted([folder, other])
 
 
 def test_the_archive_has_the_supervisor_and_pynvml_and_nothing_of_the_control_side() -> None:

@@ -93,7 +93,7 @@ class RungEntry:
     #: True: the trial was cleared since, and the entry no longer counts.
     has_left: bool = False
     #: Place of the trial among the entries of the rung at its decision, from 1, and their number with its own. None
-    #: for a trial that failed, and for a decision of an older version.
+    #: for a trial that failed.
     place: int | None = None
     entries: int | None = None
     #: The last metric that continued at this decision; None at the last rung, and where no finite number continued.
