@@ -172,7 +172,6 @@ def _pieces(form: str) -> Iterator[str]:
 
 
 def _spans(text: _Text, forms: Iterable[_Text]) -> list[tuple[int, int]]:
-    """Return where each form is in a text."""
     found: list[tuple[int, int]] = []
     for form in forms:
         start = text.find(form)

@@ -113,7 +113,6 @@ def settings() -> Settings:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """Return the entries of a list with commas."""
     return tuple(one.strip() for one in text.split(",") if one.strip())
 
 

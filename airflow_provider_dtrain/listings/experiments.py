@@ -60,7 +60,6 @@ def _labels(labels: Labels) -> dict[str, Any]:
 
 
 def _state(view: ExperimentView) -> str:
-    """Return the state, with the control request of a user while the experiment has not ended."""
     if view.state not in EXPERIMENT_LIVE or view.wish is None:
         return view.state
     if view.wish == "pause":

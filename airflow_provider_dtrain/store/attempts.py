@@ -416,7 +416,6 @@ def _next(
 
 
 def _follow_with(conn: Connection, now: datetime, attempt: AttemptRow, allocation_id: int, state: str) -> Ticket:
-    """Create a trial's next attempt and return its ticket."""
     query = attempts.insert().values(
         trial_id=attempt.trial_id,
         number=attempt.number + 1,

@@ -314,7 +314,6 @@ def _refuse_unplaceable(conn: Connection, submission: GangSubmission, pool: Pool
 
 
 def _hold(conn: Connection, now: datetime, gang: GangRow) -> None:
-    """Restart the hold time of a gang."""
     until = now + timedelta(seconds=gang.hold_for_s)
     set_gang(conn, gang.allocation_id, held_until=until)
 

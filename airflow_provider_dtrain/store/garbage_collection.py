@@ -51,8 +51,6 @@ class Removed:
 
 @dataclass(frozen=True)
 class _Kind:
-    """One kind of rows: the condition for old ones, their size, and their removal."""
-
     name: str
     table: sa.Table
     size: Callable[[], sa.ColumnElement[Any]]
@@ -74,7 +72,6 @@ def _over(cutoff: datetime) -> sa.Select[Any]:
 
 
 def _ended(cutoff: datetime) -> sa.Select[Any]:
-    """Return the ids of trials that ended before the cutoff."""
     return sa.select(trials.c.id).where(trials.c.ended_at < cutoff)
 
 

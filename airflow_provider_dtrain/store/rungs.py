@@ -300,7 +300,6 @@ def _row(attempt: AttemptRow, search: Any, rung: int, now: datetime, **values: A
 
 
 def _metric(value: Any) -> float | None:
-    """Return a finite number as float, None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

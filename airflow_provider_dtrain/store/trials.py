@@ -272,7 +272,6 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
 
 
 def _clear_older(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int) -> None:
-    """Mark older trials of the same task instance in this search as cleared."""
     of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
     asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
     older = [row.id for row in statements.rows(conn, _CLEAR, asked)]

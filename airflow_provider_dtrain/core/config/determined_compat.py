@@ -258,7 +258,6 @@ def _policy(item: Any) -> Any:
 
 
 def _unique(value: Any) -> Any:
-    """Return labels without repetition, in their order."""
     if not isinstance(value, list) or not all(isinstance(label, str) for label in value):
         return value
     return list(dict.fromkeys(value))

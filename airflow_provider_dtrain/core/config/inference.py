@@ -49,7 +49,6 @@ def _processor(value: str) -> str:
 
 
 def _paths(value: Any) -> Any:
-    """Read a single path as a list of one."""
     return [value] if isinstance(value, str) else value
 
 

@@ -232,7 +232,6 @@ class _Reader:
         return _Map(nodes, self.origin)
 
     def node(self, value: Any, path: str, rule: Any) -> _Node | None:
-        """Return the node of a value, or None when it is absent."""
         if isinstance(value, Override) or value is RESET:
             return self._tag(value, path, rule)
         if rule == "hyperparameter" and is_leaf(value):
@@ -351,7 +350,6 @@ def _lower(below: _Node | None, above: _Node, rule: Any) -> dict[str, _Node]:
 
 
 def _without_excluded(fields: dict[str, _Node], stronger: dict[str, _Node], rule: str) -> dict[str, _Node]:
-    """Return the weaker side's fields without those that a field of the stronger side excludes."""
     for group in _EXCLUSIVE.get(rule, ()):
         if any(_is_given(stronger.get(name)) for name in group):
             excluded = frozenset().union(*(other for other in _EXCLUSIVE[rule] if other is not group))
@@ -451,7 +449,6 @@ _LISTS: Final[dict[str, Callable[[list[_Node], list[_Node]], list[_Node]]]] = {
 
 
 def _value(node: _Node) -> Any:
-    """Return a node as plain data."""
     kind = type(node)
     if kind is _Leaf:
         return node.value
@@ -461,7 +458,6 @@ def _value(node: _Node) -> Any:
 
 
 def _note_origins(node: _Node, path: str, origins: dict[str, str]) -> None:
-    """Add the origin of every leaf below a node."""
     if type(node) is _Map and (node.value or not path):
         for key, item in node.value.items():
             _note_origins(item, join_path(path, str(key)), origins)

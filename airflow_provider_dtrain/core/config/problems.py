@@ -152,7 +152,6 @@ class _Guide:
         self.left = GUIDED
 
     def unknown_field(self, location: Location) -> str:
-        """Return the message for a field that its section does not have."""
         key = str(location[-1])
         if location[0] == "inference" and key in MODEL_PARALLEL:
             return "a model that needs several slots for one replica is not supported: each slot holds a whole replica"
@@ -196,7 +195,6 @@ def _nearest(key: object, known: Sequence[str]) -> str:
 
 
 def _fields_at(location: Location, model: type[BaseModel]) -> list[str]:
-    """Return the names of the fields at a place."""
     current: type[BaseModel] = model
     for index, part in enumerate(location):
         if index == 1 and location[0] in MEMBERS:
@@ -213,7 +211,6 @@ def _named_fields(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the models that an annotation names."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for part in get_args(annotation):

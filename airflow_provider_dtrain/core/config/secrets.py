@@ -108,7 +108,6 @@ class _Secrets:
         return len(keys) == 3 and is_variables(keys[:2]) and last not in self._public
 
     def hides_entry(self, entry: str) -> bool:
-        """Return whether an entry ``K=V`` of a list of variables is a secret."""
         return entry.partition("=")[0] not in self._public
 
 

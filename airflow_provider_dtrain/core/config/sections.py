@@ -46,7 +46,6 @@ class Period(Section):
 
 
 def _period(value: Any) -> Any:
-    """Read a bare number as batches."""
     return {"batches": value} if type(value) is int else value
 
 
@@ -193,7 +192,6 @@ _DEVICE_KINDS = ("cpu", "cuda", "rocm")
 
 
 def _image(value: Any) -> Any:
-    """Check one image, or one image for each kind of device."""
     images = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else [None]
     known = not isinstance(value, dict) or (value and all(key in _DEVICE_KINDS for key in value))
     if not known or not all(isinstance(image, str) and image.strip() and image.isprintable() for image in images):

@@ -184,7 +184,6 @@ def _is_tab(text: str | bytes, mark: Any) -> bool:
 
 
 def _jinja_hint(text: str | bytes, line: int) -> str:
-    """Return a hint when a line contains Jinja, else an empty string."""
     lines = (text if isinstance(text, str) else text.decode("utf-8", "replace")).splitlines()
     around = "\n".join(lines[max(line - 1, 0) : line + 1])
     return f". {JINJA}" if is_jinja(around) else ""

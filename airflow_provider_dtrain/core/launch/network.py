@@ -183,7 +183,6 @@ class _Ways:
         return next(iter(exact + family), None)
 
     def failure(self, source: str, target: str, end: Address) -> _Failure | None:
-        """Return the failure of a connection between two hosts, or None when it succeeded."""
         result = self.tried.get((source, end.address, end.port))
         if result is not None and result.get("ok"):
             return None

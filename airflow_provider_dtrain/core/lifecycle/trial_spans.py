@@ -107,7 +107,6 @@ def _end(own: Sequence[TimelineEntry], last: TimelineEntry, trial_end: datetime)
 def _phases(
     first: Mapping[TimelineKind, TimelineEntry], begin: TimelineEntry, launched: TimelineEntry | None, end: datetime
 ) -> Iterator[TrialSpan]:
-    """Yield launch, first step, training and the way to a preemption."""
     if launched is not None:
         yield _span("launch", begin.at, launched.at, launched)
         step = first.get(TimelineKind.FIRST_STEP)

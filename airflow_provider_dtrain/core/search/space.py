@@ -38,7 +38,6 @@ def present_fields(leaf: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_nulls(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a space whose leaves have no field that is None."""
     return {name: _without_null(value) for name, value in group.items()}
 
 

@@ -144,7 +144,6 @@ class _Reader:
         self.position = 0
 
     def take(self, length: int) -> bytes:
-        """Return the next bytes."""
         start = self.position
         self.position = start + length
         if self.position > len(self.data):
@@ -152,7 +151,6 @@ class _Reader:
         return self.data[start : self.position]
 
     def unpack(self, form: str) -> tuple[int, ...]:
-        """Return the next integers, of a format of :mod:`struct`."""
         return struct.unpack(form, self.take(struct.calcsize(form)))
 
     def floats(self, count: int) -> list[float] | None:
@@ -170,7 +168,6 @@ class _Reader:
         return values.tolist()
 
     def integers(self, count: int) -> list[int]:
-        """Return the next column of integers."""
         kind = self.take(1)
         if kind == _CONSTANT:
             first, step = self.unpack("<qq")

@@ -24,7 +24,6 @@ _REFUSED = (None, None)
 
 
 def _limits(*, of_gpus: bool) -> dict[str, float]:
-    """Return the largest value of each metric of a host, or of its GPUs."""
     return {
         name: 100.0 if unit == "%" else LARGEST
         for name, unit in SYSTEM_METRICS.items()

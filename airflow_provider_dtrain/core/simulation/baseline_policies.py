@@ -22,7 +22,6 @@ class _Baseline:
         self.running: dict[str, Placement] = {}
 
     def finish(self, job_id: str, now: float) -> None:
-        """Release the slots of a job."""
         self.board.give(self.running.pop(job_id))
 
     def requeue(self, job_id: str, now: float) -> None:

@@ -209,8 +209,6 @@ class _Slots:
 
 
 class _World:
-    """State of one simulation."""
-
     def __init__(self, jobs: Sequence[Job], hosts: Sequence[Host], rule: Rule, cost_s: float) -> None:
         self.rule = rule
         self.cost_s = cost_s

@@ -92,8 +92,6 @@ def _rows(reader: csv.DictReader[str], found: _Found) -> Iterator[tuple[int, _Ro
 
 
 class _Found:
-    """Jobs and errors of a trace."""
-
     def __init__(self, source: str) -> None:
         self.source = source
         self.jobs: list[Job] = []
@@ -148,8 +146,6 @@ class _Found:
 
 
 class _Cells:
-    """Values of one line."""
-
     def __init__(self, row: _Row, problems: list[str]) -> None:
         self.row = row
         self.problems = problems

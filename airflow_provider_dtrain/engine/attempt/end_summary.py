@@ -65,7 +65,6 @@ def ending_words(store: Store, trial_id: int) -> str:
 
 
 def _metric(trial: TrialView, searcher: Mapping[str, Any]) -> str:
-    """Return the searcher's metric, an empty string without one."""
     name = searcher.get("metric")
     if not name:
         return ""

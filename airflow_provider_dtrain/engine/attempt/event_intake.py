@@ -221,7 +221,6 @@ def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:
 
 
 def _add_gap(batch: list[dict[str, Any]], base: int, line: Line, code: str, reason: str, *, is_left_out: bool) -> None:
-    """Append a gap, or extend the last one."""
     offset = base + line.start
     size = line.size if is_left_out else 0
     last = batch[-1] if batch else None

@@ -55,7 +55,6 @@ async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> 
 
 
 async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:
-    """Return why the training code rejected its hyperparameters, or None."""
     told = await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=("invalid_hp",))
     if told:
         return str(told[0].body.get("reason") or "no reason was given")

@@ -143,7 +143,6 @@ class GangFollower:
             self.end.over = max_runtime_over(self.max_runtime[0])
 
     def _must_stop(self) -> bool:
-        """Return whether the ranks that still run must end now."""
         if self.give_way.is_overdue:
             self.rt.log.warning(
                 "preemption_timeout has passed: the ranks are stopped. Their latest checkpoint is kept."

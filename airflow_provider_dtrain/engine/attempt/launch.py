@@ -217,7 +217,6 @@ async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) ->
 
 
 def _shared(host: str, found: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Return a host's report on a shared path."""
     if path not in found["shared"]:
         raise HostProtocolError(host, f"Host '{host}' broke the protocol: 'preflight' did not report on {path}.")
     report: dict[str, Any] = found["shared"][path]
@@ -225,8 +224,6 @@ def _shared(host: str, found: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 async def _send_files(job: Job, links: Mapping[str, HostLink], plans: Mapping[str, Any]) -> None:
-    """Send the checkpoint and the outputs that the attempt begins with."""
-
     async def one(host: str, link: HostLink) -> None:
         run = plans[host]["run"]
         if (job.checkpoint_source is not None or job.weights_source is not None) and plans[host]["master_local"]:

@@ -126,7 +126,6 @@ class Restarts:
         return await self._execute(failed, action)
 
     async def _collected(self, failed: Failed) -> Failed:
-        """Return the failed attempt with data from the store."""
         view = failed.view
         attempts = await self.rt.db(self.rt.store.attempts.of_trial, view.trial_id)
         draw = None
@@ -162,7 +161,6 @@ class Restarts:
         )
 
     async def _shard_facts(self, failed: Failed) -> dict[str, Any]:
-        """Return the facts of a failure that is attributed to a shard."""
         if not isinstance(failed.error, ShardFailedError):
             return {}
         shard = failed.error.shard
@@ -182,7 +180,6 @@ class Restarts:
         return "paused" if give_way.paused else "preempted"
 
     def _announce(self, failed: Failed, action: Restart | DrawAgain) -> None:
-        """Log a failure that another attempt follows."""
         if isinstance(action, DrawAgain):
             self.rt.log.warning("%s", failed.error)
         elif action.counted:
@@ -367,7 +364,6 @@ def _silent(failed: Failed) -> AbstractSet[str]:
 
 
 def _refused_again(error: HostRefusedError, times: int) -> HostError:
-    """Return the error of a host that has refused too many launches of a trial."""
     words = (
         f"Host '{error.host}' refused {times} launches of this trial in a row, and new grants did not help. "
         f"The latest answer: {as_sentence(error)} Check the host with: airflow dtrain hosts probe {error.host}"

@@ -74,7 +74,6 @@ def _text(hparams: Mapping[str, Any]) -> str:
 
 
 def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
-    """Return the observations of a search's other trials that have hyperparameters."""
     return [
         # A trial that waits for another gang counts as one that runs.
         (row.hparams, row.metric, "running" if row.state == "queued" else row.state)

@@ -67,7 +67,6 @@ def _span_of(store: Store, trial_id: int) -> TrialSpan:
 
 
 def _send(tracer: Any, span: TrialSpan, parent: Any) -> None:
-    """Send a span and the spans inside it."""
     from opentelemetry import trace
     from opentelemetry.trace import StatusCode
 

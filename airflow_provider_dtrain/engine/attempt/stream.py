@@ -200,7 +200,6 @@ class HostFollower:
         return link
 
     async def _subscribed(self, future: Future[dict[str, Any]]) -> None:
-        """Wait for the host's answer."""
         try:
             async with asyncio.timeout(SUBSCRIBE_S):
                 await asyncio.wrap_future(future)

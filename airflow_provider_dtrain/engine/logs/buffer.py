@@ -281,7 +281,6 @@ class LogBuffer:
 
 
 def _broken(line: str) -> list[str]:
-    """Return a line in parts of at most :data:`MAX_LINE_BYTES`."""
     if len(line) <= MAX_LINE_BYTES:
         return [line]
     return [line[start : start + MAX_LINE_BYTES] for start in range(0, len(line), MAX_LINE_BYTES)]

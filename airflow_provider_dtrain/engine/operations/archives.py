@@ -26,7 +26,6 @@ class _Sink(io.RawIOBase):
         self._put = put
 
     def write(self, data: Buffer, /) -> int:
-        """Pass data on, and return its size."""
         content = bytes(data)
         self._put(content)
         return len(content)

@@ -60,7 +60,6 @@ class _Content:
         self.size_bytes = 0
 
     def redacted(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Return a result with text of ranks masked."""
         return dict(self.redactor.value(result))
 
     def put(self, data: bytes) -> None:

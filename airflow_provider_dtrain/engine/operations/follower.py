@@ -45,7 +45,6 @@ class _Service:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="dtrain-operation")
 
     def follow(self, hook: DtrainHook, trial_id: int, redactor: Redacting) -> None:
-        """Serve a trial from now on."""
         with self._lock:
             self._followed.setdefault(trial_id, []).append(redactor)
             if self._thread is None:
@@ -54,7 +53,6 @@ class _Service:
                 self._thread.start()
 
     def leave(self, trial_id: int, redactor: Redacting) -> None:
-        """No longer serve a trial."""
         with self._lock:
             self._followed[trial_id].remove(redactor)
             if not self._followed[trial_id]:

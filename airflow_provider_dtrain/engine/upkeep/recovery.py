@@ -174,8 +174,6 @@ class Look:
 
     @contextlib.asynccontextmanager
     async def _claiming(self, store: Store, allocation_id: int) -> AsyncIterator[None]:
-        """Renew the claim while the block runs."""
-
         async def renew() -> None:
             while True:
                 await asyncio.sleep(CLAIM_S / 3)

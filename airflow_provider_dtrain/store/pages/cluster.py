@@ -170,8 +170,6 @@ _LIVE = (
 
 @dataclass(slots=True)
 class _Counts:
-    """Hosts and slots of one pool."""
-
     hosts: int = 0
     slots: int = 0
     free: int = 0
@@ -204,7 +202,6 @@ def _counts_of(shown: Sequence[HostMark]) -> dict[str, _Counts]:
 
 
 def _pools(conn: Connection, pool: str | None, counts: Mapping[str, _Counts]) -> tuple[PoolCounts, ...]:
-    """Return the counts of pools by name."""
     only = (sa.true(), sa.true()) if pool is None else (allocations.c.pool == pool, pools.c.name == pool)
     gangs_of: dict[str, dict[bool, int]] = {}
     for row in conn.execute(_LIVE.where(only[0])):

@@ -159,7 +159,6 @@ def _order(query: QueueQuery) -> list[sa.ColumnElement[Any]]:
 
 
 def _tables(query: QueueQuery) -> sa.FromClause:
-    """Return the tables that order and filter need."""
     names_tasks = query.sort == "experiment" or query.dags is not None or query.text
     return FROM_QUEUE if names_tasks else FROM_GANGS
 

@@ -175,7 +175,6 @@ def levels(conn: Connection, now: datetime, rows: Sequence[AllocationRow]) -> di
 
 
 def _protected(conn: Connection, now: datetime, pool: str, priority: int, options: PoolOptions) -> set[str]:
-    """Return the ids of the protected requests of a pool and priority."""
     of = (allocations.c.pool == pool, allocations.c.priority == priority)
     live = allocations.c.state.in_(ALLOCATION_LIVE)
     same = conn.execute(sa.select(allocations).where(*of, live).order_by(allocations.c.sequence)).all()

@@ -153,7 +153,6 @@ def decoded(row_id: int, data: bytes, metric: str | None = None) -> dict[Key, Po
 
 
 def _visible(points: Points, hidden: frozenset[int]) -> Points:
-    """Return the points outside the hidden windows."""
     if not hidden or not points.at:
         return points
     kept = Points()
