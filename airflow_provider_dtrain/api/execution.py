@@ -141,8 +141,6 @@ class Workers:
 
 
 class _Job:
-    """Work of a request."""
-
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.future: Future[Any] = Future()

@@ -63,6 +63,5 @@ def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> d
 
 
 def _is_own(call: Call, entry: ExperimentEntry) -> bool:
-    """Return whether the user submitted an experiment."""
     found = call.store.submissions.find(entry.view.dag_id, entry.view.run_id)
     return found is not None and found.user_id == call.access.user_id

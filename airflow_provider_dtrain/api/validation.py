@@ -76,7 +76,6 @@ def validation(call: Call, body: Document) -> Validation:
 
 
 def _placed(text: str, problems: Sequence[Problem], severity: Literal["error", "warning"]) -> list[PlacedProblem]:
-    """Return problems with their places in a text."""
     return [
         PlacedProblem(
             path=one.path, line=at.line, column=at.column, message=without_place(one.message), severity=severity

@@ -73,7 +73,6 @@ def _configuration(hook: DtrainHook) -> Iterator[Line]:
 
 
 def _folder(name: str, path: Path) -> Line:
-    """Return the check that a folder can be written or created."""
     place = path
     while not place.exists() and place != place.parent:
         place = place.parent

@@ -217,7 +217,6 @@ def _follow(store: Store, dag_id: str, run_id: str) -> int:
 
 
 def _cause(store: Store, view: ExperimentView) -> str:
-    """Return the cause of a failed experiment from the failures of its trials."""
     trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
     first = next((one for one in trials if one.failure), None)
     if first is None or first.failure is None:

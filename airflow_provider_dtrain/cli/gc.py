@@ -48,7 +48,6 @@ def gc(args: Namespace) -> int:
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with a readable size in place of bytes."""
     return {
         "where": row["where"],
         "what": row["what"],
@@ -144,7 +143,6 @@ class Step(Protocol):
 
 @contextmanager
 def _progress() -> Iterator[Step]:
-    """Yield a callback that shows the progress on a terminal, and does nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda words: None
         return

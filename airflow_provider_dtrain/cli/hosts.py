@@ -190,6 +190,5 @@ def _hook() -> DtrainHook:
 
 
 def _show(args: Namespace, store: Store, name: str) -> None:
-    """Print the row of one host."""
     rows = [asdict(one) for one in StoreSource(store).hosts(None) if one.name == name]
     show(args, [{column: value for column, value in row.items() if column != "other_stores"} for row in rows])

@@ -143,7 +143,6 @@ def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
 
 
 def _vouched(ssh: SSHHook) -> bool:
-    """Return whether the connection or known_hosts holds the host's key."""
     if ssh.host_key is not None:
         return True
     import paramiko

@@ -136,7 +136,6 @@ def _trials(number: int) -> str:
 
 
 def _instead_of_the_dead(hook: DtrainHook, experiment_id: int, act: Callable[[DtrainHook, int], bool]) -> None:
-    """Act in place of followers that are gone."""
     live = [one for one in hook.store.trials.list(experiment_id=experiment_id, limit=None) if one.state in TRIAL_LIVE]
     done = [one.trial_id for one in live if act(hook, one.trial_id)]
     if done:

@@ -111,7 +111,6 @@ def _name_left_out(left_out: Counter[int], jobs: int) -> None:
 
 @contextmanager
 def _progress(name: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """Yield a callback that moves a progress bar on a terminal, or None elsewhere."""
     if not sys.stderr.isatty():
         yield None
         return

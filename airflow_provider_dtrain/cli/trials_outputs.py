@@ -97,7 +97,6 @@ def _refuse_taken(target: Path, paths: Sequence[str]) -> None:
 
 
 def _tensorboard_files(trial_id: int) -> list[Path]:
-    """Return the TensorBoard files of a trial on this machine."""
     from airflow_provider_dtrain.engine.copies.tensorboard import tensorboard_folder
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 

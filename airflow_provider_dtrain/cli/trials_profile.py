@@ -82,7 +82,6 @@ def _timings(store: Store, view: AttemptView) -> list[dict[str, Any]]:
 
 
 def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
-    """Return a row per timing. Sampled timings have no total."""
     rows = []
     for name, sums in total_timings(summaries).items():
         sampled = name in SAMPLED_TIMINGS
@@ -92,7 +91,6 @@ def _rank_timings(rank: int, summaries: list[Any]) -> list[dict[str, Any]]:
 
 
 def _explain(timings: list[dict[str, Any]]) -> None:
-    """Print notes on how to read the rows."""
     names = {row["timing"] for row in timings}
     if "train_batch" in names:
         note("train_batch contains backward and step_optimizer: the rows do not add up to the time of a batch.")
@@ -101,7 +99,6 @@ def _explain(timings: list[dict[str, Any]]) -> None:
 
 
 def _name_slow_ranks(store: Store, view: AttemptView) -> None:
-    """Print a note for each rank for which the gang waits."""
     found = store.telemetry.step_times(view.trial_id, view.number)
     rows = {row.rank: row for row in found.ranks}
     for rank in found.slow_ranks:

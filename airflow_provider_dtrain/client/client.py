@@ -184,7 +184,6 @@ class Experiment:
         self.dag_run = dag_run
 
     def __repr__(self) -> str:
-        """Return the experiment with its id, if it has one."""
         return f"Experiment({self._id if self._id is not None else self.dag_run!r})"
 
     @property
@@ -335,7 +334,6 @@ class Trial:
         self.id = trial_id
 
     def __repr__(self) -> str:
-        """Return the trial with its id."""
         return f"Trial({self.id})"
 
     def describe(self) -> TrialDescription:
@@ -448,7 +446,6 @@ class Checkpoint:
         self.is_best = is_best
 
     def __repr__(self) -> str:
-        """Return the checkpoint with its trial and step."""
         return f"Checkpoint(trial {self.trial_id}, step {self.step})"
 
     def download(self, folder: str | Path | None = None) -> Path:

@@ -190,7 +190,6 @@ def _link(path: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _received(session: Session, route: str, folder: Path, /, **parameters: object) -> Iterator[Path]:
-    """Yield a temporary file with the body of an answer."""
     with _temporary(folder) as path:
         with path.open("wb") as file, session.stream(route, **parameters) as response:
             while data := _read(response):

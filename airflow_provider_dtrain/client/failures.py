@@ -70,7 +70,6 @@ def other(server: Address) -> str:
 
 
 def _untrusted(server: Address, error: ssl.SSLCertVerificationError, ca: str | None) -> str:
-    """Return the cause of a refused certificate, and what to change."""
     subject = f"The certificate of {server.url}"
     words = error.verify_message.rstrip(".")
     if error.verify_code == _EXPIRED:

@@ -49,7 +49,6 @@ class NetworkChecks:
         return {"port": port, "addresses": candidates()}, b""
 
     def _greet(self, sock: socket.socket, nonce: str) -> None:
-        """Send the nonce to a process that connects."""
         with contextlib.suppress(OSError):
             connection, _ = sock.accept()
             with connection:

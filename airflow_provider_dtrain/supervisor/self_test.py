@@ -88,7 +88,6 @@ def _words(path: str, error: OSError) -> str:
 
 
 def _why_no_interpreter() -> str | None:
-    """Return the reason why the interpreter of this program cannot be started now, None if it can."""
     argv = [sys.executable, "-I", "-c", "import json, socket, subprocess"]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=SELF_TEST_S, check=False, stdin=subprocess.DEVNULL)

@@ -81,5 +81,4 @@ def _processes(nvml: Nvml, device: str) -> list[tuple[int, int]]:
 
 
 def _rank_of(pid: int, pids: Mapping[int, int], procs: dict[int, Proc]) -> int | None:
-    """Return the rank that a process belongs to, None for a foreign process."""
     return next((pids[one] for one in ancestors(pid, procs) if one in pids), None)

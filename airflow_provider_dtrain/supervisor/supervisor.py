@@ -537,7 +537,6 @@ class Supervisor:
             self._signal_all(signal.SIGTERM)
 
     def _signal_all(self, number: int) -> None:
-        """Send a signal to every process of the ranks."""
         for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
         for proc in descendants([os.getpid()], all_procs()):

@@ -78,7 +78,6 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
 
 
 def _with_clock(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with one column for the offset of the host's clock and its uncertainty."""
     if "clock_uncertainty_s" not in row:
         return row
     offset_s, uncertainty_s = row["clock_offset_s"], row["clock_uncertainty_s"]
@@ -88,7 +87,6 @@ def _with_clock(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _few(stores: Sequence[str]) -> str:
-    """Return the first of the ids of stores, and the number of the rest."""
     if not stores:
         return "-"
     first = stores[0] if len(stores[0]) <= STORE_SHOWN else f"{stores[0][: STORE_SHOWN - 3]}..."

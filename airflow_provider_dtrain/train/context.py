@@ -488,7 +488,6 @@ class Context(CoreContext):
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _meet(self) -> None:
-        """Synchronize with the other ranks: agree on stopping, and write the reports."""
         self._gradients.look()
         super()._meet()
 
@@ -498,7 +497,6 @@ class Context(CoreContext):
             self._gradients.check_effect()
 
     def _advance(self, optimizer: Any, since: float) -> float:
-        """Advance the schedulers of an optimizer. Return the time afterwards."""
         for scheduler in self._schedules.by_step.get(id(optimizer), ()):
             scheduler.step()
         now = self._clock()

@@ -98,7 +98,6 @@ def _explains_itself(error: TrainError) -> bool:
 
 
 def _with_hint(error: TrainError) -> str:
-    """Return the message, with the option that fixes it on this command line."""
     text = str(error)
     for pattern, hint in _HINTS:
         found = pattern.search(text)

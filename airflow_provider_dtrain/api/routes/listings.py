@@ -47,19 +47,15 @@ class _CallRights:
 
     @property
     def dags(self) -> Dags:
-        """The DAGs of the store that the user may read, None for all of them."""
         return self.call.dags
 
     def may_read(self, dag_id: str) -> bool:
-        """Return whether the user may read a DAG."""
         return self.call.access.may_read(dag_id)
 
     def may_read_logs(self, dag_id: str) -> bool:
-        """Return whether the user may read the task logs of a DAG."""
         return self.call.access.may_read_logs(dag_id)
 
     def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
-        """Return the names of those hosts whose connections the user may edit."""
         return self.call.access.may_change(hosts)
 
 

@@ -76,7 +76,6 @@ def _states(call: Call, entry: TrialEntry, counts: ShardCounts, *, is_live: bool
 
 
 def _numbers(states: str, progress: InferenceProgress) -> dict[str, int]:
-    """Return the number of shards in each state."""
     if not states:
         left = max(0, progress.total - progress.done - progress.skipped)
         return {"done": progress.done, "running": 0, "waiting": left, "failed": 0, "skipped": progress.skipped}

@@ -98,7 +98,6 @@ def measurements_of(
 
 
 def _maybe(fits: Fits) -> Fits:
-    """Return a check of a field that may be null or missing."""
     return lambda value: value is None or value is _MISSING or fits(value)
 
 

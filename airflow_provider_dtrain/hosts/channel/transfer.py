@@ -177,7 +177,6 @@ class _Patience:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count the time of the body."""
         begun = time.monotonic()
         try:
             yield
@@ -185,11 +184,9 @@ class _Patience:
             self.left_s -= time.monotonic() - begun
 
     def reward(self, size: int) -> None:
-        """Grant the time for bytes that have arrived."""
         self.left_s = min(STALL_S, self.left_s + size / _MIN_FILE_BYTES_PER_S)
 
     def exhausted(self) -> HostUnreachableError:
-        """Return the error for a host that is too slow."""
         return HostUnreachableError(
             self._host,
             f"Host '{self._host}' {self._verb} a file more slowly than {_MIN_FILE_BYTES_PER_S:,} bytes/s, and the "

@@ -52,7 +52,6 @@ def apply_ways(hook: SSHHook, connection: Any) -> None:
 
 
 def _of_file(host: str) -> Mapping[str, Any]:
-    """Return the settings of a host in ``~/.ssh/config``."""
     import paramiko
 
     path = Path("~/.ssh/config").expanduser()
@@ -63,7 +62,6 @@ def _of_file(host: str) -> Mapping[str, Any]:
 
 
 def _expanded(command: str, hook: SSHHook) -> str:
-    """Return a proxy command with the tokens of ssh replaced."""
     values = {"%h": hook.remote_host, "%p": str(hook.port), "%r": hook.username or "", "%%": "%"}
     return re.sub("%[hpr%]", lambda found: values[found[0]], command)
 

@@ -66,8 +66,6 @@ def hook_from_connection(connection: Any) -> SSHHook:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
     class FetchedHook(SSHHook):
-        """Hook that already has its connection."""
-
         @classmethod
         def get_connection(cls, conn_id: str) -> Any:
             return connection
@@ -170,7 +168,6 @@ def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
 
 
 def _dial(host: str, hook: SSHHook, deadline: float) -> socket.socket:
-    """Return a connection to the host, over its proxy command if it has one."""
     if not hook.host_proxy_cmd:
         return dial(host, hook.remote_host, int(hook.port or 22), deadline)
     sock = ProxySocket(host, hook.host_proxy_cmd)
@@ -285,7 +282,6 @@ def _dropped(host: str, hook: SSHHook, attempts: int, elapsed_s: float, words: s
 
 
 def _explain(host: str, hook: SSHHook, where: str, error: Exception) -> Exception:
-    """Return the error to raise for an exception of paramiko."""
     import paramiko
 
     words = plain(error, 300)

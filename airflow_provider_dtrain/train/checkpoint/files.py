@@ -331,7 +331,6 @@ class FileCheckpoints:
         return str(self._env.run_dir) if self._env.run_dir is not None else None
 
     def _scratch_folder(self) -> Path:
-        """Return this process's folder for copies, which is removed when the process ends."""
         if self._scratch is None:
             self._scratch = Path(tempfile.mkdtemp(prefix="dtrain-files-", dir=self._run_dir()))
             weakref.finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)

@@ -254,7 +254,6 @@ class FolderLock:
         return json.dumps({**self._mine, "beat": self._beat})
 
     def _read(self) -> dict[str, Any] | None:
-        """Return the content of the lock, or None without a valid one."""
         try:
             found = json.loads(self._place.read())
         except (OSError, ValueError, RecursionError):

@@ -80,7 +80,6 @@ def _digest(state: Any) -> bytes:
 
 
 def _add(digest: Any, value: Any) -> None:
-    """Add nested dicts, lists and tuples of tensors and plain values to a digest."""
     import torch
 
     digest.update(f"{type(value).__name__}:".encode())

@@ -74,7 +74,6 @@ class _Pieces:
         self._held = 0
 
     def write(self, data: Any) -> int:
-        """Take all of ``data``."""
         rest = memoryview(data).cast("B")
         size = rest.nbytes
         while rest.nbytes:
@@ -87,7 +86,6 @@ class _Pieces:
         return size
 
     def flush(self) -> None:
-        """Send what is held."""
         if self._held:
             self._send(memoryview(self._memory)[: self._held])
             self._held = 0

@@ -190,7 +190,6 @@ class Restorer:
             ) from error
 
     def _warm_start(self, scratch: Path) -> None:
-        """Load the weights of the source checkpoint, if the configuration names one."""
         source = self._env.source_checkpoint
         if source is None:
             return
@@ -267,7 +266,6 @@ class Restorer:
 
 
 def _refuse_prepared(found: Checkpoint) -> None:
-    """Raise when a checkpoint was not written by ``ctx.checkpoint``."""
     if not found.is_of_files:
         raise CheckpointError(
             f"The checkpoint {found.where} was written by ctx.save_checkpoint. Load it with "

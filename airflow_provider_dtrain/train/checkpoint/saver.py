@@ -197,7 +197,6 @@ class Saver:
         return True
 
     def _warn_once(self, others: list[Any]) -> None:
-        """Name parameters that the checkpoints lack, at the first save."""
         if not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
             warn_of_unsaved(self._prepared, others)
@@ -415,7 +414,6 @@ def _fail(error: Exception) -> dict[str, Any]:
 
 
 def _tried(write: Callable[[], Checkpoint], pauses_s: Sequence[float]) -> Checkpoint:
-    """Return the written checkpoint, after further tries if the storage rejects it."""
     for pause_s in pauses_s:
         try:
             return write()

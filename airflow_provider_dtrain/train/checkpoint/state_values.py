@@ -199,7 +199,6 @@ _STRANGE = "It was written by a newer version of airflow-provider-dtrain, or by 
 
 
 def _is(value: Any, kind: Any) -> Any:
-    """Return a part of a value after a check of its type."""
     if type(value) is not kind:
         raise TypeError(f"{kind.__name__} expected, got {type(value).__name__}")
     return value
@@ -230,7 +229,6 @@ def _pairs(value: Any) -> list[Any]:
 
 
 def _tensor(content: Any) -> Any:
-    """Return a tensor of bytes."""
     import torch
 
     return torch.frombuffer(content, dtype=torch.uint8) if len(content) else torch.empty(0, dtype=torch.uint8)
@@ -249,7 +247,6 @@ def _checked(tensor: Any) -> Any:
 
 
 def _numpy_form(value: Any) -> _Form | None:
-    """Return the form of an array or number of NumPy, None for anything else."""
     numpy = imported("numpy")
     if numpy is None:
         return None

@@ -203,7 +203,6 @@ class _Buffer:
         self._memory = bytearray(0)
 
     def of(self, size: int) -> memoryview:
-        """Return room for a number of bytes."""
         if len(self._memory) < size:
             self._memory = bytearray(size)
         return memoryview(self._memory)[:size]

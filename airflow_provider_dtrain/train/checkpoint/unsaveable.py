@@ -42,7 +42,6 @@ class UnsaveableError(CheckpointError):
 
 
 def _name(value: Any) -> str:
-    """Return the name of a class or function, and the name of the type of any other value."""
     named = value if isinstance(getattr(value, "__qualname__", None), str) else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 

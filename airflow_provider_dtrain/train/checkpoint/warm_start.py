@@ -106,7 +106,6 @@ def _groups(sizes: Sequence[int]) -> str:
 
 
 def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str | None:
-    """Return a description of the first difference, in the order of the model, or None."""
     for name, value in mine.items():
         if name not in saved:
             return f"parameter {name} has shape {_shape(value)} here and is not in the checkpoint"

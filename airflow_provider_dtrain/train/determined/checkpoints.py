@@ -196,7 +196,6 @@ def _merged(parts: Sequence[Mapping[str, Any]], path: str = "") -> dict[str, Any
 
 
 def _names(folder: Path) -> list[str]:
-    """Return the paths of the files of a checkpoint, without its own metadata."""
     files = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     return sorted(name for name in files if name != METADATA)
 

@@ -136,7 +136,6 @@ class TrainContext:
         refuse("'TrainContext' object", "core_context.train", name, _INSTEAD)
 
     def _numbers(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Return the metrics that are one number. Log each other one once."""
         numbers = numbers_of(metrics)
         for name in metrics:
             if name not in numbers and name not in self._left_out:

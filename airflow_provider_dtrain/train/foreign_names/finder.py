@@ -24,7 +24,6 @@ class _Alias(Loader):
         self._actual = actual
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the actual module into the place of the new one."""
         sys.modules[module.__name__] = importlib.import_module(self._actual)
 
 

@@ -142,7 +142,6 @@ class OutsideParameters:
         ]
 
     def _shown(self, parameters: Sequence[Any]) -> str:
-        """Return names of parameters that belong to a prepared model, and shapes of any other."""
         names = {
             id(parameter): f"{plain_name(name)} of {type(unwrap(model)).__name__}"
             for model in self._models

@@ -43,12 +43,10 @@ class JsonText(pa.ExtensionType):
         return hash(self.extension_name)
 
     def __arrow_ext_serialize__(self) -> bytes:
-        """Return the parameters of the type: it has none."""
         return b""
 
     @classmethod
     def __arrow_ext_deserialize__(cls, storage_type: pa.DataType, serialized: bytes) -> JsonText:
-        """Return the type."""
         return cls()
 
 

@@ -138,7 +138,6 @@ def ranges(numbers: Iterable[int]) -> str | None:
 
 
 def _rows(shards: Sequence[Shard]) -> int | None:
-    """Return the rows of shards, or None when a shard's are unknown."""
     found = [shard.rows for shard in shards]
     return None if None in found else sum(rows for rows in found if rows is not None)
 

@@ -130,7 +130,6 @@ class ShardLoop:
     # -- claims ----------------------------------------------------------------------------------------------------
 
     def _open_next(self) -> Work | None:
-        """Begin to read the next shard, or return None when no shard is left."""
         while (shard := self._next()) is not None:
             if self._tries.get(shard.index, 0) >= MOST_TRIES:
                 self._give_up(shard, f"it failed {self._tries[shard.index]} times in earlier attempts", None)

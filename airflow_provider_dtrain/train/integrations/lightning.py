@@ -132,7 +132,6 @@ class DtrainCallback(Callback):  # type: ignore[misc]
             seeding.apply(self._restored["random"])
 
     def _may_stop_inside(self, trainer: Any, batch_idx: int) -> bool:
-        """Return whether training may stop in the middle of the epoch."""
         if all(hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict") for loader in _loaders(trainer)):
             return True
         left = trainer.num_training_batches - batch_idx - 1
@@ -166,7 +165,6 @@ class DtrainCallback(Callback):  # type: ignore[misc]
 
 
 def _loaders(trainer: Any) -> Iterator[Any]:
-    """Yield the loaders of the training data, of which there may be several."""
     found = trainer.train_dataloader
     if isinstance(found, Mapping):
         yield from found.values()

@@ -140,7 +140,6 @@ class DtrainCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def _link_model(source: Path, target: Path) -> None:
-    """Add the model of a checkpoint to another folder."""
     for path in source.rglob("*"):
         inner = path.relative_to(source)
         first = inner.parts[0]

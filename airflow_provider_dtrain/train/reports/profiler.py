@@ -158,7 +158,6 @@ class Profiler:
         self.running = True
 
     def _guarded(self, call: Callable[[], Any]) -> None:
-        """Call the library. Switch the profiler off if it fails."""
         try:
             call()
         except Exception as error:
@@ -213,7 +212,6 @@ def _create(plan: Mapping[str, int], options: Mapping[str, Any], save: Callable[
 
 
 def _bounded(schedule: _Schedule) -> _Schedule:
-    """Return the schedule with at most ``MOST_BATCHES`` batches in a trace."""
     from torch.profiler import ProfilerAction
 
     recorded = 0
@@ -231,6 +229,5 @@ def _bounded(schedule: _Schedule) -> _Schedule:
 
 
 def _free(folder: Path, stem: str) -> Path:
-    """Return a path that does not exist."""
     names = (f"{stem}{f'-{count}' if count else ''}.pt.trace.json.gz" for count in range(1_000_000))
     return next(path for name in names if not (path := folder / name).exists())

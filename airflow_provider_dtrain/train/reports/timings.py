@@ -175,7 +175,6 @@ class Timings:
             self._summarize()
 
     def _flush(self, now: float, *, last: bool = False) -> None:
-        """Sum up the measurements and write them to the file."""
         held = {name: found for name, found in self._values.items() if found}
         if not held:
             return
@@ -193,7 +192,6 @@ class Timings:
             self._add_to_line(self._seconds, sums, now, last=last)
 
     def _add_to_line(self, file: SecondsFile, sums: Mapping[str, Sums], now: float, *, last: bool) -> None:
-        """Add sums to the next line, and write it when it is due."""
         for name, one in sums.items():
             known = self._line.get(name)
             self._line[name] = one if known is None else known.joined(one)

@@ -129,7 +129,6 @@ class CsvFormat:
         return self._settings.delimiter or ("\t" if stem.lower().endswith(".tsv") else ",")
 
     def _header(self, path: str, line: bytes) -> list[str]:
-        """Return the names in the header line."""
         try:
             parse = csv.ParseOptions(delimiter=self._delimiter(path), newlines_in_values=True)
             names: list[str] = csv.read_csv(io.BytesIO(line + b"\n"), parse_options=parse).column_names
@@ -144,7 +143,6 @@ class CsvFormat:
         return names
 
     def _chosen(self, path: str, names: Sequence[str]) -> list[str]:
-        """Return the columns that are read."""
         chosen: list[str] = chosen_schema(
             pa.schema([(name, pa.string()) for name in names]), self._settings, path
         ).names

@@ -93,7 +93,6 @@ class FileReader:
                 )
 
     def _decoded(self, path: str, content: bytes | InputError) -> Any:
-        """Return the value of a file, or the error why it has none."""
         if isinstance(content, InputError) or self._decode is None:
             return content
         try:
@@ -141,7 +140,6 @@ def decode_image(path: str, content: bytes, *, orient: bool) -> torch.Tensor:
 
 
 def _upright(image: Any) -> Any:
-    """Return an image as its EXIF orientation says, or as it is if that cannot be read."""
     from PIL import ImageOps
 
     try:
@@ -165,7 +163,6 @@ def _paths(paths: list[str]) -> pyarrow.RecordBatch:
 
 
 def _digest(files: Sequence[SourceFile]) -> str:
-    """Return a checksum of names and versions."""
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.path}\0{file.content}\0".encode("utf-8", "surrogateescape"))

@@ -55,7 +55,6 @@ def identity_of(kind: str, settings: InputSettings, files: Sequence[SourceFile],
 
 
 def _common_format(entries: Sequence[Entry]) -> str:
-    """Return the format of all files by their suffixes."""
     found: dict[str | None, str] = {}
     for file in (file for entry in entries for file in entry.files):
         found.setdefault(format_of(file.path), file.path)

@@ -263,7 +263,6 @@ def _is_object(facts: Mapping[str, Any]) -> bool:
 
 
 def _named_or_below(system: Any, root: str) -> dict[str, Any]:
-    """Return the object of a name, or all objects below it."""
     try:
         facts = system.info(root)
     except FileNotFoundError:

@@ -217,11 +217,9 @@ class _Range(io.RawIOBase):
         self._left = size
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the next bytes, none at the end."""
         view = memoryview(buffer)[: self._left]
         count: int = self._file.readinto(view) if len(view) else 0  # type: ignore[attr-defined]
         if self._left is not None:
@@ -229,7 +227,6 @@ class _Range(io.RawIOBase):
         return count
 
     def close(self) -> None:
-        """Close the file."""
         if not self.closed:
             self._file.close()
         super().close()

@@ -71,7 +71,6 @@ class PartWriter:
 
 @contextmanager
 def _named_errors() -> Iterator[None]:
-    """Turn errors of files and of pyarrow into an :class:`OutputError`."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
