@@ -23,7 +23,8 @@ REMEDY = (
 
 def is_dtensor(value: Any) -> bool:
     """Return whether a value is a DTensor, which ``fully_shard`` and tensor parallelism use as parameters."""
-    return _is_kind(type(value), _DTENSOR)
+    kind: Any = type(value)
+    return _is_kind(kind, _DTENSOR)
 
 
 def is_sharded(value: Any) -> bool:
@@ -32,7 +33,8 @@ def is_sharded(value: Any) -> bool:
 
 
 def _is_old(value: Any) -> bool:
-    return bool(getattr(value, "_is_flat_param", False)) or _is_kind(type(value), _OLD_TENSORS)
+    kind: Any = type(value)
+    return bool(getattr(value, "_is_flat_param", False)) or _is_kind(kind, _OLD_TENSORS)
 
 
 @lru_cache(maxsize=1024)

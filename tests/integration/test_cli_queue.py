@@ -251,7 +251,7 @@ def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, st
     run(store, runs)
     store.queue.schedule("lab")
     heard(store, runs, waits, ago=SILENT)
-    for name in ("task", "trial"):
+    for name in ("queue", "trials"):
         rows = {row["trial"]: row for row in world.rows(name, "list")}
         for ticket in (runs, waits):
             row = rows[ticket.trial_id]
@@ -330,7 +330,7 @@ def test_a_kill_says_where_the_trial_is(world: World, store: Store) -> None:
 def test_tables_fit_100_columns_and_leave_out_what_has_no_value(world: World, store: Store) -> None:
     first, second = submitted(store, "w1", 4), submitted(store, "w2", 4)
     store.queue.schedule("lab")
-    for name in ("task", "trial"):
+    for name in ("queue", "trials"):
         heading = world(name, "list").out.splitlines()[0]
         assert heading.index("reason") <= 80, "reasons come last, and are folded in the room that is left"
     ended(store, first, second)
