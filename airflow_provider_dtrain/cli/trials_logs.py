@@ -136,7 +136,7 @@ class _Tail:
         from airflow_provider_dtrain.core.redaction import Redactor
         from airflow_provider_dtrain.engine.operations.rank_log import log_bytes
 
-        # Who may use this command may read the file on the host.
+        # The user of this command can read the file on the host as well.
         raw = Redactor()
         place = (rank, self.offset, self.end)
         for piece in log_bytes(self.hook, self.run, *place, redactor=raw, chunk_bytes=CHUNK_BYTES):

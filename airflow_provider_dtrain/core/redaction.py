@@ -56,7 +56,7 @@ class Redactor:
         """Return a text of this provider, which may repeat text of ranks, with the known secrets masked."""
         return _masked(text, self._in_text)
 
-    def told(self, text: str) -> str:
+    def rank_text(self, text: str) -> str:
         """Return a text of a rank or a host with the secrets masked."""
         return self.text(text) if not self.withheld or not text else f"({self.withheld})"
 
@@ -71,12 +71,13 @@ class Redactor:
         if kind == "returned":
             return {**event, "json": self._returned(event)}
         return {
-            self._key(name): value if name in _KEPT else self._value(value, self.told) for name, value in event.items()
+            self._key(name): value if name in _KEPT else self._value(value, self.rank_text)
+            for name, value in event.items()
         }
 
     def value(self, value: Any) -> Any:
         """Return plain data with the secrets in its texts masked."""
-        return self._value(value, self.told)
+        return self._value(value, self.rank_text)
 
     def _value(self, value: Any, mask: Any) -> Any:
         if isinstance(value, str):

@@ -73,9 +73,16 @@ class BatchInferenceOperator(TrialOperator):
     ) -> None:
         super().__init__(config=config, **kwargs)
         own = {
-            "processor": processor, "inputs": inputs, "outputs": outputs, "weights": weights, "batch_size": batch_size,
-            "on_bad_shard": on_bad_shard, "on_bad_row": on_bad_row, "slots": slots, "host_pool": host_pool,
-        }  # fmt: skip
+            "processor": processor,
+            "inputs": inputs,
+            "outputs": outputs,
+            "weights": weights,
+            "batch_size": batch_size,
+            "on_bad_shard": on_bad_shard,
+            "on_bad_row": on_bad_row,
+            "slots": slots,
+            "host_pool": host_pool,
+        }
         self.check_arguments(self.task_id, {"config": self.config, "overrides": self.overrides, **own})
         self.processor = processor
         self.inputs = text_of_path(inputs)

@@ -71,10 +71,14 @@ class ExperimentSensor(CheckedArguments, BaseSensorOperator):
         if (experiment is None) == (trial_id is None):
             raise ValueError("ExperimentSensor expects exactly one of experiment and trial_id, got both or neither.")
         given = {
-            "experiment": experiment, "trial_id": trial_id, "external_dag_id": external_dag_id,
-            "external_run_id": external_run_id, "deferrable": deferrable, "target_states": target_states,
+            "experiment": experiment,
+            "trial_id": trial_id,
+            "external_dag_id": external_dag_id,
+            "external_run_id": external_run_id,
+            "deferrable": deferrable,
+            "target_states": target_states,
             "failed_states": failed_states,
-        }  # fmt: skip
+        }
         self.check_arguments(self.task_id, given)
         kind = "trial" if experiment is None else "experiment"
         self.experiment = experiment

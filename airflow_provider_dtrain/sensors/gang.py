@@ -101,9 +101,15 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
                 "Set deferrable=True."
             )
         given = {
-            "config": config, "template": template, "slots": slots, "host_pool": host_pool, "hold_for": hold_for,
-            "priority": priority, "is_single_host": is_single_host, "deferrable": deferrable,
-        }  # fmt: skip
+            "config": config,
+            "template": template,
+            "slots": slots,
+            "host_pool": host_pool,
+            "hold_for": hold_for,
+            "priority": priority,
+            "is_single_host": is_single_host,
+            "deferrable": deferrable,
+        }
         self.check_arguments(self.task_id, given)
         self.config = text_of_path(config)
         self.template = text_of_path(template)

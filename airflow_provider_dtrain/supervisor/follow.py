@@ -295,7 +295,7 @@ class Follow:
             self.threads -= 1
             self._answer(key, answer, data)
             if self.upkeep.failures:
-                self.subscriptions.tell_gone(self.upkeep.failures)
+                self.subscriptions.report_gone(self.upkeep.failures)
 
     def _answer(self, key: str | None, answer: Json, data: bytes = b"") -> None:
         """Send an answer once for each copy of its request, and keep it for later copies."""
@@ -390,5 +390,5 @@ class Follow:
         for subscription in self.subscriptions.of_runs.values():
             if not subscription.final and subscription.folder.ended():
                 self.upkeep.restore_end(subscription.folder)
-        self.subscriptions.tell_gone(self.upkeep.failures)
+        self.subscriptions.report_gone(self.upkeep.failures)
         self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})

@@ -83,8 +83,8 @@ class Subscriptions:
         self._watch_supervisor(folder)
         return {}, b""
 
-    def tell_gone(self, failures: Mapping[str, str]) -> None:
-        """Tell the control side of runs whose files can no longer show their end, and end their subscriptions.
+    def report_gone(self, failures: Mapping[str, str]) -> None:
+        """Report to the control side the runs whose files can no longer show their end, and end their subscriptions.
 
         :param failures: run -> why the end of a run without supervisor cannot be recorded
         """

@@ -109,7 +109,7 @@ class Supervisor:
         #: The ranks were requested to write a checkpoint and end. None: they were not.
         self.request: StopRequest | None = None
         #: Ranks that may be unaware of the request, and the time from which on they get it as a signal.
-        self.strangers = list[Rank]()
+        self.to_signal = list[Rank]()
         self.signal_from = 0.0
         self.request_deadline = float("inf")
         self.started_at = 0.0
@@ -319,7 +319,7 @@ class Supervisor:
             deadlines.append(self.next_log_check)
             if self.metrics is not None:
                 deadlines.append(self.next_metrics_check)
-        if self.unwritten or self.strangers:
+        if self.unwritten or self.to_signal:
             deadlines.append(now + 1.0)
         for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
             with contextlib.suppress(BlockingIOError):
@@ -341,8 +341,8 @@ class Supervisor:
             self.begin_stop("stopped", float(grace if isinstance(grace, (int, float)) else self.plan["grace_s"]))
         if self.state == "running" and self.request is None and folder.has("stop_requested"):
             self._take_request(read_json(folder.file("stop_requested")) or {})
-        if self.strangers:
-            self._ask_strangers()
+        if self.to_signal:
+            self._signal_programs()
         if len(self.devices) > 1 and (warning := read_json(self.folder.file(WARNING))) is not None:
             # Once: the file stays, and with fewer devices it is not read again.
             self.devices.clear()
@@ -369,13 +369,13 @@ class Supervisor:
 
     def _ask_to_stop(self) -> None:
         self.request = StopRequest()
-        self.strangers = [rank for rank in self.ranks if rank.running]
+        self.to_signal = [rank for rank in self.ranks if rank.running]
 
-    def _ask_strangers(self) -> None:
+    def _signal_programs(self) -> None:
         """Send SIGTERM to the programs that do not use the training library, so do not poll for a requested stop."""
-        self.strangers = [rank for rank in self.strangers if rank.running and self.state == "running"]
+        self.to_signal = [rank for rank in self.to_signal if rank.running and self.state == "running"]
         if self.request is not None and time.monotonic() >= self.signal_from:
-            self.request.send(rank for rank in self.strangers if not self.folder.has(f"progress/{rank.number}"))
+            self.request.send(rank for rank in self.to_signal if not self.folder.has(f"progress/{rank.number}"))
 
     def _start(self, go: Json) -> None:
         """Fork the ranks. The ``started`` mark is durable before the first one exists."""

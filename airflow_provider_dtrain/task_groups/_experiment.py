@@ -67,9 +67,14 @@ def experiment(
     group = Experiment(group_id=group_id)
     with group:
         plan = PlanTrialsOperator(
-            task_id=PLAN, config=config, template=template, overrides=overrides, name=name, payload=payload,
+            task_id=PLAN,
+            config=config,
+            template=template,
+            overrides=overrides,
+            name=name,
+            payload=payload,
             needs_submission=needs_submission,
-        )  # fmt: skip
+        )
         told: dict[str, Any] = {} if notify is None else {"notify": notify}
         options = {"needs_submission": needs_submission, **told, **options}
         trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)

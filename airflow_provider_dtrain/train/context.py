@@ -272,7 +272,7 @@ class Context(CoreContext):
                 self._progress.end_epoch()
             self._points.reach()
         self._progress.in_epochs = self._progress.last_epoch = False
-        # What follows the last epoch draws the rank's own numbers, also if a restored run has no epoch left.
+        # After the last epoch, each rank draws its own numbers, also if a restored run has no epoch left.
         self._streams.part()
 
     def backward(self, loss: Any, **options: Any) -> None:

@@ -164,7 +164,7 @@ def test_an_experiment_is_started_and_forked_on_a_page_and_ends_with_its_results
         ("from-a-page", "completed", 0.3, {"completed": 3}),
         ("from-a-page", "completed", 0.6, {"completed": 3}),
     ]
-    # What a user may not name is not for a run that Airflow's own API triggers: the configuration and code of another.
+    # A run that is triggered by the API of Airflow itself cannot use the configuration and code of another run.
     conf = cluster.airflow.api("GET", f"/dags/dtrain_experiment/dagRuns/{first.run_id}")["conf"]
     assert conf["config"]["config_id"] == cluster.store.submissions.find("dtrain_experiment", first.run_id).config_id
     run_id = cluster.airflow.trigger("dtrain_experiment", conf)

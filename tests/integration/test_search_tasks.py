@@ -293,7 +293,7 @@ def test_a_single_trial_gets_the_sample_of_number_0(hook: DtrainHook) -> None:
     ],
 )
 def test_a_search_that_cannot_begin_fails_in_its_plan(hook: DtrainHook, change: dict[str, Any], words: str) -> None:
-    # What a document says alone is found when the DAG file is read.
+    # Errors of a document by itself are found when the DAG file is read.
     with pytest.raises((ConfigError, AirflowFailException)) as why:
         Run().plan({**config(), **change})
     assert words in str(why.value)

@@ -51,7 +51,7 @@ def test_a_value_is_that_of_the_server_or_asked_for(place: str, value: str) -> N
     except ConfigError:
         return
     expected = as_the_server(text)
-    # What is no text, or no YAML, is refused by the server before anything is sent.
+    # The server refuses values that are no text and files that are no YAML before anything is sent.
     assert found == expected or not isinstance(expected, str | None)
 
 

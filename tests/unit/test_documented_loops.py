@@ -119,7 +119,7 @@ def test_a_script_that_is_killed_at_every_batch_ends_as_an_unbroken_one(small, n
         place = step or -ctx._progress.handed
         if place not in killed:
             killed.add(place)
-            # What was saved is on the disk.
+            # The saved checkpoint is on the disk.
             ctx._saver.finish()
             raise Killed
 

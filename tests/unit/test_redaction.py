@@ -88,7 +88,7 @@ def test_a_returned_value_stays_json() -> None:
 def test_without_the_secrets_no_text_of_a_rank_is_shown_and_own_text_is() -> None:
     mask = Redactor(["known"], withheld="withheld: no connection 'x'")
     assert mask.text("Connection 'x' is missing, known") == "Connection 'x' is missing, *****"
-    assert mask.told("anything") == "(withheld: no connection 'x')"
+    assert mask.rank_text("anything") == "(withheld: no connection 'x')"
     assert mask.log(b"any\nthing\r\n") == mask.sure_log(b"any\nthing\r\n") == b"***\n*****\r\n"
     exit_event = {"kind": "exit", "rank": 0, "exit_code": 1, "error": {"message": "anything"}, "log_tail": "anything"}
     assert "anything" not in str(mask.event(exit_event))

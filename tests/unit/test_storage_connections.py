@@ -93,14 +93,14 @@ async def test_the_mask_of_a_trial_has_its_secrets_its_variables_and_those_of_it
     found = stored(type="s3", bucket="the-bucket", conn_id="store_x")
     for mask in (await secrets.redactor(found), secrets.redactor_now(found)):
         assert mask.withheld == ""
-        text = mask.told("the-id the-key of-the-data variable-1 region the-bucket store_x")
+        text = mask.rank_text("the-id the-key of-the-data variable-1 region the-bucket store_x")
         assert text == "****** ******* ******** ******** region the-bucket store_x"
 
 
 async def test_without_the_connection_all_text_of_ranks_is_withheld_and_the_known_secrets_are_masked() -> None:
     found = stored(type="s3", bucket="b", conn_id="nowhere")
     for mask in (await secrets.redactor(found), secrets.redactor_now(found)):
-        assert "names connection 'nowhere'" in mask.told("anything")
+        assert "names connection 'nowhere'" in mask.rank_text("anything")
         assert mask.text("own text, of-the-data") == "own text, ********"
     broken = replace(found, secrets=b"not sealed by this key")
-    assert "withheld" in secrets.redactor_now(broken).told("anything")
+    assert "withheld" in secrets.redactor_now(broken).rank_text("anything")

@@ -307,9 +307,9 @@ def test_a_loss_on_a_gpu_is_read_when_the_ranks_synchronize():
         health.loss(loss, number)
     assert [loss.reads for loss in losses] == [0, 0]
     with pytest.raises(dtrain.NonFiniteLossError, match="NaN at backward pass 2 on rank 0"):
-        health.look()
+        health.check_held()
     assert [loss.reads for loss in losses] == [0, 1]
-    health.look()
+    health.check_held()
 
 
 def test_a_norm_on_a_gpu_is_an_end_if_it_has_reached_the_weights():

@@ -179,7 +179,7 @@ def _read_masked(frame: Frame, source: Source, quota: Quota, host: str, redactor
 
 
 def _masked(reading: Reading, redactor: Redactor) -> Reading:
-    problems = {code: redactor.told(reason) for code, reason in reading.problems.items()}
+    problems = {code: redactor.rank_text(reason) for code, reason in reading.problems.items()}
     batch = [redactor.event(event) for event in reading.batch]
     pairs = zip(batch, reading.batch, strict=True)
     if any(one["kind"] == "returned" and one["json"] != old["json"] for one, old in pairs):

@@ -88,7 +88,7 @@ def _matches(
         name = policy.name or str(policy.pattern)
         match = answer["matches"].get(str(index))
         if match:
-            line = redactor.told(str(match["line"]))
+            line = redactor.rank_text(str(match["line"]))
             found.append(
                 (index, PolicyMatch(name=name, action=policy.action, host=host, rank=match["rank"], line=line))
             )

@@ -71,7 +71,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             clear.append(host)
             await _show_foreign(rt, view, host, found.get("foreign"))
         else:
-            words = (await rt.redactor()).told(survivors_words(found))
+            words = (await rt.redactor()).rank_text(survivors_words(found))
             rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, words)
             await _show_stuck(rt, view, host, words)
     if clear:

@@ -61,7 +61,7 @@ class SavePoints(Boundary):
         self._facts = facts
         self._awaited: _Awaited | None = None
         self._left: Copied | None = None
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     def save(self, step: int) -> str | None:
         """Save a checkpoint, called by a script on all ranks. Return its path or URL on rank 0, None elsewhere."""
@@ -102,7 +102,7 @@ class SavePoints(Boundary):
         changes = sorted({name for names in self._distributed.allgather(awaited.mark.changes(now)) for name in names})
         if TRAINING in changes:
             # The script's count of batches has moved on as well.
-            self._tell(
+            self._warn_once(
                 "training",
                 f"The checkpoint of step {awaited.step} was saved in the middle of a batch, which was trained further "
                 "after the call: a run that resumes from it leaves out the rest of the batch. Call "
@@ -110,7 +110,7 @@ class SavePoints(Boundary):
             )
             return False
         if changes:
-            self._tell(
+            self._warn_once(
                 "changes",
                 f"The checkpoint of step {awaited.step} was saved before the end of its batch or epoch: "
                 f"{', '.join(changes)} changed after the call. It is saved again now, as in each such case. Call "
@@ -128,7 +128,7 @@ class SavePoints(Boundary):
         """Complete a checkpoint of an epoch that is over, before the program trains without a further loop."""
         awaited = self._awaited
         if awaited is not None and awaited.mark is None and not self._progress.in_loop:
-            self._tell(
+            self._warn_once(
                 "late",
                 f"The checkpoint of step {awaited.step} was saved in the last batch of a loop over ctx.loader, and the "
                 "training goes on without a further loop. What a model computed after the loop is in the checkpoint "
@@ -153,7 +153,7 @@ class SavePoints(Boundary):
             )
             return
         if not any(one.is_exhausted for one in self._progress.passes):
-            self._tell(
+            self._warn_once(
                 "end",
                 f"The checkpoint of step {awaited.step} was saved in the last batch of a loop over ctx.loader, and the "
                 "program has left this loop and ended: a run that resumes from it begins with the next epoch, and does "
@@ -169,20 +169,20 @@ class SavePoints(Boundary):
         """Name loops whose position a checkpoint cannot hold."""
         progress = self._progress
         if progress.is_torn:
-            self._tell(
+            self._warn_once(
                 "torn",
                 f"The checkpoint of step {step} was saved in a loop over ctx.loader in the body of another one, which "
                 "had trained before the inner loop began: a run that resumes from it trains that part of the batch "
                 "again. Call ctx.save_checkpoint at the end of the outer loop's body.",
             )
         if progress.has_strangers:
-            self._tell(
+            self._warn_once(
                 "strangers",
                 f"The checkpoint of step {step} lacks the position of an iterator that was made in an earlier epoch: a "
                 "run that resumes from it begins this data again. Make it before ctx.epochs, or in each epoch.",
             )
         if progress.has_turns:
-            self._tell(
+            self._warn_once(
                 "turns",
                 f"The checkpoint of step {step} was saved by a program whose loops over ctx.loader take turns with "
                 "different data outside of ctx.epochs: a run that resumes from it continues the first loop that it "
@@ -190,7 +190,7 @@ class SavePoints(Boundary):
             )
         left_out = progress.left_out(step)
         if left_out:
-            self._tell(
+            self._warn_once(
                 "left out",
                 f"The checkpoint of step {step} counts {left_out} batches as done that ctx.loader has handed out in "
                 "this epoch and that no ctx.backward followed: a run that resumes from it does not get them again. "
@@ -198,16 +198,16 @@ class SavePoints(Boundary):
                 "list(ctx.loader(data)) does.",
             )
         if progress.is_unknown and not self._prepared.others:
-            self._tell(
+            self._warn_once(
                 "unknown",
                 f"The checkpoint of step {step} was saved in an epoch whose data is not from ctx.loader, before its "
                 "validation: a run that resumes from it begins the epoch again. Take the batches from ctx.loader, "
                 "register an object that keeps the position, or save after ctx.report_validation.",
             )
 
-    def _tell(self, kind: str, text: str) -> None:
-        if kind not in self._told:
-            self._told.add(kind)
+    def _warn_once(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
             if self._distributed.get_rank() == 0:
                 log.warning("%s", text)
 

@@ -121,7 +121,7 @@ class Progress:
         :param data: the data set of the loader
         """
         self.ended = False
-        self._forget_look()
+        self._discard_first_look()
         self.passes = [one for one in self.passes if not one.is_past]
         running = [one for one in self.passes if one.is_open]
         is_resuming = any(spec is not None for spec in self.restored[len(self.passes) :])
@@ -230,7 +230,7 @@ class Progress:
     def _number_after(self, one: Pass) -> int:
         return one.number + (_AGAIN if self.in_epochs else 1)
 
-    def _forget_look(self) -> None:
+    def _discard_first_look(self) -> None:
         """Undo the first pass of the process if it was a look at the data: left after one batch, without training."""
         if self._has_looked or self.handed != 1 or len(self.passes) != 1 or self.work.backwards:
             return

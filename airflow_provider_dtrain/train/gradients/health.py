@@ -91,7 +91,7 @@ class Health:
                     origin=f"That of {found[-1]} was the first.",
                 )
 
-    def look(self) -> None:
+    def check_held(self) -> None:
         """Look at what is held. Called at every synchronization.
 
         :raises NonFiniteLossError: a loss is NaN

@@ -339,7 +339,7 @@ class Gradients:
         :raises NonFiniteLossError: a loss on a GPU is NaN
         :raises NonFiniteWeightsError: weights are not finite
         """
-        self.health.look()
+        self.health.check_held()
         self._exchanged.check()
         self._outside.look()
         if self.backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
