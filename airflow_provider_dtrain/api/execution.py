@@ -129,15 +129,17 @@ class Workers:
         with self._lock:
             if future.done():
                 return
+            share = self._users[user]
             self._late += 1
-            self._users[user].late += 1
-        future.add_done_callback(lambda _: self._return(user))
+            share.late += 1
+        # The work may end, and the share with it, before the callback is added.
+        future.add_done_callback(lambda _: self._return(share))
         _interrupt(asyncio.get_running_loop(), future, limit)
 
-    def _return(self, user: str) -> None:
+    def _return(self, share: _Share) -> None:
         with self._lock:
             self._late -= 1
-            self._users[user].late -= 1
+            share.late -= 1
 
 
 class _Job:

@@ -43,7 +43,6 @@ def of(words: str, *types: type) -> Kind:
 TEXT = of("a text", str)
 FLAG = of("True or False", bool)
 MAP = of("a map", Mapping)
-ANY = of("plain data", object, bool)
 DOCUMENT = of("a path, YAML text or a map", str, os.PathLike, Mapping)
 PLACE = of("a path, a URL or a map", str, os.PathLike, Mapping)
 PATHS = of("a path, a list of paths or a map", str, os.PathLike, list, tuple, Mapping)

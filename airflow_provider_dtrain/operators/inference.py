@@ -83,7 +83,7 @@ class BatchInferenceOperator(TrialOperator):
             "slots": slots,
             "host_pool": host_pool,
         }
-        self.check_arguments(self.task_id, {"config": self.config, "overrides": self.overrides, **own})
+        self.check_arguments(self.task_id, {"config": None if config is None else UNKNOWN, **own})
         self.processor = processor
         self.inputs = text_of_path(inputs)
         self.outputs = text_of_path(outputs)

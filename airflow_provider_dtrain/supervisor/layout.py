@@ -164,6 +164,8 @@ class Layout:
         self.lock_problem = "lock_dir is 'none'" if lock_dir == NO_LOCK_DIR else why_no_lock_dir(wanted)
         self.lock_dir = None if self.lock_problem else wanted
         self.needs_lock_dir = lock_dir not in (None, NO_LOCK_DIR)
+        #: Process and its descriptor that keeps ``state_dir`` locked, see :meth:`guard`.
+        self._guard: tuple[int, int] | None = None
 
     def ensure(self) -> Layout:
         """Create the folders of ``state_dir`` and return self.
@@ -194,6 +196,10 @@ class Layout:
         """
         with contextlib.suppress(OSError):
             fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            before, self._guard = self._guard, (os.getpid(), fd)
+            # A forked process has closed the descriptors of its parent, and uses their numbers for other files.
+            if before is not None and before[0] == os.getpid():
+                os.close(before[1])
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
     def run(self, name: str) -> RunFolder:

@@ -92,6 +92,9 @@ def test_links_to_files_become_files_and_other_links_are_refused(tmp_path, monke
                 (path / "a.txt").symlink_to(path / "z.txt")
                 (path / "b.txt").symlink_to("z.txt")
                 (path / "c.txt").symlink_to(tmp_path / "far.txt")
+                (path / "z.txt.copy").symlink_to(tmp_path / "far.txt")
+                (path / "a.txt.copy").write_text("own")
+                (path / "zz.txt").symlink_to("a.txt")
 
     torch_batch_process(Linking, [1])
     (saved,) = tmp_path.rglob("rank_0")
@@ -101,7 +104,11 @@ def test_links_to_files_become_files_and_other_links_are_refused(tmp_path, monke
         "a.txt": (False, "z"),
         "b.txt": (False, "z"),
         "c.txt": (False, "far"),
+        "z.txt.copy": (False, "far"),
+        "a.txt.copy": (False, "own"),
+        "zz.txt": (False, "z"),
     }
+    assert (tmp_path / "far.txt").read_text() == "far"
 
     class Dangling(Kept):
         def process_batch(self, batch, batch_idx):

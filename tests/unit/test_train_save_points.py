@@ -48,7 +48,7 @@ def steps(folder):
 
 def test_in_the_last_batch_of_an_epoch_the_copy_is_taken_at_its_end_at_the_path_that_was_told(start, tmp_path):
     with start() as ctx:
-        model, optimizer, scheduler = prepared(ctx)[:2] + (None,)
+        model, optimizer = prepared(ctx)
         scheduler = ctx.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 1), scheduler_step="manual")
         for epoch in ctx.epochs(2):
             for step, batch in enumerate(ctx.loader(data()), 1):
@@ -68,6 +68,31 @@ def test_in_the_last_batch_of_an_epoch_the_copy_is_taken_at_its_end_at_the_path_
         assert ctx.restore_checkpoint() == 3
         assert (dtrain.parameters_sha256(model), scheduler.last_epoch) == (weights, 1)
         assert list(ctx.epochs(2)) == [1]
+
+
+def test_a_checkpoint_that_was_told_is_written_although_another_one_follows_the_loop(start, tmp_path):
+    with start(config={"checkpoint_policy": "all"}) as ctx:
+        model, optimizer = prepared(ctx)
+        for step, batch in enumerate(ctx.loader(data()), 1):
+            train(ctx, model, optimizer, batch)
+            if step == 3:
+                told = [ctx.save_checkpoint(3)]
+        told.append(ctx.save_checkpoint(100))
+    assert (
+        [place.rpartition("/")[2] for place in told] == steps(tmp_path / "kept") == ["step-00000003", "step-00000100"]
+    )
+
+
+def test_of_two_checkpoints_of_the_same_last_batch_the_first_is_named_as_not_written(start, tmp_path, caplog):
+    with start(config={"checkpoint_policy": "all"}) as ctx:
+        model, optimizer = prepared(ctx)
+        for step, batch in enumerate(ctx.loader(data()), 1):
+            train(ctx, model, optimizer, batch)
+            if step == 3:
+                ctx.save_checkpoint(3)
+                ctx.save_checkpoint(4)
+    assert steps(tmp_path / "kept") == ["step-00000004"]
+    assert "The checkpoint of step 3 is not written" in caplog.text
 
 
 def test_a_copy_that_was_owed_is_taken_at_the_end_of_the_program_and_what_is_left_out_is_told(start, tmp_path, caplog):

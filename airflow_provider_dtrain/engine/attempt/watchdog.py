@@ -133,7 +133,7 @@ def words_of(behind: list[Behind], verdict: Verdict) -> str:
     """Return one line that names the ranks that block the gang, and the ranks that wait."""
     if all(one.why == "mismatch" for one in behind):
         return f"{_mismatch_words(behind)} The gang is ended in {HANG_SEEN_S:.0f} s, because this cannot pass."
-    if all(one.why in ("together", "mismatch") for one in behind):
+    if all(one.why == "together" for one in behind):
         return (
             f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: "
             f"{places_words(behind)}. Messages between the hosts are lost, or the ranks call their collectives in "

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
+from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
 from airflow_provider_dtrain.engine.attempt.source_checkpoint import source_field
-from airflow_provider_dtrain.engine.submission.submit import is_rendered, looks_like_path
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.store.records.submissions import Submission
 

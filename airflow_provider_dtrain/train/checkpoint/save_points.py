@@ -65,14 +65,14 @@ class SavePoints(Boundary):
 
     def save(self, step: int) -> str | None:
         """Save a checkpoint, called by a script on all ranks. Return its path or URL on rank 0, None elsewhere."""
-        self._expect(None)
-        self._warn(step)
         progress = self._progress
+        where = self._settle(step)
+        self._warn(step)
         if self._left is not None:
-            return _text(self._saver.write(self._left, step, self._facts(step)))
+            return _text(self._saver.write(self._left, step, self._facts(step), where=where))
         is_before = progress.is_before_training(step)
         if progress.in_last_batch and not is_before:
-            where = self._saver.place(step)
+            where = where or self._saver.place(step)
             self._expect(_Awaited(step, where=where))
             return _text(where)
         progress.note_save(step)
@@ -80,7 +80,30 @@ class SavePoints(Boundary):
         if progress.passes and not (is_before or progress.is_stopping):
             mark = StateMark.of(self._prepared, progress.work)
             self._expect(_Awaited(step, mark, progress.place(step)))
-        return None if copied is None else _text(self._saver.write(copied, step, self._facts(step)))
+        return None if copied is None else _text(self._saver.write(copied, step, self._facts(step), where=where))
+
+    def _settle(self, step: int) -> Path | str | None:
+        """Complete the checkpoint of another step that is not copied yet.
+
+        Return the place that was told for this step already, None without one.
+        """
+        owed = self._awaited
+        if owed is None or owed.mark is not None:
+            self._expect(None)
+            return None
+        if owed.step == step:
+            self._expect(None)
+            return owed.where
+        if self._progress.in_loop:
+            self._warn_once(
+                "replaced",
+                f"The checkpoint of step {owed.step} is not written, because the same batch, the last of its loop, "
+                f"saves step {step} as well. Save once in a batch.",
+            )
+            self._expect(None)
+        else:
+            self.reach()
+        return None
 
     def reach(self, *, begins_pass: bool = False) -> None:
         """Complete the checkpoint that waits for a boundary."""

@@ -380,7 +380,8 @@ class Progress:
         """Return this rank's random states before batches that are loaded again, by the number of the pass."""
         kept = self._kept(is_over=self.is_over)
         found = [one.before if self._spec(one, step)["is_again"] else None for one in kept]
-        found += [self._before.get(index) for index in range(len(self.passes), len(self.restored))]
+        pending = [] if self.is_over else range(len(self.passes), len(self.restored))
+        found += [self._before.get(index) for index in pending if self.restored[index] is not None]
         return {index: states for index, states in enumerate(found) if states is not None}
 
     def _kept(self, *, is_over: bool) -> list[Pass]:

@@ -105,11 +105,18 @@ class TorchBatchProcessorContext:
         self._storage_path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="upload-", dir=self._storage_path.parent) as folder:
             yield Path(folder)
-            _copy_links(Path(folder))
-            for name in _files(Path(folder)):
-                place = self._storage_path / name
+            _refuse_links(Path(folder))
+            sources = [Path(folder, name) for name in _files(Path(folder))]
+            # Links first, while the files to which they lead are there.
+            for source in sorted(sources, key=lambda path: not path.is_symlink()):
+                place = self._storage_path / source.relative_to(folder)
                 place.parent.mkdir(parents=True, exist_ok=True)
-                Path(folder, name).replace(place)
+                if source.is_symlink():
+                    # The place may be a second name of a file of a checkpoint.
+                    place.unlink(missing_ok=True)
+                    shutil.copyfile(source, place)
+                else:
+                    source.replace(place)
 
     def report_metrics(self, group: str, steps_completed: int, metrics: Mapping[str, Any]) -> None:
         """Record metrics of a group. Called by rank 0."""
@@ -230,8 +237,6 @@ class _Position:
     batches: int
     #: Batches of the data set to process.
     limit: int
-    #: Batches of the whole data set.
-    count: int
 
 
 class _Run:
@@ -247,7 +252,7 @@ class _Run:
         self._size = core_context.distributed.size
         self._count = count
         limit = count if max_batches is None or max_batches < 1 else min(count, max_batches * self._size)
-        self.position = self._restored() or _Position(0, 0, limit, count)
+        self.position = self._restored() or _Position(0, 0, limit)
         self.resumes = self.position.steps > 0
         self._saved = self.position.steps
 
@@ -294,7 +299,7 @@ class _Run:
                 f"The data set has {self._count} batches, but it had {saved['count']} at the checkpoint {latest}. "
                 "Start a new trial for other data, or restore the data set and batch_size."
             )
-        return _Position(saved[STEP], saved["batches"], saved["limit"], saved["count"])
+        return _Position(saved[STEP], saved["batches"], saved["limit"])
 
     def _save(self, processor: TorchBatchProcessor) -> None:
         processor.on_checkpoint_start()
@@ -303,7 +308,7 @@ class _Run:
             STEP: position.steps,
             "batches": position.batches,
             "limit": position.limit,
-            "count": position.count,
+            "count": self._count,
         }
         with self._core.checkpoint.store_path(metadata, shard=True) as (path, where):
             for name in _files(self._folder):
@@ -319,16 +324,13 @@ class _Run:
             self._core.train.report_validation_metrics(self.position.steps, metrics)
 
 
-def _copy_links(folder: Path) -> None:
+def _refuse_links(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
-        if path.is_symlink():
-            if not path.is_file():
-                raise CheckpointError(
-                    f"{path.relative_to(folder)} in upload_path is a link to {path.readlink()}, expected a link to a "
-                    "file. Copy the files to upload."
-                )
-            whole = shutil.copyfile(path, path.with_name(f"{path.name}.copy"))
-            whole.replace(path)
+        if path.is_symlink() and not path.is_file():
+            raise CheckpointError(
+                f"{path.relative_to(folder)} in upload_path is a link to {path.readlink()}, expected a link to a "
+                "file. Copy the files to upload."
+            )
 
 
 def _files(folder: Path) -> list[str]:
