@@ -208,13 +208,15 @@ async def _check_values(body: bytes) -> None:
     """Refuse JSON of many values before it is parsed. Bodies of this API are few values, some of them long texts."""
     count = _values_in(body) if len(body) < _LONG_BYTES else await to_thread.run_sync(_values_in, body)
     if count > VALUES_MOST:
-        raise ApiError(422, "invalid", f"The request has more than {VALUES_MOST} values.")
+        hint = "Send a long configuration as text, and files as code: POST /code."
+        raise ApiError(422, "invalid", f"The request has more than {VALUES_MOST} values.", hint)
 
 
 def _values_in(body: bytes) -> int:
     """Return about the number of values in JSON, and at least :data:`VALUES_MOST` and one if there are many.
 
-    Texts are left out, because they may have any characters.
+    Texts are left out, because they may have any characters. Unlike ``check_size`` for short answers of hosts, it needs
+    no memory for a body of many texts.
     """
     count = start = 0
     for text in _STRING.finditer(body):

@@ -106,7 +106,9 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "auth_manager": get_auth_manager,
             "facts": AirflowFacts(),
             "workers": Workers(),
-            "computing": Workers(COMPUTING, "The check of configurations"),
+            "computing": Workers(
+                COMPUTING, "The check of configurations", "Try again when your earlier checks have ended."
+            ),
             "downloads": Workers(DOWNLOADS, "The storage of the files"),
             "log_action": log_action,
             "names": Names(),

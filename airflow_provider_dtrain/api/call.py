@@ -39,17 +39,20 @@ class Call:
         found: Workers = self.request.app.state.workers
         return found
 
-    async def run(self, work: Callable[[], Any], deadline_s: float) -> Any:
+    async def run(self, work: Callable[[], Any], deadline_s: float, *, is_write: bool | None = None) -> Any:
         """Return the result of blocking work, in a thread of this user.
 
+        :param is_write: the work may still be done after its deadline; None: by the method of the request
         :raises ApiError: the deadline passed, or the threads of the user are late already
         """
-        return await self.workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=self.is_write)
+        is_write = self.is_write if is_write is None else is_write
+        return await self.workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=is_write)
 
-    async def compute(self, work: Callable[[], Any], deadline_s: float) -> Any:
+    async def compute(self, work: Callable[[], Any], deadline_s: float, *, is_write: bool | None = None) -> Any:
         """Return the result of work that takes much CPU time, in threads of their own, one at a time per user."""
         workers: Workers = self.request.app.state.computing
-        return await workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=self.is_write)
+        is_write = self.is_write if is_write is None else is_write
+        return await workers.run(work, user=self.access.name, deadline_s=deadline_s, is_write=is_write)
 
     async def read_file(self, work: Callable[[], Any], deadline_s: float) -> Any:
         """Return the result of work that reads files, in threads of their own."""

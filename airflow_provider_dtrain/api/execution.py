@@ -57,10 +57,16 @@ class Workers:
     One user has at most half of them at one time, so that slow requests of one user leave threads to all others.
 
     :param source: what they read, for messages
+    :param hint: what helps when it does not answer
     """
 
-    def __init__(self, threads: int = THREADS, source: str = "The provider's store") -> None:
-        self.threads, self.source = threads, source
+    def __init__(
+        self,
+        threads: int = THREADS,
+        source: str = "The provider's store",
+        hint: str = "Check the store with: airflow dtrain doctor",
+    ) -> None:
+        self.threads, self.source, self.hint = threads, source, hint
         self.of_user = max(1, threads // 2)
         self.late_of_user = max(1, threads // 4)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="dtrain-api")
@@ -87,14 +93,14 @@ class Workers:
         except TimeoutError:
             self._leave(user, future, limit)
             words = f"{self.source} has not answered within {deadline_s:g} s."
-            raise _unavailable(words, is_write=is_write) from None
+            raise self._unavailable(words, is_write=is_write) from None
 
     def _submitted(self, user: str, work: Callable[[], Any]) -> Future[Any]:
         job = _Job(work)
         with self._lock:
             share = self._users.get(user, _NO_SHARE)
             if self._late >= self.threads or share.late >= self.late_of_user:
-                raise _unavailable(f"{self.source} has not answered earlier requests.", is_write=False)
+                raise self._unavailable(f"{self.source} has not answered earlier requests.", is_write=False)
             share = self._users.setdefault(user, _Share())
             if share.running >= self.of_user:
                 share.waiting.append(job)
@@ -136,6 +142,10 @@ class Workers:
         future.add_done_callback(lambda _: self._return(share))
         _interrupt(asyncio.get_running_loop(), future, limit)
 
+    def _unavailable(self, message: str, *, is_write: bool) -> ApiError:
+        more = " It may still execute the request." if is_write else ""
+        return ApiError(503, "store_unavailable", message + more, self.hint)
+
     def _return(self, share: _Share) -> None:
         with self._lock:
             self._late -= 1
@@ -174,11 +184,6 @@ def _interrupt(loop: asyncio.AbstractEventLoop, future: Future[Any], limit: Time
     if not future.done():
         limit.interrupt()
         loop.call_later(INTERRUPT_S, _interrupt, loop, future, limit)
-
-
-def _unavailable(message: str, *, is_write: bool) -> ApiError:
-    more = " It may still execute the request." if is_write else ""
-    return ApiError(503, "store_unavailable", message + more, "Check the store with: airflow dtrain doctor")
 
 
 class StoreRoute(APIRoute):

@@ -174,8 +174,8 @@ def require_ready(dag_id: str) -> None:
     model = DagModel.get_dagmodel(dag_id)
     if model is None or model.is_stale:
         raise NotNowError(
-            f"Airflow knows no DAG {dag_id}. To write it, run: airflow dtrain init. To load it at once, run: "
-            "airflow dags reserialize"
+            f"Airflow knows no DAG {dag_id}. Write it once with: airflow dtrain init. Airflow loads a new file within "
+            "minutes, or at once with: airflow dags reserialize"
         )
     known = SerializedDagModel.get_dag(dag_id)
     if known is None or not {"config", "payload"} <= set(known.params):

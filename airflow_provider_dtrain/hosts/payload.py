@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import os
+import re
 import stat
 import tarfile
 import zlib
@@ -28,6 +29,8 @@ IGNORE_FILE = ".dtrainignore"
 IGNORE_FILES = (".detignore", IGNORE_FILE)
 #: Folders that are never packed: neither belongs to the user's code, and caches would change the digest.
 SKIPPED = frozenset({"__pycache__", ".git"})
+#: Folder in which the training library keeps checkpoints outside a trial, and name of that of one run in it.
+_CHECKPOINTS, _RUN = "checkpoints", re.compile(r"\d{8}T\d{6}Z-\d+")
 _PACKAGE = "airflow_provider_dtrain"
 _LARGEST = 5
 _SHOWN = 10
@@ -134,7 +137,15 @@ class _Selection:
         if is_excluded is None and self._is_credential(name):
             self.credentials.append(name)
             return True
-        return bool(is_excluded)
+        return bool(is_excluded) or (is_excluded is None and self._has_local_checkpoints(name))
+
+    def _has_local_checkpoints(self, name: str) -> bool:
+        """Return whether a folder holds checkpoints of runs outside a trial, and nothing else."""
+        path = self._root / name
+        if not name.endswith("/") or path.name != _CHECKPOINTS:
+            return False
+        names = os.listdir(path)
+        return bool(names) and all(_RUN.fullmatch(one) for one in names)
 
     def _is_credential(self, name: str) -> bool:
         path = self._root / name

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.terminal.source import Source
     from airflow_provider_dtrain.terminal.watch import View
 
+_LOCAL = "The first trial adds this machine as the host 'local'."
+_ADD = "airflow dtrain hosts add NAME --conn SSH_CONN_ID"
 #: Most characters of the id of a store in a table. The other formats have the ids whole.
 STORE_SHOWN = 16
 
@@ -74,7 +76,7 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
         for row in rows if has_others else ():
             row["other_stores"] = _few(row["other_stores"])
         rows = [_with_clock(row) for row in rows]
-    show(args, rows, empty="No hosts. Register one: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    show(args, rows, empty=f"No hosts. {_LOCAL} Or register one: {_ADD}")
 
 
 def _with_clock(row: dict[str, Any]) -> dict[str, Any]:
@@ -96,6 +98,6 @@ def _few(stores: Sequence[str]) -> str:
 def list_slots(args: Namespace, source: Source) -> None:
     """List slots and the trials that hold them."""
     rows = [asdict(one) for one in source.slots(args.pool)]
-    show(args, rows, empty="No slots. Register a host: airflow dtrain hosts add NAME --conn SSH_CONN_ID")
+    show(args, rows, empty=f"No slots. {_LOCAL} Or register a host: {_ADD}")
     if any(row["trial"] is not None for row in rows):
         hint("airflow dtrain queue list")

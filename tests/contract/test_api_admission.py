@@ -190,6 +190,12 @@ def test_many_values_are_refused_before_they_are_parsed(api, unit):
     assert peak < 64 * MIB
 
 
+def test_deep_nesting_is_an_error_of_the_request(api):
+    sent = Sent([b'{"config":' + b"[" * 4000 + b"]" * 4000 + b"}"])
+    asyncio.run(send(api, "POST", "/configs/validate", sent))
+    assert (sent.status, sent.detail["code"]) == (400, "invalid")
+
+
 def test_a_long_configuration_with_any_characters_is_one_value(api):
     body = json.dumps({"config": 'a: "[{,' * 100_000 + "é\\\"'"}).encode()
     assert asyncio.run(send(api, "POST", "/configs/validate", Sent([body]))).status == 200

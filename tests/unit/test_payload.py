@@ -61,7 +61,8 @@ def test_the_digest_is_that_of_the_content_and_depends_on_nothing_else(code: Pat
 
 def test_caches_and_repositories_stay_at_home(code: Path) -> None:
     before = pack(code)
-    for name in ("__pycache__/train.pyc", ".git/config", "net/__pycache__/model.pyc"):
+    made = "checkpoints/20261126T204429Z-5266/step-00000160/state.pt"
+    for name in ("__pycache__/train.pyc", ".git/config", "net/__pycache__/model.pyc", made, f"net/{made}"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).touch()
     (code / "old.pyc").touch()

@@ -36,7 +36,7 @@ def known(call: CallDep, digest: Annotated[Digest, Path()]) -> StoredCode:
 @router.post("/code", status_code=201, openapi_extra={**guarded(Rule.START)["openapi_extra"], **_BODY})
 async def store(call: CallDep) -> StoredCode:
     """Check an archive (tar.gz) of code and store it under its digest."""
-    await call.run(call.access.require_start, WRITE_DEADLINE_S)
+    await call.run(call.access.require_start, WRITE_DEADLINE_S, is_write=False)
     request = call.request
     with request.app.state.uploads.receiving(call.access.name):
         content = await received(request, request.receive, ARCHIVE)

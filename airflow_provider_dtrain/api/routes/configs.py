@@ -34,7 +34,8 @@ def templates(call: CallDep) -> Templates:
 @router.post("/configs/validate", response_model=Validation, **guarded(Rule.READ))
 async def validate(call: CallDep, body: Document) -> Response:
     """Return the problems of a configuration with their lines, or its summary. Nothing is stored."""
-    return await call.compute(lambda: as_answer(validation(call, body)), READ_DEADLINE_S)  # type: ignore[no-any-return]
+    answer: Response = await call.compute(lambda: as_answer(validation(call, body)), READ_DEADLINE_S, is_write=False)
+    return answer
 
 
 @router.get("/experiments/{experiment_id}/fork", **guarded(Rule.READ))
