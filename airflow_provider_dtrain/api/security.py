@@ -288,6 +288,14 @@ class Access:
         if not self.may_change_hosts:
             raise forbidden("change hosts, slots and priorities", _EDIT_CONNECTIONS)
 
+    def require_some_hosts(self) -> None:
+        """Check that the user may change a host.
+
+        :raises ApiError: they may not
+        """
+        if not self.may_change_some_hosts:
+            raise forbidden("change hosts, slots and priorities", _EDIT_CONNECTIONS)
+
     def require_queue(self, dag_id: str) -> None:
         """Check that the user may change the priorities of a DAG.
 

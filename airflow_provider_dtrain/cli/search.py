@@ -110,6 +110,8 @@ def _show(
     if first:
         print()
         show(args, _rows(first))
+        if shape.trials > len(first):
+            note(f"{shape.trials - len(first)} more trials. Show all with: --trials {shape.trials}")
     if shape.method == "optuna":
         note("Optuna draws the hyperparameters of a trial when it starts.")
     elif drawn and shape.method != "grid":

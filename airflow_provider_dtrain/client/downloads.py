@@ -154,7 +154,7 @@ def _unpacked(archive: Path, parent: Path) -> Iterator[Path]:
         try:
             unpack_plain(file, folder, limit_bytes=archive.stat().st_size, limit_files=FILES_MOST)
         except tarfile.TarError as error:
-            raise ServerError(f"The archive of the server cannot be unpacked: {str(error).rstrip('.')}.") from None
+            raise ServerError(f"The archive of the server cannot be unpacked: {as_sentence(error)}") from None
         yield folder
 
 

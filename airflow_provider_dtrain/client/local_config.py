@@ -11,6 +11,10 @@ from typing import Final
 
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
+#: Next step where the folder of the code is not clear.
+NAME_FOLDER: Final = (
+    "Name the folder of the code: dtrain experiments create CONFIG FOLDER, or model_dir= of experiments.create"
+)
 _FIELD: Final = "model_dir"
 _NULL: Final = frozenset({"", "~", "null", "Null", "NULL"})
 #: The field with its value, and a comment.
@@ -84,5 +88,4 @@ def _scalar(value: str) -> str | None:
 
 
 def _unread() -> ConfigError:
-    message = "dtrain cannot read this form of it. Name the folder of the code: dtrain experiments create CONFIG FOLDER"
-    return ConfigError([Problem(path=_FIELD, message=message)])
+    return ConfigError([Problem(path=_FIELD, message=f"dtrain cannot read this form of it. {NAME_FOLDER}")])

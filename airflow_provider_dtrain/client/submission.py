@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from airflow_provider_dtrain.client.answers import DagRun, ForkSource, Started, StoredCode, Validation
-from airflow_provider_dtrain.client.local_config import own_model_dir
+from airflow_provider_dtrain.client.local_config import NAME_FOLDER, own_model_dir
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
@@ -88,8 +88,7 @@ def code_folder(text: str, effective: str, base: Path, given: str | None, agree:
 
 
 def _refused(words: str) -> ConfigError:
-    step = "Name its folder: dtrain experiments create CONFIG FOLDER"
-    return ConfigError([Problem(path="model_dir", message=f"{words}. {step}")])
+    return ConfigError([Problem(path="model_dir", message=f"{words}. {NAME_FOLDER}")])
 
 
 def upload(session: Session, folder: Path, tell: Callable[[str], None]) -> str:

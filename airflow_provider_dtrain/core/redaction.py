@@ -70,22 +70,16 @@ class Redactor:
             return dict(event)
         if kind == "returned":
             return {**event, "json": self._returned(event)}
-        return {
-            self._key(name): value if name in _KEPT else self._value(value, self.rank_text)
-            for name, value in event.items()
-        }
+        return {self._key(name): value if name in _KEPT else self.value(value) for name, value in event.items()}
 
     def value(self, value: Any) -> Any:
         """Return plain data with the secrets in its texts masked."""
-        return self._value(value, self.rank_text)
-
-    def _value(self, value: Any, mask: Any) -> Any:
         if isinstance(value, str):
-            return mask(value)
+            return self.rank_text(value)
         if isinstance(value, Mapping):
-            return {self._key(key): self._value(item, mask) for key, item in value.items()}
+            return {self._key(key): self.value(item) for key, item in value.items()}
         if isinstance(value, (list, tuple)):
-            return [self._value(item, mask) for item in value]
+            return [self.value(item) for item in value]
         return value
 
     def _key(self, key: str) -> str:

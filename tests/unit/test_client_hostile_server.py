@@ -348,7 +348,7 @@ def test_a_folder_that_a_template_names_is_sent_if_the_user_agrees(
     server.replaced[route] = json.dumps({"problems": [], "effective": lines}).encode()
     code, shown = laptop.run("experiments", "create", "c.yaml")
     assert (code, server.uploads) == (1, [])
-    assert "Name its folder: dtrain experiments create CONFIG FOLDER" in shown
+    assert "Name the folder of the code: dtrain experiments create CONFIG FOLDER" in shown
     for answer, sent in (("n", 0), ("y", 1)):
         stdin = io.StringIO(f"{answer}\n")
         stdin.isatty = lambda: True  # type: ignore[method-assign]

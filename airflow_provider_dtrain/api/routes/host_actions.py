@@ -68,8 +68,7 @@ def disable_slot(call: CallDep, name: NameInPath, index: SlotInPath) -> HostActi
 
 def _begun(call: Call, event: str, host: str, **extra: object) -> str:
     """Check the right to change hosts, write the audit log, and return the user's name."""
-    if not call.access.may_change_some_hosts:
-        call.access.require_all_hosts()
+    call.access.require_some_hosts()
     call.access.require_hosts([call.store.hosts.get(host)])
     call.log_action(event, None, host=host, **extra)
     return call.access.name

@@ -163,8 +163,8 @@ def _require_hosts(call: Call, kind: OperationKind, trial: TrialView | None, arg
     :raises ApiError: they may not
     :raises NotFoundError: there is no such host
     """
-    if kind in _CHANGES_HOSTS and not call.access.may_change_some_hosts:
-        call.access.require_all_hosts()
+    if kind in _CHANGES_HOSTS:
+        call.access.require_some_hosts()
     hosts = call.store.hosts
     match kind:
         case OperationKind.EXEC if trial is not None:

@@ -19,6 +19,7 @@ from airflow_provider_dtrain.core.event_log import (
     METRICS_LIMIT,
     SHARDS_LIMIT,
 )
+from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size, is_count, is_number
 from airflow_provider_dtrain.engine.copies import partial
 from airflow_provider_dtrain.errors import CollectError
@@ -295,7 +296,7 @@ def _named(location: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in _PASSING:
             raise
-        raise CollectError(f"The output folder {location} cannot be used: {str(error).rstrip('.')}.") from error
+        raise CollectError(f"The output folder {location} cannot be used: {as_sentence(error)}") from error
 
 
 def _document(path: Path, limit_bytes: int, values: int) -> Any:
@@ -394,7 +395,7 @@ def _combined(entries: list[Entry]) -> dict[str, float]:
     try:
         return metrics.combined([entry.metrics for entry in entries])
     except (ArithmeticError, ValueError) as error:
-        raise CollectError(f"The metrics of the shards cannot be combined: {str(error).rstrip('.')}.") from error
+        raise CollectError(f"The metrics of the shards cannot be combined: {as_sentence(error)}") from error
 
 
 def _sha256(path: Path) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.timing import RECONNECT_FIRST_S, RECONNECT_MOST_S
+from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, DamagedPartError, Limits
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_launch_thread, in_thread
 from airflow_provider_dtrain.errors import (
@@ -256,7 +257,7 @@ class Collector:
 
     def _refuse(self, host: str, what: str, error: Exception) -> bool:
         """Leave something that cannot be fetched to the next attempt. Return False."""
-        words = f"Host '{host}' does not send {what} as it was written: {str(error).rstrip('.')}."
+        words = f"Host '{host}' does not send {what} as it was written: {as_sentence(error)}"
         if not self.refused:
             self.rt.log.warning("%s It is computed again, as everything else that does not arrive.", words)
         self.refused.append(HostProtocolError(host, words))

@@ -53,7 +53,7 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
             asyncio.run(recover(hook, host=record.name))
         except DtrainError as error:
             problem = str(error)
-        faults = [words for words in facts.get("problems") or () if isinstance(words, str)]
+        faults = facts.get("problems")
         if faults and record.state in ("ready", "unreachable"):
             store.hosts.set_state(
                 record.name, "unreachable", f"It answers, but no run can start there: {faults[0]}", by=by
