@@ -29,6 +29,9 @@ PORT = 28180
 #: Most seconds of one block of commands, which may download, and of one wait for Airflow or the trial.
 BLOCK_S = 900.0
 WAIT_S = 300.0
+INTERRUPTS = 4
+#: Time between two of them.
+INTERRUPT_S = 20.0
 #: The command that runs in the first terminal, and the line by which the page recognizes that Airflow is ready.
 STANDALONE, READY = "airflow standalone", "Airflow is ready"
 #: Blocks that the page asks to run after an event.
@@ -187,19 +190,20 @@ class Terminals:
         return str(trials[-1]["state"]) if trials else None
 
     def interrupt(self) -> None:
-        """End Airflow as Ctrl-C in its terminal does, which the page asks to repeat if Airflow still runs.
+        """Press Ctrl-C in Airflow's terminal until it ends, which the page asks for.
+
+        The triggerer of Airflow 3.3 may block on the lock of its own log when two signals arrive at once. The third Ctrl-C
+        ends the wait of ``airflow standalone`` for its components.
 
         :raises QuickstartError: it does not end
         """
         assert self.airflow
-        for patience_s in (20, 60):
+        for _ in range(INTERRUPTS):
             os.killpg(self.airflow.pid, signal.SIGINT)
             with suppress(subprocess.TimeoutExpired):
-                self.airflow.wait(patience_s)
+                self.airflow.wait(INTERRUPT_S)
                 return
-        raise QuickstartError(
-            f"Airflow did not end within 60 s after a second Ctrl-C. The end of its output:\n{self.tail()}"
-        )
+        raise QuickstartError(f"Airflow did not end after {INTERRUPTS} Ctrl-C. The end of its output:\n{self.tail()}")
 
     def end(self) -> None:
         """End every process that is left."""
