@@ -192,8 +192,8 @@ class Terminals:
     def interrupt(self) -> None:
         """Press Ctrl-C in Airflow's terminal until it ends, which the page asks for.
 
-        The triggerer of Airflow 3.3 may block on the lock of its own log when two signals arrive at once. The third Ctrl-C
-        ends the wait of ``airflow standalone`` for its components.
+        The triggerer of Airflow 3.3 may block on the lock of its own log when two signals arrive at once. The third
+        Ctrl-C ends the wait of ``airflow standalone`` for its components.
 
         :raises QuickstartError: it does not end
         """
