@@ -213,7 +213,7 @@ class Progress:
 
 
 def _rank_report(document: object, host: str) -> RankReport:
-    """Return a host's report of one rank, without the fields of other versions."""
+    """Return a host's report of one rank, without unknown fields."""
     known: dict[str, Any] = {}
     for name, value in document.items() if isinstance(document, dict) else ():
         fits = _RANK_FIELDS.get(name)

@@ -13,7 +13,7 @@ from .device_users import device_strangers, unlisted_words
 from .events import EventWriter
 from .files import read_json, write_json
 from .layout import Layout, RunFolder, how_gone
-from .leftovers import has_ended, is_swept, left_of, leftovers, remains
+from .leftovers import left_of, leftovers, remains
 from .limits import FENCE_WAIT_S, KILLING_S, OBEY_S
 from .locks import lock_holders, take_lock
 from .lost_folder import Launched, end_lost
@@ -30,9 +30,6 @@ def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
     last = tell_end(folder, reason, cause)
     shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
     write_json(folder.file("ended"), shown)
-    if not is_swept(folder, folder.supervisor() or {}):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(folder.file("swept"))
 
 
 def tell_end(folder: RunFolder, reason: str, cause: str | None) -> Json:
@@ -172,7 +169,7 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float, launched: Launch
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
             answer = {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
             return {**answer, "unlisted": [unlisted_words(device) for device in unlisted]} if unlisted else answer
-        if plan and not has_ended(folder):
+        if plan and not folder.has("ended"):
             # On a full disk the next fence or recovery writes it.
             with contextlib.suppress(OSError):
                 write_end(folder, "fenced")

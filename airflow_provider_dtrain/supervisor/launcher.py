@@ -86,7 +86,7 @@ def reap(layout: Layout, request: bytes, report: int) -> None:
     if is_own and folder.has("started") and not folder.has("ended"):
         # Without this record, on a full disk, a fence searches all processes.
         with contextlib.suppress(OSError):
-            write_json(folder.file("swept"), {**identity(), "supervisor": supervisor}, durable=False)
+            write_json(folder.file("swept"), identity(), durable=False)
 
 
 def sweep_orphans() -> None:

@@ -25,7 +25,6 @@ from .processes import (
     find_process,
     is_dead,
     is_ours,
-    is_same,
     known_processes,
     pid_namespace,
     read_proc,
@@ -149,7 +148,7 @@ def suspects(folder: RunFolder) -> list[Proc]:
     """
     known = folder.supervisor() or {}
     start = number(known.get("start_time"))
-    if has_ended(folder) or not folder.has("started") or start < 0 or is_proved(known) or is_swept(folder, known):
+    if folder.has("ended") or not folder.has("started") or start < 0 or is_proved(known) or folder.has("swept"):
         return []
     procs = all_procs()
     told = (read_json(folder.file("started")) or {}).get("origin")
@@ -167,25 +166,6 @@ def suspects(folder: RunFolder) -> list[Proc]:
     found = {proc.pid: proc for proc in [*first, *descendants([proc.pid for proc in first], procs)]}
     spared = known_processes(procs) | ancestors(os.getpid(), procs)
     return [proc for proc in found.values() if proc.pid not in spared and not is_dead(proc)]
-
-
-def is_swept(folder: RunFolder, known: Json) -> bool:
-    """Return whether the run's own reaper ended without a child.
-
-    A mark that names no supervisor does not count. Reapers of older versions also wrote it for runs of others.
-    """
-    swept = (read_json(folder.file("swept")) or {}).get("supervisor")
-    return isinstance(swept, dict) and is_same(swept, known)
-
-
-def has_ended(folder: RunFolder) -> bool:
-    """Return whether a run has ended, and its record of that rests on no mark that proves nothing.
-
-    A ``follow`` of an older version accepts any mark as proof. The end that it recorded then is checked again.
-    """
-    if not folder.has("ended") or not folder.has("swept"):
-        return folder.has("ended")
-    return folder.state().get("state") == "ended" or is_swept(folder, folder.supervisor() or {})
 
 
 def is_proved(known: Json) -> bool:
@@ -230,7 +210,7 @@ def left_of(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
 
 def has_left(folder: RunFolder) -> bool:
     """Return whether a started run without supervisor may still have processes."""
-    return folder.has("started") and not has_ended(folder) and not folder.alive() and any(left_of(folder))
+    return folder.has("started") and not folder.has("ended") and not folder.alive() and any(left_of(folder))
 
 
 def remains(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:

@@ -8,7 +8,7 @@ import time
 from .fields import number
 from .files import read_json
 from .layout import Layout, RunFolder
-from .leftovers import has_ended, has_left
+from .leftovers import has_left
 from .limits import PROBE_S, SLOT_WAIT_S
 from .locks import lock_taker, take_lock, take_machine_lock, write_label
 from .lost_folder import removed_slot_locks
@@ -72,7 +72,7 @@ class SlotLocks:
         """Refuse slots of a living run whose lock file was removed, e.g. by a cleaner of temporary files."""
         for name in self.layout.runs():
             folder = self.layout.run(name)
-            if name == self.folder.name or has_ended(folder):
+            if name == self.folder.name or folder.has("ended"):
                 continue
             shared = [index for index in plan_slots(folder.plan() or {}) if index in self.held]
             if shared and (folder.alive() or has_left(folder)):

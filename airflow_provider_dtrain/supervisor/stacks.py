@@ -81,7 +81,7 @@ class Stack:
         if self.proc is None:
             return
         if not self._open() or STACK_SIGNAL not in signals_in(self.proc.pid, "SigCgt"):
-            self.problem = "its program has not joined the training library, or was started by an earlier version of it"
+            self.problem = "its program has not joined the training library"
             return
         if not self._lock():
             self.problem = "another request for its stacks is in progress"

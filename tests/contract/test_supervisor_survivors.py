@@ -189,21 +189,6 @@ def test_other_runs_and_what_the_user_started_otherwise_are_no_survivors(
         shell.wait()
 
 
-def test_a_run_of_an_older_version_has_no_reaper_and_is_fenced_as_it_was_then(account: Callable[..., Host]) -> None:
-    host = account()
-    channel = host.channel()
-    start(channel, make_plan(RUN, "sh", "-c", "setsid sleep 1000 & exec sleep 1001"))
-    until(lambda: len(host.processes(RUN)) == 2, "rank and child")
-    host.kill_parents(RUN)
-    for name, key in (("supervisor.json", "reaper"), ("started", "origin")):
-        path = host.run_dir(RUN) / name
-        known = json.loads(path.read_text())
-        del known[key]
-        path.write_text(json.dumps(known))
-    assert channel.call("fence", run=RUN, token=7)["clear"] is True
-    assert host.processes(RUN) == []
-
-
 def roles(host: Host) -> set[int]:
     """Return the living processes of this program for a host's folders."""
     found = set()
@@ -240,53 +225,7 @@ def test_the_reaper_of_a_start_that_did_not_start_the_run_proves_nothing_about_i
     assert (found["clear"], [one["pid"] for one in found.get("survivors", ())]) == (False, [pid])
 
 
-@pytest.mark.parametrize(
-    ("change", "is_clear"), [({}, True), ({"supervisor": None}, False), ({"pid": 1}, False)],
-    ids=["of its reaper", "of an older version", "of another reaper"],
-)  # fmt: skip
-def test_only_the_mark_of_the_reaper_of_the_runs_own_supervisor_proves_that_nothing_is_left(
-    account: Callable[..., Host], leaks: list[int], change: dict[str, Any], is_clear: bool
-) -> None:
-    host = account()
-    channel = host.channel()
-    pid = leak(channel, leaks)
-    folder = host.run_dir(RUN)
-    known = json.loads((folder / "supervisor.json").read_text())
-    host.kill_parents(RUN)
-    until(lambda: not host.processes(RUN), "the end of the rank")
-    mark = {"pid": 5, "start_time": 5, "boot_id": known["boot_id"], "supervisor": {**known, **change}}
-    (folder / "swept").write_text(json.dumps({**mark, **change} if "supervisor" in change else mark))
-    found = channel.call("fence", run=RUN, token=7, wait_s=5 if is_clear else 0.1)
-    assert found["clear"] is is_clear, found
-    assert is_alive(pid)
-
-
-def test_an_end_that_an_older_version_recorded_because_of_any_mark_is_checked_again(
-    account: Callable[..., Host], leaks: list[int]
-) -> None:
-    host = account()
-    channel = host.channel()
-    pid = leak(channel, leaks)
-    host.kill_parents(RUN)
-    until(lambda: not host.processes(RUN), "the end of the rank")
-    folder = host.run_dir(RUN)
-    (folder / "swept").write_text(json.dumps({"pid": 5, "start_time": 5, "boot_id": "b", "pid_ns": 1}))
-    (folder / "ended").write_text(json.dumps({"reason": "lost", "cause": "supervisor_killed", "at": 1.0}))
-    found = channel.call("fence", run=RUN, token=7, wait_s=0.1)
-    assert (found["clear"], [one["pid"] for one in found.get("survivors", ())]) == (False, [pid])
-    assert channel.call("status", slots=[{"slot": 0, "device": None}])["slots"]["0"]["held_by"] == RUN
-    with pytest.raises(Refusal) as refused:
-        start(channel, make_plan("t2.1.8", *SLEEP))
-    assert refused.value.code == "slot_busy"
-    os.kill(pid, signal.SIGKILL)
-    assert channel.call("fence", run=RUN, token=7)["clear"] is True
-    # What starts later is not taken for a part of the run.
-    command = ["sh", "-c", "setsid sleep 1001 >&- 2>&- & echo $!"]
-    leaks.append(int(subprocess.run(command, capture_output=True, **host.account).stdout))
-    assert channel.call("fence", run=RUN, token=7)["clear"] is True
-
-
-def test_an_end_that_the_supervisor_recorded_itself_counts_whatever_mark_there_is(
+def test_a_process_that_starts_after_the_end_of_a_run_is_not_a_suspect_of_it(
     account: Callable[..., Host], leaks: list[int]
 ) -> None:
     host = account()
@@ -295,7 +234,6 @@ def test_an_end_that_the_supervisor_recorded_itself_counts_whatever_mark_there_i
     channel.wait_event(RUN, "ended")
     parents = host.supervisor_pid(RUN), host.reaper_pid(RUN)
     until(lambda: not any(map(is_alive, parents)), "the end of supervisor and reaper")
-    (host.run_dir(RUN) / "swept").write_text(json.dumps({"pid": 5, "start_time": 5, "boot_id": "b", "pid_ns": 1}))
     command = ["sh", "-c", "setsid sleep 1001 >&- 2>&- & echo $!"]
     leaks.append(int(subprocess.run(command, capture_output=True, **host.account).stdout))
     assert channel.call("fence", run=RUN, token=7)["clear"] is True

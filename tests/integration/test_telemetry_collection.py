@@ -51,7 +51,6 @@ class Machine:
         self.folder = folder
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.failure: Exception | None = None
-        self.is_older = False
         self.lie: dict[str, Any] = {}
         layout: Any = SimpleNamespace(state_dir="")
         self.run_folder = RunFolder(layout, "run")
@@ -77,13 +76,9 @@ class Machine:
         answer: Future[dict[str, Any]] = Future()
         if self.failure is not None:
             answer.set_exception(self.failure)
-        elif command == "telemetry" and not self.is_older:
+        elif command == "telemetry":
             parts, data = read_measurements(self.run_folder, arguments["streams"], arguments["most_bytes"])
             answer.set_result({"parts": parts, "bytes": len(data), "data": data, **self.lie})
-        elif command == "read":
-            content = (self.folder / "samples").read_bytes()
-            data = content[arguments["offset"] :][: arguments["length"]]
-            answer.set_result({"offset": arguments["offset"], "size": len(content), "data": data})
         else:
             answer.set_exception(
                 refusal("h0", command, {"code": "unknown_command", "message": "telemetry is not a command."})
@@ -287,19 +282,6 @@ async def test_a_dropped_segment_is_a_gap(world: World) -> None:
     assert (gap.stream, gap.code) == ("samples", "missing")
     assert gap.size_bytes > 50_000
     assert world.points() >= 1
-
-
-async def test_a_supervisor_of_the_version_before_gives_its_system_metrics(world: World) -> None:
-    path = world.host.folder / "samples"
-    now = time.time()
-    path.write_bytes(
-        b"".join(encode_event({"seq": n, "at": now - 50 + n, "kind": "system", "cpu_util": 5.0}) for n in range(20))
-    )
-    world.host.is_older = True
-    await world.collect()
-    await world.collect()
-    assert [command for command, _ in world.host.calls] == ["telemetry", "read", "read"]
-    assert (world.points(), world.points("backward")) == (20, 0)
 
 
 async def test_one_silent_host_takes_nothing_from_the_rest(tmp_path: Path) -> None:

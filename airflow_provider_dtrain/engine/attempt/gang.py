@@ -71,7 +71,7 @@ class GangEnd:
             case "stopped":
                 self.left_early = True
             case "exit":
-                # A rank ends once. Stores of earlier versions may hold any number of its exits.
+                # A rank ends once, however often its host reports it.
                 if all(known.rank != event["rank"] for known in self.exits):
                     self.exits.append(self._exit(host, event, offset_s))
             case "ended":

@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.timing import (
     TELEMETRY_BEHIND_S,
@@ -34,11 +34,10 @@ from airflow_provider_dtrain.errors import (
     DtrainError,
     HostError,
     HostProtocolError,
-    HostRefusedError,
     NotFoundError,
     StaleWatchError,
 )
-from airflow_provider_dtrain.hosts.channel.answers import Measurements, measurements_of, piece_of
+from airflow_provider_dtrain.hosts.channel.answers import Measurements, measurements_of
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryGap, TelemetryState
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ class TelemetryCollector:
         self._states: dict[str, TelemetryState] | None = None
         #: Hosts that have more than their last answer.
         self._behind: set[str] = set()
-        #: Hosts whose supervisor does not know the command, and channels that broke the protocol.
-        self._older: set[str] = set()
+        #: Channels that broke the protocol.
         self._broken: set[HostLink] = set()
         self._wait_s = TELEMETRY_S
         self._is_on = True
@@ -237,23 +235,9 @@ class TelemetryCollector:
 
     async def _request(self, host: str, link: HostLink) -> list[Measurements]:
         streams = {name: self._position(host, name) for name in self._sources[host]}
-        if host not in self._older:
-            try:
-                answer = await self._call(link, "telemetry", streams=streams, most_bytes=ANSWER_BYTES)
-                return measurements_of(host, answer, streams=streams, most_bytes=ANSWER_BYTES)
-            except HostRefusedError as error:
-                if error.code != "unknown_command":
-                    raise
-                self._older.add(host)
-        # A supervisor of the version before this one: only its system metrics can be read.
-        offset = streams[SAMPLES]
-        answer = await self._call(link, "read", stream=SAMPLES, offset=offset, length=ANSWER_BYTES)
-        piece = piece_of(host, answer, offset=offset, length=ANSWER_BYTES)
-        return [Measurements(stream=SAMPLES, offset=piece.offset, data=piece.data, end=piece.size)]
-
-    async def _call(self, link: HostLink, command: str, **arguments: Any) -> dict[str, Any]:
-        call = link.call(command, timeout_s=TELEMETRY_TIMEOUT_S, run=self.view.run, **arguments)
-        return await asyncio.wrap_future(call)
+        asked = {"run": self.view.run, "streams": streams, "most_bytes": ANSWER_BYTES}
+        answer = await asyncio.wrap_future(link.call("telemetry", timeout_s=TELEMETRY_TIMEOUT_S, **asked))
+        return measurements_of(host, answer, streams=streams, most_bytes=ANSWER_BYTES)
 
     def _position(self, host: str, stream: str) -> int:
         state = (self._states or {}).get(host)

@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as LateError
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
-from airflow_provider_dtrain.errors import DtrainError, HostRefusedError, NotFoundError, UserError
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
 from airflow_provider_dtrain.terminal.output import NotNowError
 from airflow_provider_dtrain.terminal.ranks import EXEC_MOST_S, CommandResult, RankStack, Stacks
 
@@ -56,7 +56,7 @@ def stacks(hook: DtrainHook, trial_id: int, rank: int | None) -> Stacks:
         try:
             found += _stacks(hook, view, host, [one.rank for one in ranks if one.host == host])
         except DtrainError as error:
-            problems.append(f"No stacks of the ranks on host '{host}': {_words(error, host)}")
+            problems.append(f"No stacks of the ranks on host '{host}': {error}")
     found.sort(key=lambda one: one.rank)
     return Stacks(ranks=found, problems=problems)
 
@@ -74,12 +74,6 @@ def _stacks(hook: DtrainHook, view: AttemptView, host: str, ranks: Sequence[int]
     answer = link.call("stacks", timeout_s=CALL_TIMEOUT_S, run=view.run, ranks=list(ranks)).result(CALL_TIMEOUT_S + 5)
     names = ("rank", "pid", "text", "problem")
     return [RankStack(host=host, **{name: one[name] for name in names}) for one in answer["ranks"]]
-
-
-def _words(error: DtrainError, host: str) -> str:
-    if isinstance(error, HostRefusedError) and error.code == "unknown_command":
-        return f"its supervisor is of an earlier version. To replace it, run: airflow dtrain hosts probe {host}"
-    return str(error)
 
 
 def require_exec(hook: DtrainHook, timeout_s: float) -> None:
