@@ -50,6 +50,9 @@
         ├── SlotBusyError              another run holds the lock of a slot
         └── NetworkPathError           no network path from one host of the gang to another
 
+    UsageError                         the arguments of a command cannot be used, or not together
+    NotNowError                        a request cannot be served now, but may be later
+
 ``user`` failures count against ``max_restarts``, except those that are attributed to a shard. ``infra`` failures
 exclude the host for that trial and are not counted. ``platform`` failures are retried with back-off.
 """
@@ -76,6 +79,14 @@ class DtrainError(Exception):
     """Base class of the provider's errors."""
 
     kind: ClassVar[Kind] = "platform"
+
+
+class UsageError(Exception):
+    """Arguments that cannot be used, or not together. The exit code of a command is 2."""
+
+
+class NotNowError(Exception):
+    """A request that cannot be served now, but may be later. The exit code of a command is 3."""
 
 
 class UserError(DtrainError):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.engine.operations.host_checks import Line, line
-from airflow_provider_dtrain.terminal.output import NotNowError, UsageError
+from airflow_provider_dtrain.errors import NotNowError, UsageError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook

@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError
-from airflow_provider_dtrain.terminal.output import UsageError, dump, hint, is_table, note, show, show_one
+from airflow_provider_dtrain.errors import ConfigError, UnsupportedFieldError, UsageError
+from airflow_provider_dtrain.terminal.output import dump, hint, is_table, note, show, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -6,19 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli import _labels
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.errors import NotFoundError, UsageError
 from airflow_provider_dtrain.listings.experiments import wider_trials
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import experiments as terminal
-from airflow_provider_dtrain.terminal.output import (
-    UsageError,
-    dump,
-    hint,
-    is_table,
-    note,
-    show_one,
-    user,
-)
+from airflow_provider_dtrain.terminal.output import dump, hint, is_table, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -10,19 +10,10 @@ from urllib.parse import quote
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.inference_progress import inference_words, result_words
-from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
+from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
 from airflow_provider_dtrain.listings.trials import progress_of
 from airflow_provider_dtrain.terminal.following import best_words, state_words
-from airflow_provider_dtrain.terminal.output import (
-    FAILURE,
-    NotNowError,
-    UsageError,
-    hint,
-    is_table,
-    note,
-    show_one,
-    user,
-)
+from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -8,17 +8,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
 from airflow_provider_dtrain.engine.submission.fit import ASKED, placed, request_of
-from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.errors import NotFoundError, UsageError
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX, gang
-from airflow_provider_dtrain.terminal.output import (
-    FAILURE,
-    NOT_NOW,
-    UsageError,
-    hint,
-    placement_words,
-    show_one,
-    task_name,
-)
+from airflow_provider_dtrain.terminal.output import FAILURE, NOT_NOW, hint, placement_words, show_one, task_name
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, show, size
+from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.terminal.output import hint, is_table, note, show
 from airflow_provider_dtrain.terminal.safe_streams import unescaped
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         "where": row["where"],
         "what": row["what"],
         "count": row["count"],
-        "size": size(row["bytes"]),
+        "size": byte_size(row["bytes"]),
         "skipped": row["skipped"],
     }
 

@@ -9,21 +9,10 @@ from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.engine.operations.probes import look_again, probe_hosts
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
-from airflow_provider_dtrain.errors import DtrainError, HostError
+from airflow_provider_dtrain.errors import DtrainError, HostError, NotNowError, UsageError
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import cluster
-from airflow_provider_dtrain.terminal.output import (
-    FAILURE,
-    NotNowError,
-    UsageError,
-    confirm,
-    hint,
-    note,
-    placement_words,
-    show,
-    show_one,
-    user,
-)
+from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, placement_words, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

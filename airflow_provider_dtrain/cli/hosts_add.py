@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, summary, warnings
-from airflow_provider_dtrain.errors import ConflictError, HostKeyError
+from airflow_provider_dtrain.errors import ConflictError, HostKeyError, UsageError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
-from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, confirm, hint, note, show_one, user
+from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, hint, is_table, note, show, show_one, user
+from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

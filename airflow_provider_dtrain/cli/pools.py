@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.errors import ConflictError
-from airflow_provider_dtrain.terminal.output import NotNowError, UsageError, confirm, hint, note, show, show_one, user
+from airflow_provider_dtrain.errors import ConflictError, NotNowError, UsageError
+from airflow_provider_dtrain.terminal.output import confirm, hint, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -5,15 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX as GANG
-from airflow_provider_dtrain.terminal.output import (
-    UsageError,
-    hint,
-    show_one,
-    user,
-)
+from airflow_provider_dtrain.terminal.output import hint, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -16,8 +16,8 @@ from airflow_provider_dtrain.core.simulation.queue_policy import Queue
 from airflow_provider_dtrain.core.simulation.report import Summary, summarise
 from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_of, simulate, split
 from airflow_provider_dtrain.core.simulation.trace import KNOWN, between, read_jobs, with_not_preemptible
-from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError
-from airflow_provider_dtrain.terminal.output import UsageError, dump, is_table, note, show
+from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError, UsageError
+from airflow_provider_dtrain.terminal.output import dump, is_table, note, show
 from airflow_provider_dtrain.terminal.safe_streams import unescaped
 
 if TYPE_CHECKING:

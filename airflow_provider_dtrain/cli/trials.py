@@ -7,17 +7,10 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli import _labels
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.errors import ConflictError
+from airflow_provider_dtrain.errors import ConflictError, UsageError
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import trials as terminal
-from airflow_provider_dtrain.terminal.output import (
-    UsageError,
-    confirm,
-    hint,
-    note,
-    show_one,
-    user,
-)
+from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace

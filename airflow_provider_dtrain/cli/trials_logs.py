@@ -6,9 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
 from airflow_provider_dtrain.terminal.log_text import LogWriter
-from airflow_provider_dtrain.terminal.output import NOT_NOW, note, size
+from airflow_provider_dtrain.terminal.output import NOT_NOW, note
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -127,7 +128,7 @@ class _Tail:
             if first:
                 note(f"The log of rank {rank.rank} cannot be read from its host: {error}")
             if self.offset <= 0 and (is_over or not self.args.follow):
-                note(f"The store has its end, {size(len(rank.log_tail))}:")
+                note(f"The store has its end, {byte_size(len(rank.log_tail))}:")
                 self._print(rank.log_tail.encode())
         if is_over or not self.args.follow:
             self.writer.end()

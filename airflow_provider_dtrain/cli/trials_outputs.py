@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
-from airflow_provider_dtrain.terminal.output import hint, is_table, note, show, size
+from airflow_provider_dtrain.terminal.output import hint, is_table, note, show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -34,7 +35,7 @@ def outputs(args: Namespace) -> None:
         rows = [
             {
                 "path": path,
-                "size": size(file.size_bytes) if is_table(args) else file.size_bytes,
+                "size": byte_size(file.size_bytes) if is_table(args) else file.size_bytes,
                 "modified": datetime.fromtimestamp(file.modified_at, UTC),
             }
             for path, file in sorted(found.manifest.files.items())
@@ -80,7 +81,7 @@ def _download_outputs(trial_id: int, wanted: Sequence[str], target: Path) -> Non
             _write(found.path(path), target / path)
         _say(found)
     total = sum(found.manifest.files[path].size_bytes for path in chosen)
-    note(f"{len(chosen)} file(s), {size(total)}, are in {target}.")
+    note(f"{len(chosen)} file(s), {byte_size(total)}, are in {target}.")
 
 
 def _refuse_taken(target: Path, paths: Sequence[str]) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.event_log import read_samples
 from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import piece_of
-from airflow_provider_dtrain.terminal.output import cell, dump, is_table, note, show, size
+from airflow_provider_dtrain.terminal.output import cell, dump, is_table, note, show
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -175,7 +176,7 @@ def _system_row(row: dict[str, Any]) -> dict[str, Any]:
     after = row["unit"].removeprefix("bytes") if in_bytes else f" {row['unit']}"
 
     def shown(value: float) -> str:
-        return (size(value) if in_bytes else cell(round(float(value), 1))) + after
+        return (byte_size(value) if in_bytes else cell(round(float(value), 1))) + after
 
     return {
         "host": row["host"],

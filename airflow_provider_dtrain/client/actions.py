@@ -9,7 +9,8 @@ from airflow_provider_dtrain.client.common_answers import Message
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.terminal.output import Function, UsageError, confirm, hint, note, show_one
+from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.terminal.output import Function, confirm, hint, note, show_one
 
 #: States of a trial after its end.
 _ENDED = frozenset({"completed", "stopped", "errored", "killed"})

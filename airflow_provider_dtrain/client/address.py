@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from airflow_provider_dtrain.terminal.output import UsageError
+from airflow_provider_dtrain.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

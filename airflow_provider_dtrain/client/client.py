@@ -30,9 +30,8 @@ from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.client.submission import cause, create, experiment_of, fork, run_state
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, TrialKilledError, UserError
-from airflow_provider_dtrain.terminal.output import NotNowError
-from airflow_provider_dtrain.terminal.ranks import CommandResult, Stacks
+from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
 from airflow_provider_dtrain.terminal.records import (
     ExperimentDescription,
     ExperimentLine,

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client.address import Address
 from airflow_provider_dtrain.client.proxy import Proxy, proxy_of
-from airflow_provider_dtrain.terminal.output import UsageError
+from airflow_provider_dtrain.errors import UsageError
 
 #: Longest time for a connection, and between two pieces of an answer.
 TIMEOUT_S = 60.0

@@ -14,9 +14,9 @@ from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
-from airflow_provider_dtrain.errors import ConfigError, Problem
+from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
 from airflow_provider_dtrain.terminal.following import best_words, state_words
-from airflow_provider_dtrain.terminal.output import FAILURE, UsageError, confirm, hint, is_table, note, show_one
+from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, is_table, note, show_one
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
 DAG = "dtrain_experiment"

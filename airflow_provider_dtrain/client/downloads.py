@@ -20,11 +20,12 @@ from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.core.safe_repr import as_sentence
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, ServerError, UserError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, ServerError, UsageError, UserError
 from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain
-from airflow_provider_dtrain.terminal.output import UsageError, hint, is_table, note, show, size
+from airflow_provider_dtrain.terminal.output import hint, is_table, note, show
 
 _PIECE_BYTES = 1 << 20
 #: Most files of an archive, and most folders, as the server sends them.
@@ -38,7 +39,7 @@ def outputs(args: Namespace) -> None:
     rows = [
         {
             "path": one.path,
-            "size": size(one.size_bytes) if is_table(args) else one.size_bytes,
+            "size": byte_size(one.size_bytes) if is_table(args) else one.size_bytes,
             "modified": one.at,
         }
         for one in found.rows or _fetched_list(session, args.trial_id)
@@ -76,7 +77,7 @@ def download(args: Namespace) -> None:
     places = _places(target, chosen)
     for path in chosen:
         save(session, f"/trials/{args.trial_id}/outputs/download", places[path], path=path)
-    note(f"{len(chosen)} file(s), {size(sum(files[path] for path in chosen))}, are in {target}.")
+    note(f"{len(chosen)} file(s), {byte_size(sum(files[path] for path in chosen))}, are in {target}.")
     return None
 
 
@@ -112,7 +113,7 @@ def _fetch_outputs(session: Session, args: Namespace, target: Path) -> None:
             _link(folder / path, places[path])
     for words in result.words:
         note(words)
-    note(f"{len(found)} file(s), {size(total)}, are in {target}.")
+    note(f"{len(found)} file(s), {byte_size(total)}, are in {target}.")
 
 
 @contextlib.contextmanager

@@ -14,8 +14,8 @@ from airflow_provider_dtrain.client.common_answers import Token
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.session import Session, refusal, server_url
-from airflow_provider_dtrain.errors import LoginError, ServerError
-from airflow_provider_dtrain.terminal.output import UsageError, hint, note
+from airflow_provider_dtrain.errors import LoginError, ServerError, UsageError
+from airflow_provider_dtrain.terminal.output import hint, note
 
 #: Airflow's route of the simple and of the FAB auth manager.
 TOKEN = "/auth/token"  # noqa: S105 - a path

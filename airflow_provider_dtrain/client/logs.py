@@ -12,9 +12,10 @@ from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
+from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.errors import DtrainError, NotNowError, ServerError, UserError
 from airflow_provider_dtrain.terminal.log_text import LogWriter
-from airflow_provider_dtrain.terminal.output import NOT_NOW, NotNowError, note, size
+from airflow_provider_dtrain.terminal.output import NOT_NOW, note
 from airflow_provider_dtrain.terminal.records import LogPiece
 
 #: Pauses between two requests: after new output, and at most without any.
@@ -144,7 +145,7 @@ class LogReader:
             return
         end = end if self.args.end is None else min(end, self.args.end)
         if start < end:
-            words = f"Bytes {start} to {end} ({size(end - start)}) of the log of rank {rank} are on its host only."
+            words = f"Bytes {start} to {end} ({byte_size(end - start)}) of the log of rank {rank} are on its host only."
             self._fetched(rank, attempt, start, end, words)
 
     def _fetched(self, rank: int, attempt: int, start: int, end: int | None, words: str) -> bool:

@@ -15,10 +15,11 @@ from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.errors import DtrainError, ServerError, UserError
+from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
+from airflow_provider_dtrain.errors import DtrainError, NotNowError, ServerError, UsageError, UserError
 from airflow_provider_dtrain.terminal import cluster
-from airflow_provider_dtrain.terminal.output import FAILURE, NotNowError, UsageError, hint, note, show
-from airflow_provider_dtrain.terminal.ranks import CommandResult, Stacks, show_command, show_stacks
+from airflow_provider_dtrain.terminal.output import FAILURE, hint, note, show
+from airflow_provider_dtrain.terminal.ranks import show_command, show_stacks
 
 #: Pauses between two polls: the first one, and the longest.
 FIRST_S, LONGEST_S = 0.3, 2.0

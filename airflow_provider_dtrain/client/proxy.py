@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from airflow_provider_dtrain.client.address import Address
-from airflow_provider_dtrain.terminal.output import UsageError
+from airflow_provider_dtrain.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,9 +28,9 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
     Problem,
     ServerError,
+    UsageError,
     UserError,
 )
-from airflow_provider_dtrain.terminal.output import UsageError
 
 API = "/dtrain/api/v1"
 #: Pauses before a request is repeated.

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
 from airflow_provider_dtrain.terminal.output import placement_words, task_name
 from airflow_provider_dtrain.terminal.records import GangLine, HostLine, SlotLine
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import HostRecord, SlotView, TaskView
-
-#: Most other stores that are shown, and most characters of each. A host chooses both.
-_MOST_STORES, _MOST_CHARS = 4096, 500
 
 
 def gang_line(task: TaskView, silence: Silence) -> GangLine:
@@ -62,22 +57,12 @@ def host_line(host: HostRecord, held: int, own_store: str, *, with_connection: b
         python=_text(host.facts.get("python")),
         torch=_text(host.facts.get("torch")),
         reason=host.state_reason or None,
-        other_stores=other_stores(host.facts, own_store),
+        other_stores=host.other_stores(own_store),
     )
 
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def other_stores(facts: Mapping[str, Any], own: str) -> list[str]:
-    """Return the ids of the other stores that have used a host, according to its last probe.
-
-    :param own: id of this store
-    """
-    known = facts.get("stores")
-    found = sorted(str(store) for store in known if store != own) if isinstance(known, Mapping) else []
-    return [escaped(store)[:_MOST_CHARS] for store in found[:_MOST_STORES]]
 
 
 def slot_line(slot: SlotView, *, is_hidden: bool) -> SlotLine:

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.gaps import Gap, gap_of, limits_hit
 from airflow_provider_dtrain.core.inference_progress import InferenceProgress, inference_progress, inference_words
 from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
 from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progress_words, rung_words, units_of
 from airflow_provider_dtrain.core.search.names import trial_name
-from airflow_provider_dtrain.terminal.output import placement_words, plain_data, size, task_name
+from airflow_provider_dtrain.terminal.output import placement_words, plain_data, task_name
 from airflow_provider_dtrain.terminal.records import (
     BatchProgress,
     CheckpointLine,
@@ -192,7 +193,7 @@ def checkpoint_line(checkpoint: CheckpointView) -> CheckpointLine:
         step=checkpoint.step,
         host=checkpoint.host,
         path=checkpoint.path,
-        size=size(checkpoint.size_bytes),
+        size=byte_size(checkpoint.size_bytes),
         metrics=plain_data(checkpoint.metrics),
         copy=checkpoint.copy_url,
         removed=checkpoint.removed_at,

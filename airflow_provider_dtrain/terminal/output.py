@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.errors import DtrainError, NotNowError, UsageError
 from airflow_provider_dtrain.terminal.table import table_lines
 
 if TYPE_CHECKING:
@@ -49,14 +49,6 @@ class TaskKey(Protocol):
     @property
     def map_index(self) -> int:
         """Index of a mapped task instance, else -1."""
-
-
-class UsageError(Exception):
-    """Arguments that cannot be used, or not together. The exit code is 2."""
-
-
-class NotNowError(Exception):
-    """A request that cannot be served now, but may be later. The exit code is 3."""
 
 
 def run(function: Function, args: Namespace) -> int:
@@ -253,18 +245,6 @@ def short_time(at: datetime | None) -> str:
 def task_name(key: TaskKey) -> str:
     """Return ``dag.task``, or ``dag.task[3]`` for an instance of a mapped task."""
     return f"{key.dag_id}.{key.task_id}" + (f"[{key.map_index}]" if key.map_index >= 0 else "")
-
-
-def size(count: int | float | None) -> str:
-    """Return a number of bytes with a readable unit."""
-    if count is None:
-        return "-"
-    number = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1024
-    return f"{number:.1f} TiB"
 
 
 def placement_words(placement: Mapping[str, Sequence[int]]) -> str:

@@ -1,54 +1,16 @@
-"""Stacks of ranks, and results of commands beside them: records and their output, for both programs."""
+"""Output of stacks of ranks, and of commands beside them, for both programs."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import dataclass
 
+from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.rank_results import OUTPUT_BYTES, CommandResult, RankStack, Stacks
 from airflow_provider_dtrain.terminal.log_text import LogWriter
-from airflow_provider_dtrain.terminal.output import FAILURE, fail, is_table, note, show, size
+from airflow_provider_dtrain.terminal.output import FAILURE, fail, is_table, note, show
 
 #: Exit code after the time limit, as of ``timeout``. A command that a signal ended has this code plus its number.
 TIMED_OUT, SIGNALLED = 124, 128
-#: Most bytes of the output that a host sends.
-OUTPUT_BYTES = 1 << 20
-#: Longest time limit of a command in seconds.
-EXEC_MOST_S = 3600
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankStack:
-    """The stacks of one rank, or the reason why there are none."""
-
-    rank: int
-    host: str
-    pid: int
-    text: str
-    problem: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stacks:
-    """Stacks of ranks, and hosts that did not answer."""
-
-    ranks: list[RankStack]
-    #: Sentences about hosts without an answer.
-    problems: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommandResult:
-    """Result of a command beside a rank."""
-
-    #: None: it was killed with its channel. Negative: the number of the signal that ended it.
-    exit_code: int | None
-    timed_out: bool
-    #: Standard output and standard error, cut after :data:`OUTPUT_BYTES`.
-    output: str
-    #: Bytes of the whole output.
-    size_bytes: int
-    #: Processes that the command left behind.
-    killed: int
 
 
 def show_stacks(args: Namespace, found: Stacks) -> int:
@@ -77,7 +39,7 @@ def show_command(result: CommandResult, timeout_s: int) -> int:
     writer.end()
     # Bytes that are no UTF-8 are shown as one character each.
     if result.size_bytes > OUTPUT_BYTES:
-        note(f"The output was cut: it has {size(result.size_bytes)}, of which the first part is shown.")
+        note(f"The output was cut: it has {byte_size(result.size_bytes)}, of which the first part is shown.")
     if result.killed and not result.timed_out:
         note(f"{result.killed} process(es) that the command left behind were killed.")
     if result.timed_out:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.terminal.output import (
     cell,
@@ -19,7 +20,6 @@ from airflow_provider_dtrain.terminal.output import (
     short_time,
     show,
     show_one,
-    size,
 )
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def gap_rows(gaps: Sequence[GapLine | Gap]) -> list[dict[str, Any]]:
             "offset": gap.offset,
             "lines": gap.lines,
             "reason": gap.reason,
-            "size": size(gap.bytes),
+            "size": byte_size(gap.bytes),
         }
         for gap in gaps
     ]

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 from airflow_provider_dtrain.client import answers as a
 from airflow_provider_dtrain.client import common_answers as c
-from airflow_provider_dtrain.terminal import ranks
+from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.terminal import records as r
 
 #: A window title, a cleared screen, a C1 control sequence, a reversed line, an invisible tag.
@@ -107,7 +107,7 @@ _LISTED = {
     "queue": r.GangLine, "hosts": r.HostLine, "slots": r.SlotLine,
 }  # fmt: skip
 _RESULTS = {
-    "stacks": ranks.Stacks, "exec": ranks.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
+    "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
     "doctor": a.Checks, "log": a.Nothing, "checkpoint": a.Nothing,
 }  # fmt: skip
 ROUTES = (

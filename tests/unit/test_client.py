@@ -30,9 +30,9 @@ from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import AwayError, Session
-from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError
+from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError, UsageError
 from airflow_provider_dtrain.terminal.cluster import show_hosts
-from airflow_provider_dtrain.terminal.output import UsageError, show, using_words
+from airflow_provider_dtrain.terminal.output import show, using_words
 from airflow_provider_dtrain.terminal.table import table_lines
 
 ROOT = Path(__file__).resolve().parents[2]

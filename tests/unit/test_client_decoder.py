@@ -16,13 +16,13 @@ from pydantic import TypeAdapter, ValidationError
 from airflow_provider_dtrain.client import answers, common_answers, decoder
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.errors import ServerError
-from airflow_provider_dtrain.terminal import ranks, records
+from airflow_provider_dtrain.terminal import records
 from tests.support.budgets import budget
 from tests.support.hostile_server import RAW, changed, valid
 
 KINDS = [
     kind
-    for module in (records, answers, common_answers, ranks)
+    for module in (records, answers, common_answers, rank_results)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
 ]

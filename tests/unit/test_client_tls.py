@@ -13,8 +13,7 @@ from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.failures import AwayError
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.errors import ServerError
-from airflow_provider_dtrain.terminal.output import UsageError
+from airflow_provider_dtrain.errors import ServerError, UsageError
 from tests.support.tls_server import DAY, Authority, serving, signed_by_itself
 
 PROXIES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY")

@@ -22,10 +22,9 @@ from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
-from airflow_provider_dtrain.errors import DtrainError, HostError, NotFoundError
+from airflow_provider_dtrain.errors import DtrainError, HostError, NotFoundError, NotNowError, UsageError
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from airflow_provider_dtrain.store.records.operations import Operation, OperationKind
-from airflow_provider_dtrain.terminal.output import NotNowError, UsageError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.copies.output_generations import (
     BrokenOutputsError,
@@ -19,8 +20,7 @@ from airflow_provider_dtrain.engine.copies.output_generations import (
     OutputCopies,
 )
 from airflow_provider_dtrain.engine.copies.outputs import chief_of
-from airflow_provider_dtrain.errors import HostError, NotFoundError
-from airflow_provider_dtrain.terminal.output import UsageError, size
+from airflow_provider_dtrain.errors import HostError, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -87,7 +87,7 @@ def copy_words(found: Generation) -> list[str]:
         )
     if manifest.left_out_files:
         words.append(
-            f"{manifest.left_out_files} file(s), {size(manifest.left_out_bytes)}, were beyond the limits and stay on "
-            f"the host, e.g. {manifest.left_out[0] if manifest.left_out else '?'}."
+            f"{manifest.left_out_files} file(s), {byte_size(manifest.left_out_bytes)}, were beyond the limits and stay "
+            f"on the host, e.g. {manifest.left_out[0] if manifest.left_out else '?'}."
         )
     return words

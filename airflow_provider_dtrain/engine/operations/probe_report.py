@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.launch.requirements import OLDEST_TORCH, dotted, is_older
 from airflow_provider_dtrain.errors import HostProtocolError
-from airflow_provider_dtrain.terminal.output import size
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -105,10 +105,10 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "python": f"{facts.get('python')} ({facts.get('executable')})",
         "torch": facts.get("torch") or "missing",
-        "gpus": [f"{gpu['name']} {size(gpu.get('memory_bytes'))}" for gpu in gpus] or "none",
+        "gpus": [f"{gpu['name']} {byte_size(gpu.get('memory_bytes'))}" for gpu in gpus] or "none",
         "cpus": facts.get("cpu_count"),
-        "memory": size(facts.get("memory_bytes")),
-        "disk_free": size(facts.get("disk_free_bytes")),
+        "memory": byte_size(facts.get("memory_bytes")),
+        "disk_free": byte_size(facts.get("disk_free_bytes")),
         "interfaces": interfaces,
         "container_runtime": facts.get("container_runtime") or "none",
         "clock_offset": clock_words(facts),
@@ -169,7 +169,6 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
         )
     free_bytes = facts.get("disk_free_bytes")
     if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
-        found.append(
-            f"Host '{host}': {size(free_bytes)} of disk are free, less than {size(LOW_DISK_BYTES)}. Free some space."
-        )
+        free = f"{byte_size(free_bytes)} of disk are free, less than {byte_size(LOW_DISK_BYTES)}"
+        found.append(f"Host '{host}': {free}. Free some space.")
     return found

@@ -11,7 +11,6 @@ from airflow_provider_dtrain.engine.operations.probe_report import key_warnings,
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.hooks.hosts import slots_of_gpus_found
-from airflow_provider_dtrain.listings.cluster import other_stores
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -62,7 +61,7 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
             store.hosts.set_state(record.name, "ready", by=by)
     found = store.hosts.get(record.name)
     row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s", "clock_uncertainty_s")}
-    others = other_stores(found.facts, store.store_id)
+    others = found.other_stores(store.store_id)
     return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import Piece, piece_of
-from airflow_provider_dtrain.terminal.output import size
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.redaction import Redactor
@@ -36,7 +36,7 @@ class LogBytes:
         if not self.freed:
             return b""
         begin = self.start - self.freed
-        return f"\n[bytes {begin} to {self.start} ({size(self.freed)}) were left out by log_limit]\n".encode()
+        return f"\n[bytes {begin} to {self.start} ({byte_size(self.freed)}) were left out by log_limit]\n".encode()
 
 
 def log_bytes(

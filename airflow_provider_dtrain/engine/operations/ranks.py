@@ -10,9 +10,8 @@ from concurrent.futures import TimeoutError as LateError
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
-from airflow_provider_dtrain.errors import DtrainError, NotFoundError, UserError
-from airflow_provider_dtrain.terminal.output import NotNowError
-from airflow_provider_dtrain.terminal.ranks import EXEC_MOST_S, CommandResult, RankStack, Stacks
+from airflow_provider_dtrain.core.rank_results import EXEC_MOST_S, CommandResult, RankStack, Stacks
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UserError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook

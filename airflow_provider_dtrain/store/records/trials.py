@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
+from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.scheduling.model import (
     AllocationState,
     HostState,
@@ -27,6 +28,8 @@ OnUnplaceable = Literal["fail", "wait"]
 Proof = Literal["clear", "reboot", "removed", "untaken"]
 #: Watcher of an attempt or a gang that a worker has handed to the triggerer.
 HANDED_OVER: Final = "handed over"
+#: Most other stores of a host that are shown, and most characters of each. A host chooses both.
+_MOST_STORES, _MOST_CHARS = 4096, 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +128,15 @@ class HostRecord:
     machine_id: str | None = None
     boot_id: str | None = None
     pid_ns: str | None = None
+
+    def other_stores(self, own: str) -> list[str]:
+        """Return the ids of the other stores that have used the host, according to its last probe.
+
+        :param own: id of this store
+        """
+        stores = self.facts.get("stores")
+        ids = sorted(str(store) for store in stores if store != own) if isinstance(stores, Mapping) else []
+        return [escaped(store)[:_MOST_CHARS] for store in ids[:_MOST_STORES]]
 
 
 @dataclass(frozen=True, kw_only=True)
