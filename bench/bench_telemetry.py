@@ -35,10 +35,10 @@ from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
 from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, chunks_of, insert_chunks
-from airflow_provider_dtrain.supervisor.events import encode_event
-from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
-from airflow_provider_dtrain.supervisor.sampler import Sampler
-from airflow_provider_dtrain.supervisor.segments import SegmentWriter, read_measurements
+from airflow_provider_dtrain.supervisor.files.events import encode_event
+from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.files.segments import SegmentWriter, read_measurements
+from airflow_provider_dtrain.supervisor.run.sampler import Sampler
 from testbed.stores import Server, host, new_sqlite, server_programs
 
 GPUS = 8
@@ -117,7 +117,7 @@ def bench_host(seconds: float) -> None:
 
 def gpus_here() -> list[str]:
     """Return the UUIDs of the GPUs of this machine."""
-    from airflow_provider_dtrain.supervisor.gpu import gpus
+    from airflow_provider_dtrain.supervisor.machine.gpu import gpus
 
     return [str(gpu["uuid"]) for gpu in gpus()]
 

@@ -16,24 +16,24 @@ import time
 import zlib
 from typing import Any
 
-from .archives import receive_archive, send_tree, unpack
-from .control import go, go_outcome
-from .fencing import fence, stop
+from .channel.follow import Follow
+from .channel.log_search import match_logs
+from .checks.probe import probe
 from .fields import Fields, parse_object, shorten
-from .files import below
-from .follow import Follow
-from .garbage import collect
-from .launcher import Zygote, launch, read_report
-from .layout import Layout, RunFolder
+from .file_access import below
+from .files.archives import receive_archive, send_tree, unpack
+from .files.garbage import collect
+from .files.layout import Layout, RunFolder
+from .files.outputs import Outputs
 from .limits import FENCE_WAIT_S, GO_WAIT_S, MAX_LINE, OUTPUT_FILES, PROTOCOL, UNPACKED_LIMIT
-from .log_search import match_logs
 from .names import DIGEST, KINDS, Json
-from .outputs import Outputs
-from .plan import check_plan, check_secrets
-from .probe import probe
-from .rank_exec import run_request
 from .refusal import Refused, buried, refusal_of
-from .status import status
+from .run.control import go, go_outcome
+from .run.fencing import fence, stop
+from .run.launcher import Zygote, launch, read_report
+from .run.plan import check_plan, check_secrets
+from .run.rank_exec import run_request
+from .run.status import status
 
 
 def role_follow(layout: Layout, args: argparse.Namespace) -> int:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import probe as probe_module
-from airflow_provider_dtrain.supervisor.host import mount_of
+from airflow_provider_dtrain.supervisor.checks import probe as probe_module
+from airflow_provider_dtrain.supervisor.checks.probe import kills_user_processes
 from airflow_provider_dtrain.supervisor.limits import TOMBSTONE_DAYS
-from airflow_provider_dtrain.supervisor.locks import is_locked
-from airflow_provider_dtrain.supervisor.probe import kills_user_processes
+from airflow_provider_dtrain.supervisor.machine.host import mount_of
+from airflow_provider_dtrain.supervisor.machine.locks import is_locked
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start, until
 
 OLD_S = 30 * 86400

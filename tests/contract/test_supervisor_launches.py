@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import cgroup as cgroup_module
-from airflow_provider_dtrain.supervisor import host as host_module
-from airflow_provider_dtrain.supervisor.cgroup import Cgroup
-from airflow_provider_dtrain.supervisor.files import user_name
-from airflow_provider_dtrain.supervisor.layout import Layout
-from airflow_provider_dtrain.supervisor.locks import is_locked, take_lock
+from airflow_provider_dtrain.supervisor.file_access import user_name
+from airflow_provider_dtrain.supervisor.files.layout import Layout
+from airflow_provider_dtrain.supervisor.machine import host as host_module
+from airflow_provider_dtrain.supervisor.machine.locks import is_locked, take_lock
+from airflow_provider_dtrain.supervisor.run import cgroup as cgroup_module
+from airflow_provider_dtrain.supervisor.run.cgroup import Cgroup
 from tests.support.supervisor_host import SLEEP, Host, Refusal, make_plan, start, until
 
 RUN = "0123abcd-t1.1.7"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.log_limit import punch_hole
-from airflow_provider_dtrain.supervisor.ranks import tail_of
+from airflow_provider_dtrain.supervisor.run.log_limit import punch_hole
+from airflow_provider_dtrain.supervisor.run.ranks import tail_of
 from tests.support.supervisor_host import Host, make_plan, start, until
 
 RUN, LIMIT = "t1.1.7", 1 << 20

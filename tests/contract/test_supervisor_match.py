@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.supervisor.channel.log_search import log_lines, without_edges
 from airflow_provider_dtrain.supervisor.limits import CHUNK, MATCH_LINE, MATCH_WALL_S
-from airflow_provider_dtrain.supervisor.log_search import log_lines, without_edges
 from tests.support.supervisor_host import Channel, Host, Refusal, make_plan, start
 
 RUN = "t1.1.7"

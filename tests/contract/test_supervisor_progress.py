@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.hosts.wire import Progress
+from airflow_provider_dtrain.supervisor.channel.progress import read_page
 from airflow_provider_dtrain.supervisor.limits import PAGE_BYTES, STANDS_S
-from airflow_provider_dtrain.supervisor.processes import boottime
-from airflow_provider_dtrain.supervisor.progress import read_page
+from airflow_provider_dtrain.supervisor.machine.processes import boottime
 from airflow_provider_dtrain.train.process import heartbeat
 from tests.support.supervisor_host import SLEEP, Channel, Host, make_plan, start
 

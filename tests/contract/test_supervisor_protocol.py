@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import fencing as fencing_module
-from airflow_provider_dtrain.supervisor import leftovers as leftovers_module
-from airflow_provider_dtrain.supervisor.fencing import fence
-from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
-from airflow_provider_dtrain.supervisor.processes import boottime, send_signal
+from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.machine.processes import boottime, send_signal
+from airflow_provider_dtrain.supervisor.run import fencing as fencing_module
+from airflow_provider_dtrain.supervisor.run import leftovers as leftovers_module
+from airflow_provider_dtrain.supervisor.run.fencing import fence
 from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
 
 

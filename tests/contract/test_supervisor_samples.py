@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.event_log import read_samples
-from airflow_provider_dtrain.supervisor.events import encode_event
-from airflow_provider_dtrain.supervisor.sampler import Sampler
-from airflow_provider_dtrain.supervisor.segments import read_segments
+from airflow_provider_dtrain.supervisor.files.events import encode_event
+from airflow_provider_dtrain.supervisor.files.segments import read_segments
+from airflow_provider_dtrain.supervisor.run.sampler import Sampler
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
 
 RUN = "t1.1.7"

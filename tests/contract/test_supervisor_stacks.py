@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.supervisor import limits
-from airflow_provider_dtrain.supervisor import stacks as hosts_side
+from airflow_provider_dtrain.supervisor.run import stacks as hosts_side
 from airflow_provider_dtrain.train.process import stacks as ranks_side
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, make_plan, start
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_dtrain.errors import HostProtocolError
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
-from airflow_provider_dtrain.supervisor.ranks import rank_argv, rank_environment
+from airflow_provider_dtrain.supervisor.run.ranks import rank_argv, rank_environment
 from tests.support.lock_dirs import new_lock_dir
 from tests.support.supervisor_host import archive, interpreters, make_plan, until
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database.tables import attempts, events, streams
-from airflow_provider_dtrain.supervisor.events import decode_event
+from airflow_provider_dtrain.supervisor.files.events import decode_event
 from airflow_provider_dtrain.supervisor.names import RUN_NAME
 from testbed.netns import NamespaceHost
 from tests.faults.world import World

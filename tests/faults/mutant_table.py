@@ -82,7 +82,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- supervisor
     Mutant(
         name="a run of another launch is taken for this one",
-        path=f"{SUPERVISOR}/layout.py",
+        path=f"{SUPERVISOR}/files/layout.py",
         old="return launch is not None and known is not None and launch != known",
         new="return False",
         test="tests/contract/test_supervisor_launches.py"
@@ -90,14 +90,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a fence that is out of date ends a later run",
-        path=f"{SUPERVISOR}/fencing.py",
+        path=f"{SUPERVISOR}/run/fencing.py",
         old='    if token < int(run.rpartition(".")[2]):\n        raise Refused("stale_token", f"Run {run} was',
         new='    if False:\n        raise Refused("stale_token", f"Run {run} was',
         test="tests/unit/test_supervisor_records.py::test_a_fence_from_before_the_grant_of_its_run_changes_nothing",
     ),
     Mutant(
         name="a fence answers before its tombstone is written",
-        path=f"{SUPERVISOR}/fencing.py",
+        path=f"{SUPERVISOR}/run/fencing.py",
         old="        mark_fenced(layout, folder, token)\n    except",
         new="        pass\n    except",
         test="tests/contract/test_supervisor_fencing.py"
@@ -105,21 +105,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="recorded tokens of a slot fall",
-        path=f"{SUPERVISOR}/layout.py",
+        path=f"{SUPERVISOR}/files/layout.py",
         old="if number(known.get(store)) < token:\n                    path",
         new="if True:\n                    path",
         test="tests/unit/test_supervisor_records.py::test_recorded_tokens_never_fall",
     ),
     Mutant(
         name="a decision for another grant is believed",
-        path=f"{SUPERVISOR}/control.py",
+        path=f"{SUPERVISOR}/run/control.py",
         old='    if token != known:\n        raise Refused("stale_token", f"Run {folder.name} was granted under',
         new='    if False:\n        raise Refused("stale_token", f"Run {folder.name} was granted under',
         test="tests/contract/test_supervisor_decide.py::test_a_decision_for_another_grant_is_refused",
     ),
     Mutant(
         name="a later decision replaces the one that ranks have read",
-        path=f"{SUPERVISOR}/control.py",
+        path=f"{SUPERVISOR}/run/control.py",
         old="after = {**decisions, **before}",
         new="after = {**before, **decisions}",
         test="tests/contract/test_supervisor_decide.py"
@@ -127,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="go starts a run that a stop has forbidden",
-        path=f"{SUPERVISOR}/control.py",
+        path=f"{SUPERVISOR}/run/control.py",
         old="    if folder.buried:\n        raise buried(run)\n    if not folder.alive():",
         new="    if not folder.alive():",
         test="tests/unit/test_supervisor_records.py::"
@@ -135,28 +135,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a stop of an unknown run leaves no tombstone",
-        path=f"{SUPERVISOR}/fencing.py",
+        path=f"{SUPERVISOR}/run/fencing.py",
         old="        layout.bury(run, None)\n        folder.ring()",
         new="        folder.ring()",
         test="tests/contract/test_supervisor_fencing.py::test_stop_of_an_unknown_run_refuses_its_late_start",
     ),
     Mutant(
         name="the reading of a boot before counts as a renewal",
-        path=f"{SUPERVISOR}/status.py",
+        path=f"{SUPERVISOR}/run/status.py",
         old="boottime() - renewed if of_this_boot and",
         new="boottime() - renewed if",
         test="tests/contract/test_supervisor_protocol.py::test_status_says_what_recovery_asks_for",
     ),
     Mutant(
         name="a damaged line of the supervisor's events is believed",
-        path=f"{SUPERVISOR}/events.py",
+        path=f"{SUPERVISOR}/files/events.py",
         old='return parse_object(body) if checksum == b"%08x" % zlib.crc32(body) else None',
         new="return parse_object(body)",
         test="tests/unit/test_supervisor_records.py::test_an_event_that_its_writer_did_not_write_is_none",
     ),
     Mutant(
         name="the first rank that fails is not the one that is named",
-        path=f"{SUPERVISOR}/supervisor.py",
+        path=f"{SUPERVISOR}/run/supervisor.py",
         old="if code != 0 and not rank.signalled and self.first_failure is None:",
         new="if code != 0:",
         test="tests/contract/test_supervisor_process.py::test_the_first_failing_rank_stops_the_others_and_is_named",
@@ -164,7 +164,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- protocol: renewals and silence
     Mutant(
         name="a renewal counts from its arrival instead of the host's reading",
-        path=f"{SUPERVISOR}/control.py",
+        path=f"{SUPERVISOR}/run/control.py",
         old="deadline = reading + orphan_timeout_s",
         new="deadline = boottime() + orphan_timeout_s",
         test="tests/unit/test_renewal.py"
@@ -172,14 +172,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="an older reading than the last one renews",
-        path=f"{SUPERVISOR}/control.py",
+        path=f"{SUPERVISOR}/run/control.py",
         old='known.get("renewed_boottime_s", -1.0) >= reading',
         new="False",
         test="tests/unit/test_renewal.py::test_an_answer_that_was_overtaken_or_repeated_moves_no_deadline",
     ),
     Mutant(
         name="a reading from the future renews",
-        path=f"{SUPERVISOR}/control.py",
+        path=f"{SUPERVISOR}/run/control.py",
         old="    if reading > boottime():",
         new="    if False:",
         test="tests/unit/test_supervisor_records.py::test_a_renewal_can_neither_come_from_the_future_nor_go_back",
@@ -583,14 +583,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- supervisor: marks, locks, survivors
     Mutant(
         name="the mark of the start is not on the disk",
-        path=f"{SUPERVISOR}/files.py",
+        path=f"{SUPERVISOR}/file_access.py",
         old='write_all(fd, json.dumps(document, separators=(",", ":")).encode())\n        os.fsync(fd)',
         new='write_all(fd, json.dumps(document, separators=(",", ":")).encode())',
         test="tests/unit/test_supervisor_records.py::test_a_mark_and_its_name_are_on_the_disk_before_it_counts",
     ),
     Mutant(
         name="a lock file is not compared after it was locked",
-        path=f"{SUPERVISOR}/locks.py",
+        path=f"{SUPERVISOR}/machine/locks.py",
         old="return here.st_nlink > 0 and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)",
         new="return True",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -598,7 +598,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a folder that is not sticky holds the locks",
-        path=f"{SUPERVISOR}/locks.py",
+        path=f"{SUPERVISOR}/machine/locks.py",
         old="found.st_uid != 0 or not mode & stat.S_ISVTX or",
         new="found.st_uid != 0 or",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -606,7 +606,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a lock file with a second name is used",
-        path=f"{SUPERVISOR}/locks.py",
+        path=f"{SUPERVISOR}/machine/locks.py",
         old="if not stat.S_ISREG(os.fstat(fd).st_mode) or os.fstat(fd).st_nlink > 1:",
         new="if not stat.S_ISREG(os.fstat(fd).st_mode):",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -614,7 +614,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="only one account reads the lock file",
-        path=f"{SUPERVISOR}/locks.py",
+        path=f"{SUPERVISOR}/machine/locks.py",
         old="flags | os.O_CREAT | os.O_EXCL, 0o444)",
         new="flags | os.O_CREAT | os.O_EXCL, 0o400)",
         test="tests/unit/test_supervisor_slot_locks.py"
@@ -622,7 +622,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="orphans of a dead supervisor pass its reaper by",
-        path=f"{SUPERVISOR}/launcher.py",
+        path=f"{SUPERVISOR}/run/launcher.py",
         old="LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)\n    set_name(REAPER_NAME)",
         new="set_name(REAPER_NAME)",
         test="tests/contract/test_supervisor_survivors.py"
@@ -630,7 +630,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a fence is clear although suspects live",
-        path=f"{SUPERVISOR}/leftovers.py",
+        path=f"{SUPERVISOR}/run/leftovers.py",
         old="return found, [] if found else suspects(folder)",
         new="return found, []",
         test="tests/contract/test_supervisor_survivors.py"
@@ -638,7 +638,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a run without folder is gone although a reaper is at work",
-        path=f"{SUPERVISOR}/lost_folder.py",
+        path=f"{SUPERVISOR}/run/lost_folder.py",
         old="    reapers = unknown_reapers(folder)",
         new="    reapers = []",
         test="tests/contract/test_supervisor_lost_folders.py"
@@ -646,7 +646,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the removed lock of a slot is no proof of a run without folder",
-        path=f"{SUPERVISOR}/lost_folder.py",
+        path=f"{SUPERVISOR}/run/lost_folder.py",
         old='        if label.get("run") == folder.name:',
         new="        if False:",
         test="tests/contract/test_supervisor_lost_folders.py"
@@ -654,7 +654,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a slot is free although its lock was removed under the run that has it",
-        path=f"{SUPERVISOR}/slot_locks.py",
+        path=f"{SUPERVISOR}/run/slot_locks.py",
         old="        new = {index for index, locks in self.held.items() if not os.fstat(locks[0]).st_size}",
         new="        new = set()",
         test="tests/contract/test_supervisor_lost_folders.py"
@@ -662,7 +662,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="another state folder without locks for all accounts counts as proof",
-        path=f"{SUPERVISOR}/lost_folder.py",
+        path=f"{SUPERVISOR}/run/lost_folder.py",
         old="    if is_elsewhere and folder.layout.lock_dir is None",
         new="    if False",
         test="tests/contract/test_supervisor_lost_folders.py"
@@ -670,7 +670,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the next holder of a slot is ended as a leftover",
-        path=f"{SUPERVISOR}/leftovers.py",
+        path=f"{SUPERVISOR}/run/leftovers.py",
         old=" if run_of(proc.pid) in (None, folder.name)]",
         new="]",
         test="tests/contract/test_supervisor_lost_folders.py"
@@ -678,7 +678,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a run whose folder is gone goes on",
-        path=f"{SUPERVISOR}/supervisor.py",
+        path=f"{SUPERVISOR}/run/supervisor.py",
         old="        if folder.is_gone(self.inode):",
         new="        if False:",
         test="tests/contract/test_supervisor_lost_folders.py"
@@ -694,7 +694,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # -- requests to stop, and programs of the host
     Mutant(
         name="a helper is asked to write a checkpoint",
-        path=f"{SUPERVISOR}/programs.py",
+        path=f"{SUPERVISOR}/machine/programs.py",
         old='            elif not _HELPER.search(read_text(f"/proc/{proc.pid}/cmdline") or ""):',
         new="            else:",
         test="tests/contract/test_supervisor_stop_requests.py"
@@ -702,7 +702,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a launcher is asked to write a checkpoint",
-        path=f"{SUPERVISOR}/programs.py",
+        path=f"{SUPERVISOR}/machine/programs.py",
         old="        if ranks or key_of(proc) in self._launchers:",
         new="        if False:",
         test="tests/contract/test_supervisor_stop_requests.py"
@@ -710,14 +710,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a shell without a trap dies of a request to write a checkpoint",
-        path=f"{SUPERVISOR}/programs.py",
+        path=f"{SUPERVISOR}/machine/programs.py",
         old="        if not children or not (is_passing or (waits(proc) and not acts(proc))):",
         new="        if not children or not (waits(proc) and not acts(proc)) or is_passing:",
         test="tests/contract/test_supervisor_stop_requests.py::test_a_shell_passes_the_request_to_its_program",
     ),
     Mutant(
         name="a command that cannot save is ended by the request of the one before",
-        path=f"{SUPERVISOR}/stop_request.py",
+        path=f"{SUPERVISOR}/run/stop_request.py",
         old="        return is_earlier and not passes_on(proc)",
         new="        return not passes_on(proc)",
         test="tests/contract/test_supervisor_stop_requests.py"

@@ -17,7 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database.tables import attempts, events, metadata, streams
-from airflow_provider_dtrain.supervisor.events import encode_event
+from airflow_provider_dtrain.supervisor.files.events import encode_event
 from testbed.standalone import wait_until
 from tests.faults import memory
 from tests.faults.event_files import lost_tails

@@ -251,7 +251,7 @@ def test_a_host_that_another_store_uses_names_that_store(
     assert [row["other_stores"] for row in world.rows("hosts", "list")] == [[], []]
     assert "other_stores" not in world("hosts", "list").out
     grant = "Layout('.dtrain').ensure().record_tokens('0123456789abcdef', 3, [0])"
-    code = f"from airflow_provider_dtrain.supervisor.layout import Layout; {grant}"
+    code = f"from airflow_provider_dtrain.supervisor.files.layout import Layout; {grant}"
     done = registered[1].exec(["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert world.rows("hosts", "probe", "gpu-02")[0]["other_stores"] == ["0123456789abcdef"]

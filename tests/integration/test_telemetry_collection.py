@@ -27,9 +27,9 @@ from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from airflow_provider_dtrain.supervisor.events import encode_event
-from airflow_provider_dtrain.supervisor.layout import RunFolder
-from airflow_provider_dtrain.supervisor.segments import SegmentWriter, read_measurements
+from airflow_provider_dtrain.supervisor.files.events import encode_event
+from airflow_provider_dtrain.supervisor.files.layout import RunFolder
+from airflow_provider_dtrain.supervisor.files.segments import SegmentWriter, read_measurements
 from testbed.stores import host, new_sqlite
 
 #: Age of all hosts. The machine that runs the tests may have started a minute ago.

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.hosts.payload import library
-from airflow_provider_dtrain.supervisor.host_environment import passed
+from airflow_provider_dtrain.supervisor.machine.host_environment import passed
 from tests.support.ranks import free_port
 from tests.support.supervisor_host import Host
 

@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from airflow_provider_dtrain.client import answers, common_answers, decoder
 from airflow_provider_dtrain.client.decoder import Answer
+from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.terminal import records
 from tests.support.budgets import budget

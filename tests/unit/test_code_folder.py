@@ -10,7 +10,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.ranks import RUN_MODULE, rank_environment
+from airflow_provider_dtrain.supervisor.run.ranks import RUN_MODULE, rank_environment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process.code_folder import add_code_folder, check_is_own
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_dtrain.core.launch.plan import RESERVED_VARIABLES
-from airflow_provider_dtrain.supervisor.host_environment import passed, withheld
+from airflow_provider_dtrain.supervisor.machine.host_environment import passed, withheld
 
 PASSED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "CUDA_HOME"),

@@ -114,7 +114,7 @@ ON_HOSTS = {
     "mlflow": ["train/reports/experiment_loggers.py"],
     "numpy": ["train/checkpoint/state_values.py", "train/process/seeding.py", "train/trial/samplers.py"],
     "pyarrow": ["train/inference/"],
-    "pynvml": ["supervisor/gpu.py"],
+    "pynvml": ["supervisor/machine/gpu.py"],
     "pytorch_optimizer": ["train/optim/layerwise.py"],
     "transformers": ["train/integrations/transformers.py"],
     "wandb": ["train/reports/experiment_loggers.py"],

@@ -174,4 +174,4 @@ def test_the_supervisor_runs_from_a_relative_folder_and_caches_its_bytecode(tmp_
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, check=True)
     assert json.loads(done.stdout)["ok"] is True
-    assert list(folder.glob("airflow_provider_dtrain/supervisor/__pycache__/probe.*.pyc"))
+    assert list(folder.glob("airflow_provider_dtrain/supervisor/checks/__pycache__/probe.*.pyc"))

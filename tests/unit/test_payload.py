@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_dtrain.errors import PayloadError
 from airflow_provider_dtrain.hosts.payload import Payload, library, pack
-from airflow_provider_dtrain.supervisor.archives import unpack
+from airflow_provider_dtrain.supervisor.files.archives import unpack
 
 
 def members(payload: Payload) -> dict[str, tarfile.TarInfo]:

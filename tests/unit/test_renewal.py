@@ -20,11 +20,11 @@ from airflow_provider_dtrain.engine.session.lease_renewer import PROGRESS_LIMIT_
 from airflow_provider_dtrain.engine.upkeep import recovery
 from airflow_provider_dtrain.engine.upkeep.recovery import Look
 from airflow_provider_dtrain.errors import HostLostError, HostSilentError, HostUnreachableError, StoreUnavailableError
-from airflow_provider_dtrain.supervisor import files as files_module
-from airflow_provider_dtrain.supervisor.control import renew as renew_
-from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor import file_access as files_module
+from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.limits import IN_PLACE_BYTES
-from airflow_provider_dtrain.supervisor.processes import boottime
+from airflow_provider_dtrain.supervisor.machine.processes import boottime
+from airflow_provider_dtrain.supervisor.run.control import renew as renew_
 
 READING_S = 4711.5
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.archives import unpack, unpack_archive
-from airflow_provider_dtrain.supervisor.files import below
+from airflow_provider_dtrain.supervisor.file_access import below
+from airflow_provider_dtrain.supervisor.files.archives import unpack, unpack_archive
 from airflow_provider_dtrain.supervisor.refusal import Refused
 from tests.support.archives import member
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import host as host_module
-from airflow_provider_dtrain.supervisor import network as network_module
-from airflow_provider_dtrain.supervisor.host import mount_of
-from airflow_provider_dtrain.supervisor.layout import Layout
-from airflow_provider_dtrain.supervisor.network import Address, Link, addresses, candidates, interface_of
-from airflow_provider_dtrain.supervisor.plan import check_plan, plan_slots
+from airflow_provider_dtrain.supervisor.files.layout import Layout
+from airflow_provider_dtrain.supervisor.machine import host as host_module
+from airflow_provider_dtrain.supervisor.machine import network as network_module
+from airflow_provider_dtrain.supervisor.machine.host import mount_of
+from airflow_provider_dtrain.supervisor.machine.network import Address, Link, addresses, candidates, interface_of
+from airflow_provider_dtrain.supervisor.machine.sockets import bind_everywhere
 from airflow_provider_dtrain.supervisor.refusal import Refused, refuse_os_error
-from airflow_provider_dtrain.supervisor.sockets import bind_everywhere
+from airflow_provider_dtrain.supervisor.run.plan import check_plan, plan_slots
 from tests.support.supervisor_host import make_plan
 
 MODULES = sorted(Path(host_module.__file__).parent.glob("*.py"))

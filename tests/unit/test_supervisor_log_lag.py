@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_dtrain.supervisor.channel.streams import Stream, read_log
 from airflow_provider_dtrain.supervisor.limits import LOG_LAG
-from airflow_provider_dtrain.supervisor.streams import Stream, read_log
 
 
 def test_what_a_follower_is_far_behind_by_is_one_gap(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.event_log import Source, read_lines
-from airflow_provider_dtrain.supervisor import metrics_file
-from airflow_provider_dtrain.supervisor.layout import Layout
-from airflow_provider_dtrain.supervisor.metrics_file import MetricsFile
+from airflow_provider_dtrain.supervisor.files.layout import Layout
+from airflow_provider_dtrain.supervisor.run import metrics_file
+from airflow_provider_dtrain.supervisor.run.metrics_file import MetricsFile
 
 SEARCH = {"searcher": {"metric": "loss", "max_length": {"epochs": 8}}}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import ranks as ranks_module
-from airflow_provider_dtrain.supervisor.ranks import oom_kills, who_killed
+from airflow_provider_dtrain.supervisor.run import ranks as ranks_module
+from airflow_provider_dtrain.supervisor.run.ranks import oom_kills, who_killed
 
 
 def test_the_kernels_own_count_is_read() -> None:

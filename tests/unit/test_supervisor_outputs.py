@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import outputs as outputs_module
-from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.files import outputs as outputs_module
+from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.files.outputs import OutputFile, Outputs, Padded, note_baseline, take_carried
 from airflow_provider_dtrain.supervisor.limits import OUTPUT_DEPTH
-from airflow_provider_dtrain.supervisor.outputs import OutputFile, Outputs, Padded, note_baseline, take_carried
-from airflow_provider_dtrain.supervisor.processes import identity
+from airflow_provider_dtrain.supervisor.machine.processes import identity
 
 
 @pytest.fixture

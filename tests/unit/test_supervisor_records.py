@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.core.event_log import Source, read_lines
-from airflow_provider_dtrain.supervisor import status as status_module
-from airflow_provider_dtrain.supervisor.control import go, renew
-from airflow_provider_dtrain.supervisor.events import EventWriter, decode_event, encode_event
-from airflow_provider_dtrain.supervisor.fencing import fence
-from airflow_provider_dtrain.supervisor.files import read_json, write_mark
-from airflow_provider_dtrain.supervisor.layout import Layout
+from airflow_provider_dtrain.supervisor.channel.streams import Stream
+from airflow_provider_dtrain.supervisor.file_access import read_json, write_mark
+from airflow_provider_dtrain.supervisor.files.events import EventWriter, decode_event, encode_event
+from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.limits import LOG_TAIL, WINDOW
-from airflow_provider_dtrain.supervisor.locks import is_locked, take_lock
-from airflow_provider_dtrain.supervisor.processes import boottime, find_process, identity
-from airflow_provider_dtrain.supervisor.ranks import error_of
+from airflow_provider_dtrain.supervisor.machine.locks import is_locked, take_lock
+from airflow_provider_dtrain.supervisor.machine.processes import boottime, find_process, identity
 from airflow_provider_dtrain.supervisor.refusal import Refused
-from airflow_provider_dtrain.supervisor.status import status
-from airflow_provider_dtrain.supervisor.streams import Stream
+from airflow_provider_dtrain.supervisor.run import status as status_module
+from airflow_provider_dtrain.supervisor.run.control import go, renew
+from airflow_provider_dtrain.supervisor.run.fencing import fence
+from airflow_provider_dtrain.supervisor.run.ranks import error_of
+from airflow_provider_dtrain.supervisor.run.status import status
 
 
 def events_of(path):

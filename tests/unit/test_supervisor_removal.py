@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.garbage import collect
-from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
-from airflow_provider_dtrain.supervisor.locks import take_lock
+from airflow_provider_dtrain.supervisor.files.garbage import collect
+from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.machine.locks import take_lock
 
 HOUR_S = 3600.0
 

@@ -10,11 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import layout as layout_module
-from airflow_provider_dtrain.supervisor.files import make_private, user_name
-from airflow_provider_dtrain.supervisor.layout import Layout
-from airflow_provider_dtrain.supervisor.locks import machine_holder, take_lock, take_machine_lock, why_no_lock_dir
-from airflow_provider_dtrain.supervisor.probe import probe
+from airflow_provider_dtrain.supervisor.checks.probe import probe
+from airflow_provider_dtrain.supervisor.file_access import make_private, user_name
+from airflow_provider_dtrain.supervisor.files import layout as layout_module
+from airflow_provider_dtrain.supervisor.files.layout import Layout
+from airflow_provider_dtrain.supervisor.machine.locks import (
+    machine_holder,
+    take_lock,
+    take_machine_lock,
+    why_no_lock_dir,
+)
 from airflow_provider_dtrain.supervisor.refusal import Refused
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="files of other users need root")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_dtrain.supervisor.channel.streams import Stream, hole_of
 from airflow_provider_dtrain.supervisor.limits import SKIP, WINDOW
-from airflow_provider_dtrain.supervisor.streams import Stream, hole_of
 
 SHORT = b"00000000 {}\n"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.supervisor.__main__ import parser
-from airflow_provider_dtrain.supervisor.leftovers import is_suspect, orphans_parents, place_of
+from airflow_provider_dtrain.supervisor.machine.processes import Proc, is_ours, read_proc
 from airflow_provider_dtrain.supervisor.names import ROLES
-from airflow_provider_dtrain.supervisor.processes import Proc, is_ours, read_proc
+from airflow_provider_dtrain.supervisor.run.leftovers import is_suspect, orphans_parents, place_of
 
 
 @pytest.mark.parametrize(

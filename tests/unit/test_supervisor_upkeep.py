@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_dtrain.supervisor import follow as follow_module
-from airflow_provider_dtrain.supervisor import upkeep as upkeep_module
-from airflow_provider_dtrain.supervisor.follow import Follow
-from airflow_provider_dtrain.supervisor.launcher import Zygote
-from airflow_provider_dtrain.supervisor.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.channel import follow as follow_module
+from airflow_provider_dtrain.supervisor.channel import upkeep as upkeep_module
+from airflow_provider_dtrain.supervisor.channel.follow import Follow
+from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.run.launcher import Zygote
 
 
 @pytest.fixture

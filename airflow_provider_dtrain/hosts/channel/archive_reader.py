@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
-from airflow_provider_dtrain.supervisor.archives import bad_archive, member_parts, real_parent, unpack_file
+from airflow_provider_dtrain.supervisor.files.archives import bad_archive, member_parts, real_parent, unpack_file
 from airflow_provider_dtrain.supervisor.refusal import Refused
 
 #: Maximum size of an extended header: enough for a path of 4,096 characters and the fields that pax adds.

@@ -18,7 +18,7 @@ from pathlib import Path
 from airflow_provider_dtrain.errors import HostError, HostUnreachableError
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
 from airflow_provider_dtrain.hosts.transport.run_command import STDERR_LIMIT_BYTES, complete, not_in_children
-from airflow_provider_dtrain.supervisor.host_environment import passed
+from airflow_provider_dtrain.supervisor.machine.host_environment import passed
 
 _CHUNK_BYTES = 256 * 1024
 # A command that floods standard error must not keep its reader from standard output.

@@ -1,0 +1,1 @@
+"""The channel to a follower: commands, answers, and streams of files."""

@@ -1,0 +1,1 @@
+"""Facts of this host, and checks before a run is placed on it."""

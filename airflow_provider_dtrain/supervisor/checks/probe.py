@@ -1,0 +1,190 @@
+"""Facts of this host, and checks before a run is placed on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from ..fields import Fields, parse_object
+from ..file_access import names_in, read_text, write_atomic
+from ..files.layout import Layout
+from ..limits import WITHHELD_LIMIT
+from ..machine.gpu import gpus
+from ..machine.host import distribution_version, lingers, machine_id, memory_bytes, mount_of
+from ..machine.host_environment import withheld
+from ..machine.network import candidates
+from ..machine.processes import boot_id, boottime, pid_namespace, read_proc
+from ..names import DEVICE, MODULE, WORD, Json
+from ..run.device_users import device_problems
+from .self_test import self_test
+
+#: Made by the driver of AMD's GPUs.
+AMD_DEVICE = "/dev/kfd"
+
+
+def probe(layout: Layout) -> Json:
+    """Return the facts of this host."""
+    disk = os.statvfs(layout.state_dir)
+    problems, doubts = self_test(layout)
+    return {
+        "problems": problems,
+        "doubts": doubts,
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "executable": sys.executable,
+        "torch": distribution_version("torch"),
+        "gpus": gpus(),
+        "has_amd_gpus": os.path.exists(AMD_DEVICE),
+        "cpu_count": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_bytes(),
+        "interfaces": [
+            {
+                "name": found["interface"],
+                **{key: found[key] for key in ("address", "prefix", "mtu", "speed_mbps", "family")},
+            }
+            for found in candidates()
+        ],
+        "container_runtime": next((name for name in ("podman", "docker") if shutil.which(name)), None),
+        "wall_s": time.time(),
+        "boottime_s": boottime(),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "machine_id": machine_id(),
+        "boot_id": boot_id(),
+        "pid_ns": pid_namespace(),
+        "pid1_start_time": getattr(read_proc(1), "start_time", 0),
+        "stores": layout.stores(),
+        "state_dir_fs": mount_of(layout.state_dir)[1],
+        "lock_dir": layout.lock_dir,
+        "lock_problem": layout.lock_problem,
+        "withheld_variables": withheld(os.environ)[:WITHHELD_LIMIT],
+        **logout_facts(),
+    }
+
+
+def logout_facts() -> Json:
+    """Return whether logind ends an account's processes when its last session ends, None without logind."""
+    if not os.path.isdir("/run/systemd/system"):
+        return {"linger": None, "kill_user_processes": None}
+    return {
+        "linger": lingers(),
+        "kill_user_processes": kills_user_processes(),
+    }
+
+
+def kills_user_processes() -> bool | None:
+    """Return logind's setting ``KillUserProcesses``, None if it is not set and the built-in default applies."""
+    name = "systemd/logind.conf"
+    found = None
+    drop_ins: dict[str, str] = {}
+    for folder in ("/usr/lib", "/run", "/etc"):
+        parts = os.path.join(folder, f"{name}.d")
+        # A file in a later folder replaces one of the same name in an earlier folder.
+        drop_ins.update({entry: os.path.join(parts, entry) for entry in names_in(parts) if entry.endswith(".conf")})
+    for path in [os.path.join("/etc", name), *(drop_ins[entry] for entry in sorted(drop_ins))]:
+        for line in (read_text(path) or "").splitlines():
+            key, _, value = line.partition("=")
+            if key.strip() == "KillUserProcesses":
+                found = value.strip().lower() in ("yes", "true", "on", "1")
+    return found
+
+
+#: It imports from the interpreter's own folders, and looks for modules in PYTHONPATH as well, as a rank does.
+LOOK_FOR_MODULES = """
+import sys
+sys.path[:] = filter(None, sys.path)
+import importlib.util, json, os
+from importlib import machinery, metadata
+path = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+def version(name):
+    top = name.partition(".")[0]
+    try:
+        if importlib.util.find_spec(top) is None and machinery.PathFinder.find_spec(top, path) is None:
+            return None
+    except (ImportError, ValueError):
+        return None
+    try:
+        for distribution in (name, name.replace("_", "-")):
+            for found in metadata.distributions(name=distribution, path=path + sys.path):
+                return found.version
+        for found in metadata.distributions(path=path + sys.path):
+            if top in (found.read_text("top_level.txt") or "").split():
+                return found.version
+    except Exception:
+        pass
+    return "unknown"
+names = json.load(sys.stdin)
+sys.stdout.write("\\nDTRAIN " + json.dumps({
+    "python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
+    "modules": dict((name, version(name)) for name in names)}) + "\\n")
+"""
+
+
+def look_for_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
+    """Return the versions of some modules of an interpreter, without importing them, and the problems."""
+    if python is None and not modules:
+        return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
+    argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", LOOK_FOR_MODULES]
+    nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
+    try:
+        done = subprocess.run(
+            argv, input=json.dumps(modules).encode(), capture_output=True, timeout=30, check=False, cwd=folder
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
+    for line in reversed(done.stdout.splitlines()):
+        found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
+        if found is not None:
+            return found, []
+    words = done.stderr.decode("utf-8", "replace").strip()[-300:]
+    return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {words}"]
+
+
+def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
+    """Write this host's mark below a shared path and return the marks of all hosts found there."""
+    folder = os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}")
+    own = f"{machine_id()}-{pid_namespace()}"
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        write_atomic(os.path.join(folder, own), nonce.encode(), durable=False)
+        seen = sorted(name for name in os.listdir(folder) if WORD.fullmatch(name) and not name.endswith(".tmp"))
+    except OSError as error:
+        return {"writable": False, "self": own, "seen": []}, [f"{path} cannot be written: {error.strerror}"]
+    return {"writable": True, "self": own, "seen": seen}, []
+
+
+def mount_problem(host_path: str, container_path: str) -> str | None:
+    """Return the reason why a folder is not below another path too, None if it is the same folder."""
+    try:
+        if os.path.samefile(host_path, container_path):
+            return None
+    except OSError as error:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    return f"{container_path} is another folder than {host_path}"
+
+
+def preflight(layout: Layout, fields: Fields) -> Json:
+    """Return the facts needed to run a plan here: interpreter, modules, processes on devices, folders."""
+    python = fields.text("python", default=None)
+    modules = fields.texts("modules", MODULE, limit=256, default=[])
+    slots = [Fields(slot, "slots") for slot in fields.items("slots", default=[])]
+    devices = [device for device in (slot.text("device", DEVICE, default=None) for slot in slots) if device]
+    paths = fields.texts("shared_paths", limit=64, default=[])
+    nonce = fields.text("nonce", WORD) if paths else ""
+    pairs = [Fields(mount, "mounts") for mount in fields.items("mounts", default=[])]
+    mounts = [mount_problem(pair.text("host_path"), pair.text("container_path")) for pair in pairs]
+    answer, problems = look_for_modules(python, modules, layout.state_dir)
+    shared = {}
+    for path in paths:
+        shared[path], words = look_at_shared(path, nonce)
+        problems += words
+    foreign, unusable = device_problems(layout, devices)
+    return {
+        **answer,
+        "foreign": foreign,
+        "problems": problems + unusable,
+        "shared": shared,
+        "mounts": [words for words in mounts if words is not None],
+    }

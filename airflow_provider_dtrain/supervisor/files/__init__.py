@@ -1,0 +1,1 @@
+"""Files of runs: their folders, events, measurements, archives and outputs."""

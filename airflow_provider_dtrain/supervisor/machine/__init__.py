@@ -1,0 +1,1 @@
+"""Processes, locks, devices and network of this machine."""

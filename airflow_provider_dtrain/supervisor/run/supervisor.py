@@ -1,0 +1,647 @@
+"""Parent of a run's ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections import deque
+from typing import Any
+
+from ..file_access import read_json, sync_folder, write_atomic, write_json, write_mark
+from ..files.archives import unpack_archive
+from ..files.events import EventWriter
+from ..files.layout import Layout, how_gone, inode_of
+from ..files.outputs import note_baseline, take_carried
+from ..limits import (
+    ATTACH_WAIT_S,
+    FLOOD_CHECK_S,
+    IN_PLACE_BYTES,
+    JOIN_S,
+    LOG_CHECK_S,
+    LOG_TAIL,
+    METRICS_CHECK_S,
+    RESERVE,
+    SAMPLER_PATIENCE_S,
+)
+from ..machine.locks import take_lock
+from ..machine.processes import (
+    Proc,
+    all_procs,
+    boottime,
+    descendants,
+    has_children,
+    identity,
+    read_proc,
+    send_signal,
+    start_time,
+)
+from ..machine.sockets import bind_everywhere, ports_of
+from ..names import Json
+from ..refusal import Refused, buried
+from .cgroup import Cgroup
+from .fencing import recover
+from .leftovers import origin
+from .log_limit import cap_log
+from .metrics_file import MetricsFile
+from .ranks import (
+    Rank,
+    become_rank,
+    error_of,
+    oom_kills,
+    rank_argv,
+    rank_environment,
+    say_cannot_start,
+    tail_of,
+    who_killed,
+)
+from .sampler import start_sampler
+from .slot_locks import SlotLocks
+from .stop_request import StopRequest
+from .stray_ranks import WARNING
+
+
+class Supervisor:
+    """Parent of a run's ranks on this host: one thread, woken by signals, its control FIFO and deadlines.
+
+    States: ``preparing``, ``prepared``, ``running``, ``stopping`` (SIGTERM was sent), ``killing``,
+    ``ended``. Commands arrive as files. A byte in the FIFO announces a new one.
+    """
+
+    def __init__(self, layout: Layout, plan: Json, secrets: dict[str, str]) -> None:
+        self.layout = layout
+        self.plan = plan
+        self.secrets = secrets
+        self.folder = layout.run(plan["run"])
+        self.state = "preparing"
+        self.reason: str | None = None
+        self.first_failure: int | None = None
+        self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
+        #: Different devices of the ranks; cleared once a warning about their use was written.
+        self.devices = {rank["device"] for rank in plan["ranks"] if rank["device"]}
+        self.slots = SlotLocks(layout, self.folder, plan)
+        self.run_lock = -1
+        #: Of the run's folder.
+        self.inode = 0
+        self.identity = Json()
+        self.port_socket: socket.socket | None = None
+        self.cgroup: Cgroup | None = None
+        self.unwritten: deque[Json] = deque()
+        self.grace_deadline = float("inf")
+        self.timeout_deadline = float("inf")
+        self.prepare_deadline = float("inf")
+        #: On CLOCK_BOOTTIME.
+        self.orphan_deadline = float("inf")
+        self.is_rung = False
+        self.next_log_check = 0.0
+        self.log_check_s = FLOOD_CHECK_S
+        self.kill_pause_s = 0.001
+        #: The supervisor received SIGTERM, e.g. because the host shuts down.
+        self.terminated = False
+        #: Pid of the process that measures the host; 0 = none.
+        self.sampler = 0
+        self.killing_since = 0.0
+        self.oom_kills = 0
+        #: The ranks were requested to write a checkpoint and end. None: they were not.
+        self.request: StopRequest | None = None
+        #: Ranks that may be unaware of the request, and the time from which on they get it as a signal.
+        self.to_signal = list[Rank]()
+        self.signal_from = 0.0
+        self.request_deadline = float("inf")
+        self.started_at = 0.0
+        #: On the host of rank 0.
+        self.metrics: MetricsFile | None = None
+        self.next_metrics_check = 0.0
+
+    # Preparing.
+
+    def prepare(self) -> Json:
+        """Claim the run and its slots, write its files, and return the answer to ``prepare``.
+
+        :raises Refused: this run cannot start here; nothing of it remains
+        """
+        created = not os.path.lexists(self.folder.path)
+        try:
+            answer = self._claim()
+            if answer is not None:
+                return answer
+            self._check_archives()
+            self.slots.take()
+            self.slots.check_tokens()
+            if self.folder.buried:
+                raise buried(self.folder.name)
+            self._write_files()
+            port = self._bind_port()
+            self._listen(port)
+        except BaseException:
+            self._leave_cgroup()
+            if self.cgroup is not None:
+                self.cgroup.remove()
+            if created and self.run_lock >= 0:
+                shutil.rmtree(self.folder.path, ignore_errors=True)
+            # Before the control side reads the refusal, so that its next status query finds the slots free.
+            self.slots.release()
+            raise
+        return {"state": "prepared", "attached": False, "port": port}
+
+    def _claim(self) -> Json | None:
+        """Lock the run folder. Return an answer instead if the run is alive or has ended already."""
+        deadline = time.monotonic() + ATTACH_WAIT_S
+        while True:
+            if self.folder.buried or self.folder.buried_launch(self.plan["launch"]):
+                raise buried(self.folder.name)
+            if self._lock_run():
+                break
+            state = self.folder.state()
+            if self.folder.alive() and state.get("state") in ("prepared", "running", "stopping", "killing"):
+                self._refuse_namesake()
+                shown = "prepared" if state["state"] == "prepared" else "running"
+                return {"state": shown, "attached": True, "port": state.get("port")}
+            if time.monotonic() > deadline:
+                raise Refused("busy", f"Run {self.folder.name} is locked by a start that does not become ready.")
+            time.sleep(0.005)
+        if self.folder.has("started") or self.folder.has("ended"):
+            return self._was_started()
+        # Files of an earlier supervisor that died before the start must not be mistaken for this one's.
+        for name in ("go.json", "stop.json", "state.json", "renewed"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.folder.file(name))
+        self.identity = {**identity(), "reaper": {"pid": os.getppid(), "start_time": start_time(os.getppid())}}
+        write_json(self.folder.file("supervisor.json"), self.identity, durable=False)
+        return None
+
+    def _lock_run(self) -> bool:
+        try:
+            os.makedirs(self.folder.path, mode=0o700, exist_ok=True)
+            lock = take_lock(self.folder.file("lock"))
+        except FileNotFoundError:
+            return False
+        if lock is not None and self.folder.alive():
+            # Another process removed the file that the run's supervisor has locked.
+            os.close(lock)
+            lock = None
+        self.run_lock = -1 if lock is None else lock
+        self.inode = inode_of(self.folder.path)
+        return lock is not None
+
+    def _was_started(self) -> Json:
+        """Return the end of a run that was started. A run without an end is lost and never starts again."""
+        os.close(self.run_lock)
+        self.run_lock = -1
+        self._refuse_namesake()
+        cause, words = how_gone(self.folder)
+        recover(self.folder)
+        ended = self.folder.ended() or {"reason": "lost", "cause": cause}
+        if ended.get("reason") != "lost":
+            return {"state": "ended", "attached": True, "port": None, "reason": ended.get("reason")}
+        cause = str(ended.get("cause", cause))
+        raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {words}.", cause=cause)
+
+    def _refuse_namesake(self) -> None:
+        """Refuse a run whose name another launch uses here. Its grant was issued twice."""
+        if self.folder.is_other_launch(self.plan["launch"]):
+            words = f"Run {self.folder.name} of another launch is on this host: the store was restored from a backup."
+            raise Refused("other_launch", f"{words} Request a new grant.", run=self.folder.name)
+
+    def _check_archives(self) -> None:
+        missing = {}
+        for kind, name in (("payloads", "payload"), ("libraries", "library")):
+            digest = self.plan[name]
+            unpacked = kind == "libraries" and digest and os.path.isdir(self.layout.library(digest))
+            if digest and not unpacked and not os.path.isfile(self.layout.archive(kind, digest)):
+                missing[kind] = [digest]
+        if missing:
+            words = ", ".join(f"{kind}/{digests[0][:12]}" for kind, digests in missing.items())
+            digests = [digest for found in missing.values() for digest in found]
+            words = f"This host does not have {words}. Send it and prepare again."
+            raise Refused("need", words, missing=digests, kinds=missing)
+
+    def _write_files(self) -> None:
+        """Unpack the code and write all files that ranks and followers read."""
+        folder = self.folder
+        for name in ("checkpoints", *(f"rank{rank.number}" for rank in self.ranks)):
+            os.makedirs(folder.file(name), mode=0o700, exist_ok=True)
+        for rank in self.ranks:
+            # This allocates its block now, so that it can be overwritten once the log has filled the disk.
+            write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": []}, durable=False)
+        write_atomic(folder.file("renewed"), b"{}".ljust(IN_PLACE_BYTES), durable=False)
+        if self.plan["payload"]:
+            unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
+        os.makedirs(folder.file("work"), mode=0o700, exist_ok=True)
+        note_baseline(folder)
+        take_carried(folder, self.plan["carried"])
+        if self.plan["library"]:
+            digest = self.plan["library"]
+            unpack_archive(self.layout.archive("libraries", digest), self.layout.library(digest))
+        self.cgroup = Cgroup.create(folder)
+        # Ranks are forked inside it. Moving a process takes the kernel milliseconds and delays every fork.
+        if self.cgroup is not None and not self.cgroup.enter():
+            self._leave_cgroup()
+            self.cgroup.remove()
+            self.cgroup = None
+        own = {**self.identity, "cgroup": self.cgroup.path if self.cgroup else None}
+        documents = {"context.json": self.plan["context"], "supervisor.json": own, "plan.json": self.plan}
+        for name, document in documents.items():
+            write_json(folder.file(name), document, durable=False)
+        # Make the name of the folder durable, for the ``started`` mark that the start writes into it.
+        sync_folder(os.path.dirname(folder.path))
+        with open(folder.file("reserve"), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE)
+
+    def _bind_port(self) -> int | None:
+        """Bind the rendezvous port on the host of rank 0, without listening.
+
+        It is bound exclusively, so that it is not a port of another run. SO_REUSEADDR is set afterwards,
+        so that rank 0 can listen on it and no other process gets it by chance.
+        """
+        if not self.plan["master_local"]:
+            return None
+        for port in ports_of(self.plan["port_range"]):
+            try:
+                self.port_socket = bind_everywhere(port)
+            except OSError:
+                continue
+            self.port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return int(self.port_socket.getsockname()[1])
+        raise Refused("no_port", f"No free port in {self.plan['port_range']}. Widen port_range or free its ports.")
+
+    def _listen(self, port: int | None) -> None:
+        """Become ready for commands. The state ``prepared`` is recorded last."""
+        control = self.folder.file("control")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(control)
+        os.mkfifo(control, 0o600)
+        # Open for both directions, so that it never reports end-of-file when writers close it.
+        self.control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.wakeup, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "terminated", True))
+        self.poller = select.poll()
+        self.poller.register(self.control, select.POLLIN)
+        self.poller.register(self.wakeup, select.POLLIN)
+        self.events = EventWriter(self.folder.file("events.supervisor"))
+        self.prepare_deadline = time.monotonic() + self.plan["prepare_timeout_s"]
+        if self.plan["orphan_timeout_s"]:
+            self.orphan_deadline = boottime() + self.plan["orphan_timeout_s"]
+        self.port = port
+        self.renewed = boottime()
+        self.event("prepared", port=port)
+        self.set_state("prepared")
+
+    # Running.
+
+    def run(self) -> None:
+        """Serve until no process of the run is left."""
+        while self.state != "ended":
+            self._wait()
+            self._read_commands()
+            self._reap()
+            self._check_deadlines()
+            # After the deadlines: a supervisor resumed after a long SIGSTOP must not start an abandoned run.
+            self._look_for_go()
+            self._advance()
+            self._retry_events()
+
+    def _wait(self) -> None:
+        now = time.monotonic()
+        deadlines = [self.grace_deadline, self.timeout_deadline, self.prepare_deadline, self.request_deadline]
+        deadlines.append(now + 30.0)
+        deadlines.append(now + self.orphan_deadline - boottime())
+        if self.state == "killing":
+            deadlines.append(now + self.kill_pause_s)
+            self.kill_pause_s = min(1.0, self.kill_pause_s * 2)
+        if self.state in ("running", "stopping"):
+            deadlines.append(self.next_log_check)
+            if self.metrics is not None:
+                deadlines.append(self.next_metrics_check)
+        if self.unwritten or self.to_signal:
+            deadlines.append(now + 1.0)
+        for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
+            with contextlib.suppress(BlockingIOError):
+                os.read(fd, 4096)
+            self.is_rung = self.is_rung or fd == self.control
+
+    def _read_commands(self) -> None:
+        folder = self.folder
+        if folder.buried:
+            self.begin_stop("fenced", 0.0)
+        if folder.is_gone(self.inode):
+            # Its end cannot be recorded, and the fence finds this process by its lock.
+            self.begin_stop("lost", self.plan["grace_s"])
+        if self.terminated:
+            self.begin_stop("stopped", self.plan["grace_s"])
+        stop = read_json(folder.file("stop.json"))
+        if stop is not None:
+            grace = stop.get("grace_s")
+            self.begin_stop("stopped", float(grace if isinstance(grace, (int, float)) else self.plan["grace_s"]))
+        if self.state == "running" and self.request is None and folder.has("stop_requested"):
+            self._take_request(read_json(folder.file("stop_requested")) or {})
+        if self.to_signal:
+            self._signal_programs()
+        if len(self.devices) > 1 and (warning := read_json(self.folder.file(WARNING))) is not None:
+            # Once: the file stays, and with fewer devices it is not read again.
+            self.devices.clear()
+            self.event("warning", text=str(warning["text"]))
+
+    def _look_for_go(self) -> None:
+        if self.state == "prepared" and (go := read_json(self.folder.file("go.json"))) is not None:
+            self._start(go)
+
+    def _take_request(self, asked: Json) -> None:
+        """Begin to ask the ranks for their end.
+
+        :param asked: ``by_signal``: no rank uses the library, so all get SIGTERM at once; ``grace_s``: their time
+        """
+        self.signal_from = self.started_at + JOIN_S
+        if asked.get("by_signal") is True:
+            self.signal_from = 0.0
+            # Only the library reports that training is not complete.
+            self.reason = "stopped"
+        grace = asked.get("grace_s")
+        if isinstance(grace, (int, float)):
+            self.request_deadline = time.monotonic() + grace
+        self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
+        self.request = StopRequest()
+        self.to_signal = [rank for rank in self.ranks if rank.running]
+
+    def _signal_programs(self) -> None:
+        """Send SIGTERM to the programs that do not use the training library, so do not poll for a requested stop."""
+        self.to_signal = [rank for rank in self.to_signal if rank.running and self.state == "running"]
+        if self.request is not None and time.monotonic() >= self.signal_from:
+            self.request.send(rank for rank in self.to_signal if not self.folder.has(f"progress/{rank.number}"))
+
+    def _start(self, go: Json) -> None:
+        """Fork the ranks. The ``started`` mark is durable before the first one exists."""
+        write_mark(self.folder.file("started"), {"at": time.time(), **go, **identity(), "origin": origin()})
+        self.prepare_deadline = float("inf")
+        self.started_at = time.monotonic()
+        self.oom_kills = oom_kills()
+        if self.plan["timeout_s"]:
+            self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
+        argv = rank_argv(self.plan)
+        environments = [rank_environment(self.plan, rank.plan, self.folder, go, self.secrets) for rank in self.ranks]
+        failed = None
+        for rank, env in zip(self.ranks, environments):
+            try:
+                self._fork(rank, argv, env)
+            except OSError as error:
+                failed = (rank, error)
+                break
+        self.secrets = {}
+        self.next_log_check = time.monotonic() + FLOOD_CHECK_S
+        chief = next((rank for rank in self.ranks if rank.number == 0), None)
+        if chief is not None:
+            self.metrics = MetricsFile(self.folder, chief.folder, self.plan["context"] or {})
+        self.set_state("running")
+        self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
+        self._leave_cgroup()
+        if failed is not None:
+            self._not_started(*failed)
+        elif self.plan["sampling_interval_s"] or len(self.devices) > 1:
+            ranks = [{"rank": rank.number, "pid": rank.pid, "device": rank.plan["device"]} for rank in self.ranks]
+            # The run continues without a sampler. A system that refuses this process refuses those of the ranks too.
+            with contextlib.suppress(OSError):
+                self.sampler = start_sampler(self.folder, self.plan["sampling_interval_s"], ranks)
+
+    def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
+        locks = self.slots.held.get(rank.plan["slot"], [])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
+        parent = os.getpid()
+        try:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    become_rank(argv, env, self.folder, rank, parent, self.cgroup, log, locks)
+                except BaseException as error:
+                    say_cannot_start(rank, argv[0], error)
+                finally:
+                    os._exit(127)
+        finally:
+            os.close(log)
+        rank.pid = pid
+        proc = read_proc(pid)
+        rank.start_time = proc.start_time if proc else 0
+
+    def _not_started(self, rank: Rank, error: OSError) -> None:
+        """Record that the system refused a process for a rank, and fail the run."""
+        words = f"cannot start a process: {error.strerror}"
+        rank.exit_code = 126
+        self.event(
+            "exit",
+            rank=rank.number,
+            exit_code=126,
+            error={"message": words, "traceback": ""},
+            log_tail="",
+            sent_signal=False,
+        )
+        self.first_failure = rank.number
+        self.begin_stop("failed", self.plan["grace_s"])
+
+    def _reap(self) -> None:
+        """Collect the exit status of every dead child, including inherited orphans of the ranks."""
+        dead = []
+        with contextlib.suppress(ChildProcessError):
+            while (found := os.waitpid(-1, os.WNOHANG))[0]:
+                if found[0] == self.sampler:
+                    self.sampler = 0
+                    continue
+                rank = next((rank for rank in self.ranks if rank.pid == found[0] and rank.running), None)
+                if rank is not None:
+                    rank.exit_code = os.waitstatus_to_exitcode(found[1])
+                    dead.append((rank, rank.exit_code, time.time()))
+        # Record all exits before sending a signal: two ranks that died by themselves are two failures.
+        for rank, code, at in dead:
+            self._record_exit(rank, code, at)
+        if dead and self.state == "running":
+            # A rank that was requested to end may exit with any status. All other ranks were requested too.
+            if any(code != 0 and not (self.request is not None and rank.signalled) for rank, code, _ in dead):
+                self.begin_stop("failed", self.plan["grace_s"])
+            else:
+                self.set_state("running")
+
+    def _record_exit(self, rank: Rank, code: int, at: float) -> None:
+        tail = tail_of(os.path.join(rank.folder, "log"), LOG_TAIL).decode("utf-8", "replace")
+        error = error_of(rank.folder, code)
+        if code == -signal.SIGKILL and not rank.signalled and error is not None:
+            error["message"] += f": {who_killed(oom_kills() - self.oom_kills)}"
+        self.event(
+            "exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail, sent_signal=rank.signalled
+        )
+        if code != 0 and not rank.signalled and self.first_failure is None:
+            self.first_failure = rank.number
+
+    def _check_deadlines(self) -> None:
+        now = time.monotonic()
+        if now > self.prepare_deadline:
+            self.begin_stop("prepare_timeout", 0.0)
+        if now > self.timeout_deadline:
+            self.timeout_deadline = float("inf")
+            self.begin_stop("timeout", self.plan["grace_s"])
+        if now > self.request_deadline:
+            self.request_deadline = float("inf")
+            self.begin_stop("stopped", self.plan["grace_s"])
+        # A process that wakes the supervisor may have shortened the lease.
+        rung = self.is_rung
+        self.is_rung = False
+        if (rung or boottime() > self.orphan_deadline) and self._is_orphan():
+            self.begin_stop("orphaned", self.plan["grace_s"])
+        if self.state in ("running", "stopping") and now >= self.next_log_check:
+            cut = [cap_log(rank, self.plan["log_limit_bytes"]) for rank in self.ranks]
+            self.log_check_s = FLOOD_CHECK_S if any(cut) else min(LOG_CHECK_S, 2 * self.log_check_s)
+            self.next_log_check = now + self.log_check_s
+        if self.metrics is not None and self.state in ("running", "stopping") and now >= self.next_metrics_check:
+            self.next_metrics_check = now + METRICS_CHECK_S
+            self._read_metrics(self.metrics)
+
+    def _read_metrics(self, metrics: MetricsFile) -> None:
+        """Read the metrics file. Send SIGTERM to the ranks once the searcher has stopped the trial."""
+        metrics.check()
+        if self.state == "running" and self.request is None and metrics.is_stopped():
+            self._ask_to_stop()
+
+    def _is_orphan(self) -> bool:
+        """Return whether the last renewal has expired. Called only if it may have, because this reads a file."""
+        deadline = self.folder.renewal().get("deadline_boottime_s")
+        if deadline is not None:
+            self.orphan_deadline = float("inf") if deadline == 0 else float(deadline)
+        over = boottime() > self.orphan_deadline
+        if over:
+            self.orphan_deadline = float("inf")
+        return over
+
+    # Ending.
+
+    def begin_stop(self, reason: str, grace_s: float) -> None:
+        """End the run: SIGTERM to every process of the ranks, after ``grace_s`` SIGKILL.
+
+        The first reason is kept. A later, shorter grace period replaces a longer one.
+        """
+        if self.state in ("killing", "ended"):
+            return
+        if self.reason is None:
+            self.reason = reason
+        if grace_s <= 0 or not any(rank.running for rank in self.ranks):
+            self._begin_kill()
+            return
+        self.grace_deadline = min(self.grace_deadline, time.monotonic() + grace_s)
+        if self.state != "stopping":
+            self.set_state("stopping")
+            self._signal_all(signal.SIGTERM)
+
+    def _signal_all(self, number: int) -> None:
+        for rank in self.ranks:
+            rank.signalled = rank.signalled or rank.running
+        for proc in descendants([os.getpid()], all_procs()):
+            if proc.pid != self.sampler:
+                send_signal(proc, number)
+
+    def _leave_cgroup(self) -> None:
+        """Leave the cgroup that is about to be killed. If that fails, only the process tree is killed."""
+        if self.cgroup is not None and self.cgroup.is_inside() and not self.cgroup.leave():
+            self.cgroup = None
+
+    def _begin_kill(self) -> None:
+        self._leave_cgroup()
+        for rank in self.ranks:
+            rank.signalled = rank.signalled or rank.running
+        self.prepare_deadline = self.timeout_deadline = self.request_deadline = float("inf")
+        self.grace_deadline = self.orphan_deadline = float("inf")
+        self.killing_since = time.monotonic()
+        self.set_state("killing")
+
+    def _advance(self) -> None:
+        if self.state in ("running", "stopping") and not any(rank.running for rank in self.ranks):
+            if self.metrics is not None:
+                self.metrics.check(final=True)
+            failed = any(rank.exit_code for rank in self.ranks)
+            self.reason = self.reason or ("stopped" if failed else "completed")
+            self._begin_kill()
+        if self.state == "stopping" and time.monotonic() >= self.grace_deadline:
+            self._begin_kill()
+        if self.state == "killing":
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Kill all descendants. Without a child left, no process of the run is left.
+
+        A subreaper inherits every orphan, so the absence of children proves this for detached processes too.
+        """
+        for _ in range(20):
+            if self.cgroup is not None:
+                self.cgroup.kill()
+            procs = descendants([os.getpid()], all_procs())
+            for proc in procs:
+                send_signal(proc, signal.SIGKILL)
+            self._reap()
+            if not has_children() or self._only_sampler_left(procs):
+                self._finish()
+                return
+            if not procs:
+                return
+
+    def _only_sampler_left(self, procs: list[Proc]) -> bool:
+        """Return whether only the sampler is left, killed a while ago and stuck in a driver.
+
+        It holds no lock and runs no code of the run, so it must not prevent the run from ending.
+        """
+        alone = bool(self.sampler) and [proc.pid for proc in procs] == [self.sampler]
+        return alone and time.monotonic() - self.killing_since > SAMPLER_PATIENCE_S
+
+    def _finish(self) -> None:
+        """Record the end and release everything. The locks are released last, with the process."""
+        if self.cgroup is not None:
+            self.cgroup.remove()
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder.file("control"))
+        # For bytes written since the last check. No check follows.
+        for rank in self.ranks:
+            cap_log(rank, self.plan["log_limit_bytes"])
+        self.set_state("ended")
+        deadline = time.monotonic() + 60.0
+        self.event("ended", reason=self.reason, first_failure=self.first_failure)
+        while self.unwritten and time.monotonic() < deadline:
+            time.sleep(0.5)
+            self._retry_events()
+        if not self.unwritten:
+            with contextlib.suppress(OSError):
+                shown = {"reason": self.reason, "first_failure": self.first_failure, "at": time.time()}
+                # If a crash of the host loses it, it is recreated from the event.
+                write_json(self.folder.file("ended"), shown, durable=False)
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder.file("reserve"))
+
+    # Records.
+
+    def event(self, kind: str, **fields: Any) -> None:
+        """Append an event. On a full disk the reserve is freed, and events that still fail wait in order."""
+        self.unwritten.append({"at": time.time(), "kind": kind, **fields})
+        self._retry_events()
+
+    def _retry_events(self) -> None:
+        while self.unwritten:
+            try:
+                self.events.write(self.unwritten[0])
+            except OSError:
+                if not self.folder.has("reserve"):
+                    return
+                os.unlink(self.folder.file("reserve"))
+                continue
+            self.unwritten.popleft()
+
+    def set_state(self, state: str) -> None:
+        """Enter a state and write it to state.json."""
+        self.state = state
+        document = {
+            "state": state, "port": self.port, "token": self.plan["token"], "reason": self.reason,
+            "prepared_boottime_s": self.renewed, "ranks": [rank.record() for rank in self.ranks],
+        }  # fmt: skip
+        with contextlib.suppress(OSError):
+            write_json(self.folder.file("state.json"), document, durable=False)
