@@ -23,8 +23,8 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.core.search.asha import Rungs
-from airflow_provider_dtrain.core.search_plan import plan
+from airflow_provider_dtrain.core.search.plan import plan
+from testbed.rungs import Rungs
 
 LENGTH, DIVISOR, TRIALS, WORKERS = 64, 4, 512, 16
 #: Full trainings after which a run ends, and after which regret is read.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.inference_progress import inference_words, result_words
+from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_words, result_words
 from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
 from airflow_provider_dtrain.listings.trials import progress_of
 from airflow_provider_dtrain.terminal.following import best_words, state_words

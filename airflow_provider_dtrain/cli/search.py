@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.search.space import Path, dotted
+from airflow_provider_dtrain.core.hyperparameters.space import Path, dotted
+from airflow_provider_dtrain.core.search.plan import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.core.search.value_text import value_text
-from airflow_provider_dtrain.core.search_plan import Outline, TrialSpec, outline, planned
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.terminal.output import dump, hint, is_table, note, show, show_one
 
@@ -58,7 +58,7 @@ def warn(config: ExperimentConfig, shape: Outline) -> None:
     """Print warnings about settings that are valid but probably a mistake."""
     from airflow.configuration import conf
 
-    from airflow_provider_dtrain.core.search_lint import slips
+    from airflow_provider_dtrain.core.search.lint import slips
 
     for warning in slips(config, shape):
         note(f"Warning: {warning}")

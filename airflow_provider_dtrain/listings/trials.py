@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.gaps import Gap, gap_of, limits_hit
-from airflow_provider_dtrain.core.inference_progress import InferenceProgress, inference_progress, inference_words
 from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
+from airflow_provider_dtrain.core.lifecycle.inference_progress import (
+    InferenceProgress,
+    inference_progress,
+    inference_words,
+)
 from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progress_words, rung_words, units_of
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.terminal.output import placement_words, plain_data, task_name

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 if TYPE_CHECKING:
     from cmaes import CMA
 
-    from airflow_provider_dtrain.core.search.space import Path
-from airflow_provider_dtrain.core.search.seeds import Draws
+    from airflow_provider_dtrain.core.hyperparameters.space import Path
+from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
 
 #: Initial standard deviation; each axis is scaled to 0 to 1.
 _SIGMA: Final = 1 / 6

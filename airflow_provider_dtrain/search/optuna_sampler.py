@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
-from airflow_provider_dtrain.core.search.sampling import LOG_BASE, own, power, value_of
-from airflow_provider_dtrain.core.search.seeds import Draws
-from airflow_provider_dtrain.core.search.space import Path, is_constant, named_leaves, sample
+from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, own, power, value_of
+from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
+from airflow_provider_dtrain.core.hyperparameters.space import Path, is_constant, named_leaves, sample
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.search.cma import Axis, ask
 

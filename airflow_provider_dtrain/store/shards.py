@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.inference_progress import ShardCounts, ShardReport
+from airflow_provider_dtrain.core.lifecycle.inference_progress import ShardCounts, ShardReport
 from airflow_provider_dtrain.core.lifecycle.shard_blame import DONE, FAILED, SHARD_KINDS, SKIPPED
 from airflow_provider_dtrain.store.database.tables import attempts, events
 from airflow_provider_dtrain.store.database.transactions import Database, reads

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.inference_progress import as_trial_progress, inference_progress
+from airflow_provider_dtrain.core.lifecycle.inference_progress import as_trial_progress, inference_progress
 from airflow_provider_dtrain.core.search.trial_progress import Plan, Report, Reports, TrialProgress, progress_of
 from airflow_provider_dtrain.store.database.tables import attempts, configs, metrics, trials
 from airflow_provider_dtrain.store.shards import shard_counts

@@ -9,9 +9,9 @@ from typing import Any
 import yaml
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, take_secrets
-from airflow_provider_dtrain.core.search.seeds import trial_seed
-from airflow_provider_dtrain.core.search.space import sample
-from airflow_provider_dtrain.core.search_plan import TrialSpec, outline, plan
+from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
+from airflow_provider_dtrain.core.hyperparameters.space import sample
+from airflow_provider_dtrain.core.search.plan import TrialSpec, outline, plan
 from airflow_provider_dtrain.engine.submission.submit import put_code
 from airflow_provider_dtrain.store.records.searches import SearchSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission

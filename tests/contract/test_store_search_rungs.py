@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.core.search.asha import Rungs
 from airflow_provider_dtrain.errors import StaleWatchError
 from airflow_provider_dtrain.store import rungs
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import rung_entries
 from airflow_provider_dtrain.store.store import Store
+from testbed.rungs import Rungs
 from testbed.stores import host
 from tests.support.search_world import Search
 

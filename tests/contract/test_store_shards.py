@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from airflow_provider_dtrain.core.inference_progress import ShardCounts, shard_states
+from airflow_provider_dtrain.core.lifecycle.inference_progress import ShardCounts, shard_states
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from testbed.stores import host
 

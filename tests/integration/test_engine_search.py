@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.hyperparameters.space import sample
 from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, judge
-from airflow_provider_dtrain.core.search.space import sample
 from airflow_provider_dtrain.engine.attempt import decision_delivery
 from airflow_provider_dtrain.engine.attempt.job import load_job
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import stop_unfollowed

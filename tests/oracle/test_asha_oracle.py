@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search.asha import Rungs
+from testbed.rungs import Rungs
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from airflow_provider_dtrain.core.search.asha import LAST, Rungs, brackets, floor_log, rank_value, rung_lengths
-from airflow_provider_dtrain.core.search.space import grid, grid_size, sample
+from airflow_provider_dtrain.core.config.brackets import brackets, floor_log, rung_lengths
+from airflow_provider_dtrain.core.hyperparameters.space import grid, grid_size, sample
+from airflow_provider_dtrain.core.search.asha import LAST, rank_value
+from testbed.rungs import Rungs
 from tests.support.budgets import budget
 
 METRICS = st.one_of(

@@ -17,10 +17,11 @@ from hypothesis.stateful import (
     rule,
 )
 
-from airflow_provider_dtrain.core.search.asha import Decision, Rungs
+from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.errors import StaleWatchError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
+from testbed.rungs import Rungs
 from testbed.stores import host, new_sqlite
 from tests.support.machines import FOLDER, Crash, run_until_seen
 from tests.support.search_world import Search

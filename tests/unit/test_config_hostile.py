@@ -18,9 +18,9 @@ import pytest
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, mask, positions, validate_partial
 from airflow_provider_dtrain.core.config.positions import Position, places_of
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.hyperparameters.space import grid_size
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.core.safe_repr import may_be_secret, shown
-from airflow_provider_dtrain.core.search.space import grid_size
 from airflow_provider_dtrain.errors import ConfigError, PayloadError, Problem
 
 SECRET = "hunter2-and-more"

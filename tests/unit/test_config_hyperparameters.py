@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search.space import check_space, constants, is_constant, is_leaf, leaves
+from airflow_provider_dtrain.core.hyperparameters.space import check_space, constants, is_constant, is_leaf, leaves
 
 INT = {"type": "int", "minval": 1, "maxval": 4}
 LOG = {"type": "log", "minval": -3, "maxval": -1}

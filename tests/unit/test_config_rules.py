@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_dtrain.core.config import ExperimentConfig, ForeignFieldWarning, assemble, validate_partial
 from airflow_provider_dtrain.core.config.merge import RESET, Override, merge_config
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
-from airflow_provider_dtrain.core.search.space import grid, sample
+from airflow_provider_dtrain.core.hyperparameters.space import grid, sample
 from airflow_provider_dtrain.errors import ConfigError
 
 RUN = {"entrypoint": "python train.py"}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.inference_progress import (
+from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     InferenceProgress,
     ShardCounts,
     ShardReport,

@@ -7,17 +7,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search.asha import (
-    LAST,
-    Rungs,
-    advance,
-    brackets,
-    decide,
-    floor_log,
-    most_rungs,
-    rank_value,
-    rung_lengths,
-)
+from airflow_provider_dtrain.core.config.brackets import brackets, floor_log, most_rungs, rung_lengths
+from airflow_provider_dtrain.core.search.asha import LAST, advance, decide, rank_value
+from testbed.rungs import Rungs
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.core.search_plan import plan
+from airflow_provider_dtrain.core.search.plan import plan
 from tests.support.cli_world import World
 from tests.support.lock_dirs import new_lock_dir
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search.space import sample
+from airflow_provider_dtrain.core.hyperparameters.space import sample
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.search.optuna_sampler import NEEDS, check_installed, draw
 

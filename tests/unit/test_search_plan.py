@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble
-from airflow_provider_dtrain.core.search.grid import GRID_LIMIT
-from airflow_provider_dtrain.core.search.seeds import trial_seed
-from airflow_provider_dtrain.core.search.space import grid, sample
-from airflow_provider_dtrain.core.search_plan import outline, plan, planned
+from airflow_provider_dtrain.core.hyperparameters.grid import GRID_LIMIT
+from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
+from airflow_provider_dtrain.core.hyperparameters.space import grid, sample
+from airflow_provider_dtrain.core.search.plan import outline, plan, planned
 from airflow_provider_dtrain.errors import ConfigError
 
 SPACE: dict[str, Any] = {
@@ -112,7 +112,7 @@ def test_the_same_seed_gives_the_same_bytes_in_each_process() -> None:
     program = (
         "import json, sys\n"
         "from airflow_provider_dtrain.core.config import ExperimentConfig\n"
-        "from airflow_provider_dtrain.core.search_plan import plan\n"
+        "from airflow_provider_dtrain.core.search.plan import plan\n"
         "config = ExperimentConfig.model_validate(json.loads(sys.argv[1]))\n"
         "sys.stdout.write(json.dumps(plan(config, 77)))\n"
     )
@@ -248,7 +248,7 @@ def test_the_outline_counts_units() -> None:
 def test_the_expected_units_are_those_of_searches_by_chance() -> None:
     import random
 
-    from airflow_provider_dtrain.core.search.asha import Rungs
+    from testbed.rungs import Rungs
 
     searcher = {"name": "async_halving", "max_trials": 64, "num_rungs": 3, "max_length": EPOCHS}
     shape, spent, chance = outline(config(searcher)), 0, random.Random(5)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.search.space import check_space, grid, grid_size, sample
+from airflow_provider_dtrain.core.hyperparameters.space import check_space, grid, grid_size, sample
 from airflow_provider_dtrain.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -196,8 +196,8 @@ def test_a_sample_is_quick_enough_for_ten_thousand_trials() -> None:
 PROGRAM = """
 import hashlib, json, sys
 sys.path.insert(0, sys.argv[1])
-from airflow_provider_dtrain.core.search.space import grid, sample
-from airflow_provider_dtrain.core.search.seeds import trial_seed
+from airflow_provider_dtrain.core.hyperparameters.space import grid, sample
+from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
 space = json.loads(sys.argv[2])
 text = json.dumps([[sample(space, experiment_seed=seed, trial=number, draw=draw), trial_seed(seed, number)]
                    for seed in (0, 2**31 - 1) for number in range(200) for draw in (0, 3)])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.core.search_lint import slips
-from airflow_provider_dtrain.core.search_plan import outline
+from airflow_provider_dtrain.core.search.lint import slips
+from airflow_provider_dtrain.core.search.plan import outline
 from airflow_provider_dtrain.errors import ConfigError
 
 RANDOM = {"name": "random", "metric": "loss", "max_trials": 4}

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.api.found import trial_entry
 from airflow_provider_dtrain.api.models.shards import Shards, ShardTrouble
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.inference_progress import (
+from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     InferenceProgress,
     ShardCounts,
     ShardState,

@@ -51,8 +51,8 @@ from airflow_provider_dtrain.core.config.unions import (
     SingleSearcher,
 )
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.hyperparameters.space import check_space
 from airflow_provider_dtrain.core.safe_repr import shown
-from airflow_provider_dtrain.core.search.space import check_space
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Command that runs a trial class in the host's interpreter.

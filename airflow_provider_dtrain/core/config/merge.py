@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.search.space import is_leaf, present_fields
+from airflow_provider_dtrain.core.hyperparameters.space import is_leaf, present_fields
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 MAX_DEPTH: Final = 100

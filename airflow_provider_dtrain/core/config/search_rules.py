@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.config.brackets import brackets, floor_log
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_length import HALVING, length_of, needs_length
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher
+from airflow_provider_dtrain.core.hyperparameters.grid import GRID_LIMIT, missing_counts, size
+from airflow_provider_dtrain.core.hyperparameters.space import has_dimension, leaves
 from airflow_provider_dtrain.core.safe_repr import shown
-from airflow_provider_dtrain.core.search.asha import brackets, floor_log
-from airflow_provider_dtrain.core.search.grid import GRID_LIMIT, missing_counts, size
-from airflow_provider_dtrain.core.search.space import has_dimension, leaves
 from airflow_provider_dtrain.errors import Problem
 
 if TYPE_CHECKING:

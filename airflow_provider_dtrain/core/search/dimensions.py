@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_dtrain.core.search.sampling import LOG_BASE
-from airflow_provider_dtrain.core.search.space import Path, dotted, is_constant, named_leaves
+from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE
+from airflow_provider_dtrain.core.hyperparameters.space import Path, dotted, is_constant, named_leaves
 
 DimensionKind = Literal["float", "int", "categorical", "const"]
 

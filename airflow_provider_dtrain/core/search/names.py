@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.hyperparameters.space import Path, dotted, is_constant, is_leaf
 from airflow_provider_dtrain.core.safe_repr import printable_line
-from airflow_provider_dtrain.core.search.space import Path, dotted, is_constant, is_leaf
 from airflow_provider_dtrain.core.search.value_text import value_text
 
 #: Airflow keeps 250 characters of the name of a mapped task.

@@ -25,7 +25,7 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
     :param draw: index of the sample for the trial's number, from 0
     :raises ConfigError: the stored space is not valid for this version, or a package for sampling is missing here
     """
-    from airflow_provider_dtrain.core.search.space import sample
+    from airflow_provider_dtrain.core.hyperparameters.space import sample
 
     search = store.searches.get(view.search_id) if view.search_id is not None else None
     if search is None or search.method not in _DRAWN:

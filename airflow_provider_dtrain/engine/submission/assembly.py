@@ -12,7 +12,7 @@ from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import Effective
-    from airflow_provider_dtrain.core.search_plan import Outline
+    from airflow_provider_dtrain.core.search.plan import Outline
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -67,8 +67,8 @@ def checked(store: Store, found: Assembled, *, max_map_length: int) -> Checked:
     :raises ConfigError: an unsupported field, a pool that does not exist, or a search that cannot be planned
     """
     from airflow_provider_dtrain.core.config import refuse_unsupported
-    from airflow_provider_dtrain.core.search_lint import slips
-    from airflow_provider_dtrain.core.search_plan import outline, plan
+    from airflow_provider_dtrain.core.search.lint import slips
+    from airflow_provider_dtrain.core.search.plan import outline, plan
 
     config = found.effective.config
     refuse_unsupported(config, found.effective.origins)

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.core.search_plan import TrialSpec
+    from airflow_provider_dtrain.core.search.plan import TrialSpec
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.searches import SearchSubmission, SearchView
     from airflow_provider_dtrain.store.records.trials import Config, TrialKey, TrialView
@@ -49,7 +49,7 @@ def plan_search(
     :raises ConflictError: another task of this DAG run plans an experiment of this name
     """
     from airflow_provider_dtrain.core.search.names import trial_name
-    from airflow_provider_dtrain.core.search_plan import plan
+    from airflow_provider_dtrain.core.search.plan import plan
     from airflow_provider_dtrain.engine.submission.entry import code_folder
     from airflow_provider_dtrain.engine.submission.granted import check_names, check_parameters
 
@@ -130,7 +130,7 @@ def _first_seed(store: Store, key: TrialKey, name: str) -> int | None:
 
 
 def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: str) -> SearchSubmission:
-    from airflow_provider_dtrain.core.search_plan import outline
+    from airflow_provider_dtrain.core.search.plan import outline
     from airflow_provider_dtrain.store.records.searches import SearchSubmission
 
     searcher = config.searcher

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
+from airflow_provider_dtrain.core.hyperparameters.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.regular_files import read_regular
-from airflow_provider_dtrain.core.search.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.engine.submission.assembly import assembled, choose_pool
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
 
@@ -250,7 +250,7 @@ def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, numb
 
     :raises ConfigError: the configuration describes a search, and the search was not planned
     """
-    from airflow_provider_dtrain.core.search.space import sample
+    from airflow_provider_dtrain.core.hyperparameters.space import sample
 
     if trial.get("search_id") is not None:
         return None if trial.get("hparams") is None else dict(trial["hparams"])

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.search.sampling import LOG_BASE
-from airflow_provider_dtrain.core.search.space import LEAF_FIELDS, is_leaf, leaves
+from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE
+from airflow_provider_dtrain.core.hyperparameters.space import LEAF_FIELDS, is_leaf, leaves
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
-    from airflow_provider_dtrain.core.search_plan import Outline
+    from airflow_provider_dtrain.core.search.plan import Outline
 
 BATCH_SIZE = "hyperparameters.global_batch_size"
 #: Fields of all types of hyperparameters.

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.hyperparameters.grid import GRID_LIMIT, missing_counts, points, size
+from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, draws_of, sampler, value_of
 from airflow_provider_dtrain.core.safe_repr import shown
-from airflow_provider_dtrain.core.search.grid import GRID_LIMIT, missing_counts, points, size
-from airflow_provider_dtrain.core.search.sampling import LOG_BASE, draws_of, sampler, value_of
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Names of the groups around a hyperparameter, and its own.

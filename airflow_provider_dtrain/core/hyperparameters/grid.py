@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.search.sampling import LOG_BASE, own, power, value_of
+from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, own, power, value_of
 from airflow_provider_dtrain.errors import Problem
 
 #: Trials that one experiment may have, one per point of a grid: they are held in memory and in the store.

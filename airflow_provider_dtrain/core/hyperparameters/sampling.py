@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from airflow_provider_dtrain.core.search.seeds import Draws
+from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
 
 LOG_BASE: Final = 10.0
 #: More digits than a float has, so that its last bit does not depend on a math library.

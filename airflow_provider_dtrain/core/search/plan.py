@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from airflow_provider_dtrain.core.config.brackets import brackets, rung_lengths
 from airflow_provider_dtrain.core.config.search_length import length_of
 from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher, AsyncHalvingSearcher
-from airflow_provider_dtrain.core.search.asha import brackets, rung_lengths
-from airflow_provider_dtrain.core.search.grid import points
-from airflow_provider_dtrain.core.search.sampling import draws_of, sampler
-from airflow_provider_dtrain.core.search.seeds import trial_seed
-from airflow_provider_dtrain.core.search.space import grid_size
+from airflow_provider_dtrain.core.hyperparameters.grid import points
+from airflow_provider_dtrain.core.hyperparameters.sampling import draws_of, sampler
+from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
+from airflow_provider_dtrain.core.hyperparameters.space import grid_size
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
