@@ -48,10 +48,6 @@ def probe(args: Namespace) -> int:
 def _repinned(record: HostRecord, accepted: str) -> HostRecord:
     from airflow_provider_dtrain.cli.hosts_add import host_key
 
-    if record.conn_id is None:
-        raise UsageError(
-            f"Host '{record.name}' is not reached by SSH, so it has no host key. Remove --accept-host-key."
-        )
     return replace(record, host_key=host_key(record.name, record.conn_id, accepted))
 
 

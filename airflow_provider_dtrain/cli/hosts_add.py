@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, summary, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError, UsageError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
+from airflow_provider_dtrain.hosts.transport.registry import host_keys
 from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow.providers.ssh.hooks.ssh import SSHHook
-
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.hosts.transport.ssh import HostKey
+    from airflow_provider_dtrain.hosts.transport.base import HostKey
     from airflow_provider_dtrain.store.records.trials import HostRecord
 
 DEFAULT_POOL = "default"
@@ -94,8 +91,6 @@ def _check(args: Namespace) -> None:
         )
     if (args.pool or LOCAL_POOL) != LOCAL_POOL and is_local or args.pool == LOCAL_POOL and not is_local:
         raise UsageError(f"Pool '{LOCAL_POOL}' holds the host '{LOCAL_HOST}' and no other host. Choose another pool.")
-    if is_local and args.accept_host_key:
-        raise UsageError(f"'{LOCAL_HOST}' is not reached by SSH, so it has no host key. Remove --accept-host-key.")
 
 
 def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
@@ -103,36 +98,37 @@ def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
     from airflow_provider_dtrain.store.records.trials import HostRecord
 
     is_local = args.host == LOCAL_HOST
-    key = None if is_local else host_key(args.host, args.conn, args.accept_host_key)
     return HostRecord(
         name=args.host,
         pool=args.pool or (LOCAL_POOL if is_local else DEFAULT_POOL),
         slot_type="cpu",
         slots=(),
-        conn_id=None if is_local else args.conn,
+        conn_id=args.conn,
         python=args.python or (hook.settings.local_python if is_local else "python3"),
         remote_dir=args.remote_dir or hook.settings.remote_dir,
         state_dir=args.state_dir,
         lock_dir=args.lock_dir,
-        host_key=key,
+        host_key=host_key(args.host, args.conn, args.accept_host_key),
     )
 
 
-def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
-    """Return the key to pin for a host, or None if the connection or known_hosts holds it.
+def host_key(name: str, conn_id: str | None, accepted: str | None) -> str | None:
+    """Return the key to pin for a host, or None if it needs none: the connection or known_hosts has it.
 
     :param accepted: fingerprint that the user has compared already
     :raises HostKeyError: the host shows another key, or standard input is not a terminal
+    :raises UsageError: the host has no key to accept
     """
-    from airflow_provider_dtrain.hosts.transport.ssh import fetch_host_key, hook_from_id
-
-    ssh = hook_from_id(conn_id)
-    vouched = _vouched(ssh)
-    if vouched and accepted is None:
+    keys = host_keys(conn_id)
+    if keys is None:
+        if accepted is not None:
+            raise UsageError(f"Host '{name}' is not reached by SSH, so it has no host key. Remove --accept-host-key.")
         return None
-    key = fetch_host_key(ssh, KEY_TIMEOUT_S)
+    if accepted is None and keys.is_known():
+        return None
+    key = keys.fetch(KEY_TIMEOUT_S)
     if accepted is None:
-        _ask(name, ssh, key)
+        _ask(name, keys.address, key)
     elif key.fingerprint != accepted:
         raise HostKeyError(
             name,
@@ -142,20 +138,8 @@ def host_key(name: str, conn_id: str, accepted: str | None) -> str | None:
     return key.line
 
 
-def _vouched(ssh: SSHHook) -> bool:
-    if ssh.host_key is not None:
-        return True
-    import paramiko
-
-    address = ssh.remote_host if int(ssh.port or 22) == 22 else f"[{ssh.remote_host}]:{ssh.port}"
-    with suppress(OSError, paramiko.SSHException):
-        known = paramiko.HostKeys(str(Path("~/.ssh/known_hosts").expanduser()))
-        return known.lookup(address) is not None
-    return False
-
-
-def _ask(name: str, ssh: SSHHook, key: HostKey) -> None:
-    note(f"Host '{name}' ({ssh.remote_host}:{ssh.port}) shows the {key.type} key {key.fingerprint}.")
+def _ask(name: str, address: str, key: HostKey) -> None:
+    note(f"Host '{name}' ({address}) shows the {key.type} key {key.fingerprint}.")
     note("Compare on the host: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub (or the file of that type)")
     if not sys.stdin.isatty():
         raise HostKeyError(

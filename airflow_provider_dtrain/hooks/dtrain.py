@@ -14,11 +14,11 @@ from airflow_provider_dtrain.errors import ConflictError, HostProtocolError, Not
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
 from airflow_provider_dtrain.hooks.meter import meter
 from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, settings
+from airflow_provider_dtrain.hosts.transport.registry import needs_connection, transport_to
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
-    from airflow_provider_dtrain.hosts.transport.base import Transport
     from airflow_provider_dtrain.store.records.trials import HostRecord
     from airflow_provider_dtrain.store.store import Store
 
@@ -87,7 +87,7 @@ class DtrainHook(BaseHook):
         """
         from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
 
-        if record.conn_id is not None and connection is None:
+        if connection is None and needs_connection(record.conn_id):
             connection = self._connection(record)
         return HostAddress(
             name=record.name,
@@ -95,12 +95,12 @@ class DtrainHook(BaseHook):
             state_dir=record.state_dir,
             lock_dir=record.lock_dir or self.settings.lock_dir or None,
             python=record.python,
-            make_transport=lambda: self._transport(record, connection),
+            make_transport=lambda: transport_to(record.name, connection, record.host_key),
         )
 
     async def aaddress(self, record: HostRecord) -> HostAddress:
         """Return the address of a registered host without blocking the event loop."""
-        if record.conn_id is None:
+        if not needs_connection(record.conn_id):
             return self.address(record)
         try:
             connection = await self.aget_connection(record.conn_id)
@@ -144,7 +144,7 @@ class DtrainHook(BaseHook):
             state_dir=None,
             lock_dir=options.lock_dir or None,
             python=options.local_python,
-            make_transport=_local_transport,
+            make_transport=lambda: transport_to(LOCAL_HOST, None, None),
         )
         link = self.links.get(address)
         facts = link.call("probe", timeout_s=COMMAND_TIMEOUT_S).result(COMMAND_TIMEOUT_S)
@@ -167,19 +167,6 @@ class DtrainHook(BaseHook):
             return self.get_connection(str(record.conn_id))
         except Exception as error:
             raise _no_connection(record, error) from error
-
-    def _transport(self, record: HostRecord, connection: Any) -> Transport:
-        if record.conn_id is None:
-            return _local_transport(record.name)
-        from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, hook_from_connection
-
-        return SSHTransport(record.name, lambda: hook_from_connection(connection), host_key=record.host_key)
-
-
-def _local_transport(name: str = LOCAL_HOST) -> Transport:
-    from airflow_provider_dtrain.hosts.transport.local import LocalTransport
-
-    return LocalTransport(name)
 
 
 def _no_connection(record: HostRecord, error: Exception) -> NotFoundError:

@@ -42,7 +42,7 @@ _HOST_KEY = Arg(
 _ADD = (
     _HOST_KEY,
     Arg(("host",), help="Name of the host; only 'local' is this machine", type=a.name),
-    Arg(("--conn",), help="Airflow connection of type ssh to the host", type=a.connection_id, metavar="CONN_ID"),
+    Arg(("--conn",), help="Airflow connection to the host", type=a.connection_id, metavar="CONN_ID"),
     Arg(
         ("--slots",),
         help="auto (default): one per GPU, without GPU one per two cores, at least 2;\nN: N slots; cpu:N: N CPU slots",

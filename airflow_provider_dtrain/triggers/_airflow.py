@@ -20,8 +20,7 @@ EARLIEST_EVENT_S = 12.0
 _ENGINE = (
     "airflow_provider_dtrain.engine.attempt.runner", "airflow_provider_dtrain.engine.upkeep.held_gangs",
     "airflow_provider_dtrain.engine.operations.execution",
-    "airflow_provider_dtrain.engine.submission.search", "airflow_provider_dtrain.hosts.transport.local",
-    "airflow_provider_dtrain.hosts.channel.link_pool", "airflow_provider_dtrain.hosts.transport.ssh",
+    "airflow_provider_dtrain.engine.submission.search", "airflow_provider_dtrain.hosts.channel.link_pool",
     "airflow.sdk.execution_time.task_runner", "asgiref.sync",
 )  # fmt: skip
 
@@ -40,7 +39,9 @@ async def load_engine() -> None:
 
 
 def _load_engine() -> None:
-    for name in _ENGINE:
+    from airflow_provider_dtrain.hosts.transport.registry import MODULES
+
+    for name in (*_ENGINE, *MODULES.values()):
         importlib.import_module(name)
 
 

@@ -19,7 +19,8 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
     UserError,
 )
-from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection, hook_from_id
+from airflow_provider_dtrain.hosts.transport.registry import host_keys
+from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection
 from testbed.netns import NamespaceHost, NamespaceHosts
 from testbed.netns.transport import hook_to, ssh_to
 from tests.support.channels import ECHO, PYTHON, drain, eventually, line_of
@@ -234,11 +235,9 @@ def test_refused_silent_and_unknown_addresses_have_words_of_their_own() -> None:
             assert raised.value.host == "gpu-01"
 
 
-def test_a_missing_connection_names_the_command_that_adds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_connection_names_the_command_that_adds_it() -> None:
     with pytest.raises(NotFoundError, match="airflow connections add no_such_conn"):
-        hook_from_id("no_such_conn")
-    with pytest.raises(NotFoundError):
-        SSHTransport("gpu-01", lambda: hook_from_id("no_such_conn")).run(["true"])
+        host_keys("no_such_conn")
 
 
 @pytest.mark.netns
@@ -247,6 +246,6 @@ def test_a_connection_from_the_environment_is_found_by_its_id(
 ) -> None:
     host = hosts.host(0)
     monkeypatch.setenv("AIRFLOW_CONN_NS_0", host.airflow_conn())
-    transport = SSHTransport("ns-0", lambda: hook_from_id("ns_0"))
-    assert transport.run(["hostname"]).stdout == b"ns-0\n"
-    transport.close()
+    keys = host_keys("ns_0")
+    assert keys is not None
+    assert keys.fetch(20).line == host.host_key

@@ -9,6 +9,7 @@ from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.launch.requirements import OLDEST_TORCH, dotted, is_older
 from airflow_provider_dtrain.errors import HostProtocolError
+from airflow_provider_dtrain.hosts.transport.registry import host_keys
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -41,12 +42,8 @@ def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]
 
 def key_warnings(record: HostRecord) -> list[str]:
     """Return warnings about the host key settings of a host's connection."""
-    if record.conn_id is None:
-        return []
-    from airflow_provider_dtrain.hosts.transport.host_keys import ignored_settings
-    from airflow_provider_dtrain.hosts.transport.ssh import hook_from_id
-
-    warning = ignored_settings(record.conn_id, hook_from_id(record.conn_id))
+    keys = host_keys(record.conn_id)
+    warning = None if keys is None else keys.warning()
     return [warning] if warning else []
 
 

@@ -1,10 +1,10 @@
-"""Protocol for transports to a host. ``ssh.py`` and ``local.py`` implement it."""
+"""Protocols for transports to a host. ``ssh.py`` and ``local.py`` implement them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,3 +71,54 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close every connection. Repeatable, never raises."""
+
+
+class HostKey(NamedTuple):
+    """Public key that a host presents."""
+
+    type: str
+    base64: str
+    #: Fingerprint in OpenSSH's format: ``SHA256:...``.
+    fingerprint: str
+
+    @property
+    def line(self) -> str:
+        """Type and key in the format of ``known_hosts`` and of a connection's ``host_key`` extra."""
+        return f"{self.type} {self.base64}"
+
+
+class HostKeys(Protocol):
+    """Key of the machine behind a connection."""
+
+    #: Address and port of the machine.
+    address: str
+
+    def is_known(self) -> bool:
+        """Return whether the connection or this account knows the key already."""
+
+    def fetch(self, timeout_s: float) -> HostKey:
+        """Return the key that the machine presents, without logging in.
+
+        :raises HostUnreachableError: no server answers there
+        """
+
+    def warning(self) -> str | None:
+        """Return a warning about settings of the connection that would disable the check of the key."""
+
+
+class TransportKind(Protocol):
+    """The way to all hosts whose connections have one type."""
+
+    def transport(self, host: str, connection: Any, host_key: str | None) -> Transport:
+        """Return a transport, which connects when it is used.
+
+        :param host: name under which the host is registered
+        :param connection: Airflow connection of the host, None for this machine
+        :param host_key: key that the host must show, None without one
+        """
+
+    def host_keys(self, connection: Any) -> HostKeys | None:
+        """Return the key of the machine behind a connection, None if such hosts have no keys.
+
+        :raises UserError: the connection cannot be used
+        """

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from airflow_provider_dtrain.errors import HostError, HostUnreachableError
 from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
@@ -94,6 +95,20 @@ class LocalTransport:
                 self.host,
                 f"Host '{self.host}' cannot start a process: {error}. Check the limits of processes and memory.",
             ) from error
+
+
+class LocalKind:
+    """The machine of this process, which has neither a connection nor a host key."""
+
+    def transport(self, host: str, connection: Any, host_key: str | None) -> LocalTransport:
+        """Return a transport to this machine."""
+        return LocalTransport(host)
+
+    def host_keys(self, connection: Any) -> None:
+        """Return None: no other machine can answer."""
+
+
+KIND = LocalKind()
 
 
 def _base_environment(home: Path) -> dict[str, str]:

@@ -12,25 +12,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.errors import HostUnreachableError
-from airflow_provider_dtrain.hosts.transport.base import Channel, Completed
+from airflow_provider_dtrain.hosts.transport.base import Channel, Completed, HostKey
+from airflow_provider_dtrain.hosts.transport.host_keys import ignored_settings
 from airflow_provider_dtrain.hosts.transport.run_command import STDERR_LIMIT_BYTES, complete, not_in_children
-from airflow_provider_dtrain.hosts.transport.ssh_connect import (
-    HostKey,
-    connect,
-    fetch_host_key,
-    hook_from_connection,
-    hook_from_id,
-)
+from airflow_provider_dtrain.hosts.transport.ssh_connect import connect, fetch_host_key, hook_from_connection
 from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
     import paramiko
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
-__all__ = ["HostKey", "SSHTransport", "fetch_host_key", "hook_from_connection", "hook_from_id"]
+__all__ = ["KIND", "SSHTransport", "fetch_host_key", "hook_from_connection"]
 
 #: sshd's MaxSessions is 10 by default, and sshd counts a session for a while after its end.
 MAX_CHANNELS = 6
@@ -184,6 +180,50 @@ class SSHTransport:
             f"sshd on host '{self.host}' refuses further sessions on this connection ({plain(error, 300)}). Its "
             f"MaxSessions is 10 by default, this process needs up to {self._max_channels}. Raise it to at least that.",
         )
+
+
+class SSHHostKeys:
+    """Key of the SSH server behind a connection."""
+
+    def __init__(self, connection: Any) -> None:
+        self._hook = hook_from_connection(connection)
+        self._conn_id = str(connection.conn_id)
+        self.address = f"{self._hook.remote_host}:{self._hook.port}"
+
+    def is_known(self) -> bool:
+        """Return whether the connection or ``known_hosts`` has the key."""
+        if self._hook.host_key is not None:
+            return True
+        import paramiko
+
+        host, port = self._hook.remote_host, int(self._hook.port or 22)
+        with contextlib.suppress(OSError, paramiko.SSHException):
+            known = paramiko.HostKeys(str(Path("~/.ssh/known_hosts").expanduser()))
+            return known.lookup(host if port == 22 else f"[{host}]:{port}") is not None
+        return False
+
+    def fetch(self, timeout_s: float) -> HostKey:
+        """Return the key that the server presents, without logging in."""
+        return fetch_host_key(self._hook, timeout_s)
+
+    def warning(self) -> str | None:
+        """Return a warning if the connection disables the check of host keys."""
+        return ignored_settings(self._conn_id, self._hook)
+
+
+class SSHKind:
+    """Hosts behind connections of type ``ssh``."""
+
+    def transport(self, host: str, connection: Any, host_key: str | None) -> SSHTransport:
+        """Return a transport over SSH."""
+        return SSHTransport(host, lambda: hook_from_connection(connection), host_key=host_key)
+
+    def host_keys(self, connection: Any) -> SSHHostKeys:
+        """Return the key of the server."""
+        return SSHHostKeys(connection)
+
+
+KIND = SSHKind()
 
 
 def _active(client: paramiko.SSHClient) -> bool:

@@ -10,18 +10,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.timing import KEEPALIVE_S, TCP_TIMEOUT_S
 from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.errors import (
-    DtrainError,
     HostAuthError,
     HostKeyError,
     HostUnreachableError,
-    NotFoundError,
     UserError,
 )
+from airflow_provider_dtrain.hosts.transport.base import HostKey
 from airflow_provider_dtrain.hosts.transport.host_keys import pin
 from airflow_provider_dtrain.hosts.transport.proxy import ProxySocket, apply_ways
 from airflow_provider_dtrain.hosts.wire import plain, shown
@@ -31,23 +30,7 @@ if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
-#: Name of Airflow's error for a connection that does not exist. Importing its class takes a second.
-_NO_CONNECTION = "AirflowNotFoundException"
 _DROP_WORDS = (b"Exceeded MaxStartups", b"Not allowed at this time")
-
-
-class HostKey(NamedTuple):
-    """Public key that a host presents."""
-
-    type: str
-    base64: str
-    #: Fingerprint in OpenSSH's format: ``SHA256:...``.
-    fingerprint: str
-
-    @property
-    def line(self) -> str:
-        """Type and key in the format of ``known_hosts`` and of a connection's ``host_key`` extra."""
-        return f"{self.type} {self.base64}"
 
 
 class _Dropped(Exception):
@@ -83,25 +66,6 @@ def hook_from_connection(connection: Any) -> SSHHook:
     return hook
 
 
-def hook_from_id(conn_id: str) -> SSHHook:
-    """Return a hook for a connection ID, after fetching the connection.
-
-    :raises NotFoundError: Airflow has no such connection
-    """
-    from airflow.providers.ssh.hooks.ssh import SSHHook
-
-    try:
-        connection = SSHHook.get_connection(conn_id)
-    except Exception as error:
-        if type(error).__name__ != _NO_CONNECTION:
-            raise UserError(f"Airflow connection '{conn_id}' cannot be read: {as_sentence(plain(error))}") from error
-        raise NotFoundError(
-            f"There is no Airflow connection '{conn_id}'. Add it with: "
-            f"airflow connections add {conn_id} --conn-type ssh --conn-host ADDRESS --conn-login USER"
-        ) from error
-    return hook_from_connection(connection)
-
-
 def _mask(connection: Any) -> None:
     """Mask the secrets in the connection's extra in logs, since Airflow masks the extra only as a whole."""
     from airflow.sdk.log import mask_secret
@@ -121,7 +85,7 @@ def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, d
     :param deadline: reading of the monotonic clock
     :raises HostError: a specific subclass for each cause
     """
-    hook = _hook(host, make_hook)
+    hook = make_hook()
     pin(host, hook, host_key)
     started_s = time.monotonic()
     attempts = 0
@@ -135,20 +99,6 @@ def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, d
                 elapsed_s = time.monotonic() - started_s
                 raise _dropped(host, hook, attempts, elapsed_s, str(error)) from error
         time.sleep(pause_s)
-
-
-def _hook(host: str, make_hook: Callable[[], SSHHook]) -> SSHHook:
-    try:
-        return make_hook()
-    except DtrainError:
-        raise
-    except Exception as error:
-        if type(error).__name__ == _NO_CONNECTION:
-            raise NotFoundError(
-                f"Host '{host}' needs an Airflow connection that does not exist. {as_sentence(plain(error))} "
-                "Add it with: airflow connections add CONN_ID --conn-type ssh ..."
-            ) from error
-        raise UserError(f"The SSH connection of host '{host}' cannot be used: {plain(error)}") from error
 
 
 def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
