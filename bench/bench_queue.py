@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
 SIZES = (1, 2, 4, 8, 16, 64)
 OPTIONS = PoolOptions(preemption="slices")
@@ -41,7 +41,7 @@ def full_pool(hosts: int) -> list[RunningGang]:
     return [
         RunningGang(
             request_id=f"run-{host}-{half}", placement=Placement({f"h{host:05}": tuple(range(half * 4, half * 4 + 4))}),
-            who=f"trial {host}", sequence=-1, group=f"g{host % 20}", held_s=600.0, ran_s=600.0, is_preemptible=True,
+            owner=f"trial {host}", sequence=-1, group=f"g{host % 20}", held_s=600.0, ran_s=600.0, is_preemptible=True,
         )
         for host in range(hosts)
         for half in (0, 1)
@@ -74,7 +74,7 @@ def measure(hosts: int, requests: int) -> Row:
     begin = time.process_time()
     run_pass(machines, queue, OPTIONS, running)
     facade_ms = (time.process_time() - begin) * 1e3
-    state = Scheduler(machines, OPTIONS, running)
+    state = PoolState(machines, OPTIONS, running)
     for request in queue:
         state.submit(request)
     step(state, 0.0)
@@ -91,7 +91,7 @@ def drain(hosts: int, requests: int) -> float:
     """Return grants per second while every gang ends in turn, until no request waits."""
     machines = [Host(f"h{number:05}", 8) for number in range(hosts)]
     begin, now, granted = time.process_time(), 0.0, 0
-    state = Scheduler(machines, PoolOptions())
+    state = PoolState(machines, PoolOptions())
     for request in requests_of(requests):
         state.submit(request)
     while state.waiting:

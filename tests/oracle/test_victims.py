@@ -36,7 +36,7 @@ def fits(request, hosts, gangs):
 
 def old_gang(number, slots, **fields):
     values = {"sequence": number, "held_s": 9 * HOUR, "ran_s": 2 * HOUR + number, "is_preemptible": True, **fields}
-    return RunningGang(request_id=f"g{number}", placement=Placement(slots), who=f"trial {number}", **values)
+    return RunningGang(request_id=f"g{number}", placement=Placement(slots), owner=f"trial {number}", **values)
 
 
 @st.composite

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
-from airflow_provider_dtrain.core.scheduling.free_slots import Board
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, reachable
@@ -131,11 +131,11 @@ def closest_by_brute_force(request, hosts, allow_heterogeneous, closed):
 @settings(max_examples=budget(300), deadline=None)
 @given(some_requests(), some_hosts(), st.booleans(), st.frozensets(st.sampled_from(["h0", "h1", "h2"])))
 def test_the_closest_hosts_have_the_fewest_slots_in_the_way(request_, hosts, allow_heterogeneous, closed):
-    board, options = Board(hosts), PoolOptions(allow_heterogeneous=allow_heterogeneous)
-    if request_.slots == 0 or not could_ever(board, request_, options):
+    free_slots, options = FreeSlots(hosts), PoolOptions(allow_heterogeneous=allow_heterogeneous)
+    if request_.slots == 0 or not could_ever(free_slots, request_, options):
         return
     best, (unusable, missing, _) = closest_by_brute_force(request_, hosts, allow_heterogeneous, closed)
-    need = shortfall(board, request_, options, closed)
+    need = shortfall(free_slots, request_, options, closed)
     assert (need.is_whole, need.missing) == (best.rule != ONE, missing)
     if not need.is_whole and set(best.names) <= set(need.reserved):
         # Any of these hosts would serve.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 from tests.support.budgets import budget
 from tests.support.naive_queue import NaiveQueue
 from tests.support.situations import HOUR, Situation, situations
@@ -141,7 +141,7 @@ def test_the_oldest_that_waited_max_wait_starts_claims_or_keeps_hosts(found):
 # The live scheduler
 
 
-def snapshot(state: Scheduler, requests: dict[str, GangRequest]) -> Situation:
+def snapshot(state: PoolState, requests: dict[str, GangRequest]) -> Situation:
     """Return the scheduler's state as the arguments of a pass at this time."""
     now, gangs = state.now, list(state.gangs.by_id.values())
     held: dict[str, set[int]] = {name: set() for name in state.board.hosts}
@@ -151,7 +151,7 @@ def snapshot(state: Scheduler, requests: dict[str, GangRequest]) -> Situation:
     hosts = [replace(host, held=frozenset(held[name])) for name, host in state.board.hosts.items()]
     running = [
         RunningGang(
-            request_id=gang.request_id, placement=gang.placement, who=gang.who, priority=gang.priority,
+            request_id=gang.request_id, placement=gang.placement, owner=gang.owner, priority=gang.priority,
             sequence=gang.sequence, group=gang.group, weight=gang.weight, crowd=gang.crowd,
             held_s=now - gang.held_from, waited_s=gang.waited_s, ran_s=now - gang.started,
             is_preemptible=gang.is_preemptible, cost_s=gang.cost_s, is_ending=gang.is_ending,
@@ -183,7 +183,7 @@ def scripts(draw):
 def test_a_state_that_lives_on_decides_as_one_that_is_built_anew(script, found):
     options: PoolOptions = found.options
     hosts = [Host(host.name, host.slots) for host in found.hosts]
-    state, requests, pending = Scheduler(hosts, options), dict[str, GangRequest](), list(found.requests) * 4
+    state, requests, pending = PoolState(hosts, options), dict[str, GangRequest](), list(found.requests) * 4
     arrived, now = 0, 0
     for seconds, ends, arrivals, choice in script:
         now += seconds

@@ -83,7 +83,7 @@ def full_pools(draw, *, preemption):
                 RunningGang(
                     request_id=f"g{len(running)}",
                     placement=Placement(parts),
-                    who="trial",
+                    owner="trial",
                     sequence=len(running),
                     held_s=draw(st.sampled_from([9 * HOUR, 10 * HOUR])),
                     ran_s=draw(st.sampled_from([2000.0, 4000.0])),
@@ -114,7 +114,7 @@ def _gangs(draw, request_id, sequence, free, widths):
         free[name] = [index for index in free[name] if index not in indices]
     group, crowd = draw(PARTIES)
     return RunningGang(
-        request_id=request_id, placement=Placement(slots), who=f"trial {request_id}", priority=draw(PRIORITIES),
+        request_id=request_id, placement=Placement(slots), owner=f"trial {request_id}", priority=draw(PRIORITIES),
         sequence=draw(st.integers(-5, 20)), group=group, crowd=crowd, held_s=draw(HELD), waited_s=draw(WAITED),
         ran_s=draw(st.sampled_from([60.0, 2000.0, 4000.0])), is_preemptible=draw(st.integers(0, 3)) > 0,
         cost_s=draw(st.sampled_from([0.0, 0.0, 150.0])), is_ending=draw(st.integers(0, 5)) == 0,

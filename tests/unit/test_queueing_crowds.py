@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
 OPTIONS = PoolOptions()
 
@@ -17,7 +17,7 @@ def trial(number: int, slots: int = 1, most: int | None = 2, **fields) -> GangRe
 
 def runs(name: str, *indices: int, crowd: str = "s", **fields) -> RunningGang:
     placement = Placement({"a": indices} if indices else {})
-    return RunningGang(request_id=name, placement=placement, who=f"trial {name}", group="e", crowd=crowd, **fields)
+    return RunningGang(request_id=name, placement=placement, owner=f"trial {name}", group="e", crowd=crowd, **fields)
 
 
 def granted(requests, running=(), held=()) -> list[str]:
@@ -47,7 +47,7 @@ def test_those_that_wait_say_how_many_run_and_their_waiting_does_not_count():
     assert decision.ineligible == {"16": "16 of 16 trials of the experiment run (max_concurrent_trials)."}
     words = "Position 1. 16 of 16 trials of the experiment run (max_concurrent_trials)."
     assert decision.reasons["16"] == words
-    assert decision.expected["16"].words == "not known; its experiment is at max_concurrent_trials"
+    assert decision.expected["16"].text == "not known; its experiment is at max_concurrent_trials"
 
 
 def test_a_cap_of_slots_and_one_of_trials_hold_together():
@@ -67,7 +67,7 @@ def test_slots_that_are_coming_for_a_trial_count_it_and_it_does_not_wait_for_its
 
 
 def test_a_trial_starts_when_another_one_of_its_search_has_ended():
-    state = Scheduler([Host("a", 8)], OPTIONS)
+    state = PoolState([Host("a", 8)], OPTIONS)
     for number in range(3):
         state.submit(trial(number, 1, 1))
     started = []

@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
-from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
 HOUR = 3600.0
 SLICES = PoolOptions(preemption="slices")
@@ -22,7 +22,7 @@ def request(number: int, slots: int, **fields) -> GangRequest:
 
 def gang(name: str, host: str, slots, **fields) -> RunningGang:
     values = {"sequence": 0, "held_s": 9 * HOUR, "ran_s": HOUR, "is_preemptible": True, **fields}
-    return RunningGang(request_id=name, placement=Placement({host: tuple(slots)}), who=f"trial {name}", **values)
+    return RunningGang(request_id=name, placement=Placement({host: tuple(slots)}), owner=f"trial {name}", **values)
 
 
 def hosts_for(running, *names: str, slots: int = 8) -> list[Host]:
@@ -223,7 +223,7 @@ def test_two_requests_cannot_claim_one_slot():
 def test_a_claim_of_two_requests_goes_to_the_other_one_when_the_first_is_gone():
     ending = [gang("g", "a", range(4), is_ending=True)]
     claim = Placement({"a": (0, 1, 2, 3)})
-    scheduler = Scheduler(hosts_for(ending, "a", slots=4), SLICES, ending)
+    scheduler = PoolState(hosts_for(ending, "a", slots=4), SLICES, ending)
     scheduler.submit(request(1, 4, claim=claim))
     scheduler.submit(request(2, 4, claim=claim))
     scheduler.withdraw("1")
@@ -237,7 +237,7 @@ def test_a_slot_that_cannot_be_granted_is_not_free_once_its_gang_ends(field):
     """Such as a slot whose process could not be killed, or on which a foreign process runs."""
     running = [gang("g", "a", range(4))]
     (whole,) = hosts_for(running, "a", slots=4)
-    scheduler = Scheduler([replace(whole, **{field: frozenset({2})})], SLICES, running)
+    scheduler = PoolState([replace(whole, **{field: frozenset({2})})], SLICES, running)
     scheduler.end("g")
     assert scheduler.board.free == {"a": 3}
     for number in (1, 2):
@@ -331,7 +331,7 @@ def test_a_group_at_its_cap_does_not_start_and_its_waiting_does_not_count():
     decision = run_pass(hosts_for(running, "a", "b"), queue, SLICES, running)
     assert granted(decision) == ["3", "2"]
     assert decision.ineligible == {"1": "Its experiment has 8 of at most 8 slots, and it needs 8."}
-    assert decision.expected["1"].words == "not known; its experiment is at max_slots"
+    assert decision.expected["1"].text == "not known; its experiment is at max_slots"
 
 
 def test_a_request_wider_than_its_cap_waits_for_nothing_and_says_so():
@@ -356,7 +356,7 @@ def test_protection_comes_back_with_the_slots_of_the_cap():
     running = [gang("g", "a", range(8), group="e"), gang("h", "b", range(8))]
     waiting = GangRequest("1", 8, sequence=1, group="e", max_slots=8, held_s=10 * HOUR, waited_s=40 * HOUR)
     options = replace(SLICES, preemption="off")
-    scheduler = Scheduler(hosts_for(running, "a", "b"), options, running)
+    scheduler = PoolState(hosts_for(running, "a", "b"), options, running)
     scheduler.submit(waiting)
     step(scheduler, 0.0)
     assert not scheduler.protection.covers(waiting.priority, "1")
@@ -369,7 +369,7 @@ def test_protection_comes_back_with_the_slots_of_the_cap():
 def test_a_request_does_not_age_while_it_waits_at_its_cap():
     running = [gang("g", "a", range(8), group="e"), gang("h", "b", range(8))]
     waiting = GangRequest("1", 8, sequence=1, group="e", max_slots=8, held_s=10 * HOUR, waited_s=35 * HOUR)
-    scheduler = Scheduler(hosts_for(running, "a", "b"), replace(SLICES, preemption="off"), running)
+    scheduler = PoolState(hosts_for(running, "a", "b"), replace(SLICES, preemption="off"), running)
     scheduler.submit(waiting)
     step(scheduler, 0.0)
     waiter = scheduler.waiting["1"]
@@ -420,14 +420,14 @@ def test_waiting_for_a_shape_that_can_never_fit_does_not_count():
 def test_without_run_times_the_expected_start_is_a_bound_on_the_protection_once_it_is_near(waited, held, words):
     hosts = [Host("a", 8, frozenset({0}))]
     expected = run_pass(hosts, [request(1, 8, waited_s=waited, held_s=held)], SLICES).expected["1"]
-    assert (expected.within_s, expected.words) == (None, words)
+    assert (expected.within_s, expected.text) == (None, words)
 
 
 def test_with_a_max_runtime_of_all_in_the_way_the_expected_start_is_known():
     running = [gang("g", "a", (0,), ends_in_s=5400.0, is_preemptible=False)]
     expected = run_pass(hosts_for(running, "a"), [request(1, 8)], SLICES, running).expected["1"]
     assert expected.within_s == 5400.0
-    assert expected.words.startswith("in 1 h 30 min at the latest, when every gang on its hosts has reached")
+    assert expected.text.startswith("in 1 h 30 min at the latest, when every gang on its hosts has reached")
 
 
 @pytest.mark.parametrize(

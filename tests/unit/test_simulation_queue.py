@@ -223,7 +223,7 @@ class Snapshots:
         request, ran = book.request, now - book.started
         assert book.placement is not None
         return RunningGang(
-            request_id=request.request_id, placement=book.placement, who=request.request_id,
+            request_id=request.request_id, placement=book.placement, owner=request.request_id,
             priority=request.priority, sequence=request.sequence, group=request.group, held_s=request.held_s,
             waited_s=request.waited_s, ran_s=ran, is_preemptible=request.is_preemptible, cost_s=self.cost_s,
             is_ending=book.is_ending,

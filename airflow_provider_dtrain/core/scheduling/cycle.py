@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.core.scheduling.layouts import whole_layouts
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.core.scheduling.placement import find
-from airflow_provider_dtrain.core.scheduling.preemption import Search
+from airflow_provider_dtrain.core.scheduling.preemption import PreemptionSearch
 from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON, may_interrupt
-from airflow_provider_dtrain.core.scheduling.queue import Key, Kind, Shape, Waiter
-from airflow_provider_dtrain.core.scheduling.reservations import Reserving, due, is_for_good
+from airflow_provider_dtrain.core.scheduling.queue import QueueKey, RequestKind, RequestShape, WaitingRequest
+from airflow_provider_dtrain.core.scheduling.reservations import ReservationSearch, due, is_for_good
 from airflow_provider_dtrain.core.scheduling.unschedulable import NO_HOSTS
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+    from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
 
 @dataclass(frozen=True)
 class Reservation:
     """Reservation of hosts, with the facts that decide which other requests may start on them."""
 
-    holder: Waiter
-    key: Key
+    holder: WaitingRequest
+    key: QueueKey
     #: Gangs that the holder may never preempt are in its way.
     is_for_good: bool
     #: Seconds until every gang there has ended; None: not known.
@@ -42,18 +42,18 @@ class Outcome:
     preemptions: tuple[tuple[str, str], ...]
 
 
-def step(state: Scheduler, now: float) -> Outcome:
+def step(state: PoolState, now: float) -> Outcome:
     """Run one pass: grant, claim and reserve everything that is possible at this time.
 
     Granted requests run from then on.
     """
     state.begin_pass(now)
-    grants, preemptions = Pass(state).run()
+    grants, preemptions = SchedulingPass(state).run()
     state.end_pass()
     return Outcome(tuple(grants), tuple(preemptions))
 
 
-class Pass:
+class SchedulingPass:
     """State of one pass: the requests that it has yet to consider.
 
     Within a pass, slots are only taken, and the order goes from requests that may preempt more gangs to requests
@@ -61,13 +61,13 @@ class Pass:
     skips the lane.
     """
 
-    def __init__(self, state: Scheduler) -> None:
+    def __init__(self, state: PoolState) -> None:
         self.state = state
         self.grants: list[tuple[str, Placement]] = []
         self.preemptions: list[tuple[str, str]] = []
         #: First requests of lanes (0, their kind) and single requests (1, None).
-        self._todo: list[tuple[Key, int, Kind | None]] = []
-        self._unreservable: set[Shape] = set()
+        self._todo: list[tuple[QueueKey, int, RequestKind | None]] = []
+        self._unreservable: set[RequestShape] = set()
         self._reservations: list[Reservation] | None = None
         self._is_stale = True
 
@@ -87,53 +87,53 @@ class Pass:
         self._reservations = None
         self._unreservable.clear()
         self._todo.clear()
-        for kind in self.state.lanes.by_kind:
+        for kind in self.state.queue.by_kind:
             self._push_lane(kind)
-        for waiter in self.state.lanes.special.values():
-            heapq.heappush(self._todo, (self.state.lanes.key(waiter), 1, None))
+        for waiter in self.state.queue.special.values():
+            heapq.heappush(self._todo, (self.state.queue.key(waiter), 1, None))
 
-    def _push_lane(self, kind: Kind) -> None:
-        lane = self.state.lanes.by_kind.get(kind)
+    def _push_lane(self, kind: RequestKind) -> None:
+        lane = self.state.queue.by_kind.get(kind)
         first = lane.first() if lane is not None else None
         if first is not None:
-            heapq.heappush(self._todo, (self.state.lanes.key(first), 0, kind))
+            heapq.heappush(self._todo, (self.state.queue.key(first), 0, kind))
 
-    def _next(self, key: Key, kind: Kind | None) -> None:
+    def _next(self, key: QueueKey, kind: RequestKind | None) -> None:
         if kind is None:
             self._next_by_itself(key)
             return
-        lane = self.state.lanes.by_kind.get(kind)
+        lane = self.state.queue.by_kind.get(kind)
         waiter = lane.first() if lane is not None else None
         if waiter is None:
             return
         # A grant to its group after the lane was pushed moves the request back.
-        if self.state.lanes.key(waiter) != key or self._look_at(waiter):
+        if self.state.queue.key(waiter) != key or self._consider(waiter):
             if not self._is_stale:
                 self._push_lane(kind)
         elif kind.has_max_runtime:
             self._push_short(kind)
 
-    def _next_by_itself(self, key: Key) -> None:
+    def _next_by_itself(self, key: QueueKey) -> None:
         waiter = self.state.waiting.get(key.request_id)
         if waiter is None or self.state.shares.is_capped(waiter):
             return
-        now = self.state.lanes.key(waiter)
+        now = self.state.queue.key(waiter)
         if now == key:
-            self._look_at(waiter)
+            self._consider(waiter)
         else:
             heapq.heappush(self._todo, (now, 1, None))
 
-    def _push_short(self, kind: Kind) -> None:
+    def _push_short(self, kind: RequestKind) -> None:
         """Push the requests behind a lane's first one that end before a reservation is due."""
         latest = max((held.due_s for held in self.held() if held.due_s is not None), default=-1.0)
-        for waiter in self.state.lanes.by_kind[kind].members.values():
+        for waiter in self.state.queue.by_kind[kind].members.values():
             runtime = waiter.request.max_runtime_s
             if runtime is not None and runtime <= latest + EPSILON:
-                heapq.heappush(self._todo, (self.state.lanes.key(waiter), 1, None))
+                heapq.heappush(self._todo, (self.state.queue.key(waiter), 1, None))
 
     # One request
 
-    def _look_at(self, waiter: Waiter) -> bool:
+    def _consider(self, waiter: WaitingRequest) -> bool:
         """Grant, claim or reserve. Return False when that is impossible for this request and all of its lane."""
         if waiter.claim is not None:
             if waiter.claim.size == waiter.kept.size:
@@ -141,7 +141,7 @@ class Pass:
             return True
         banned = waiter.shape.excluded_hosts | self.closed(waiter)
         if waiter.shape.slots == 0 or self._is_in_reach(waiter, banned):
-            placement = find(self.state.board, waiter.request, self.state.options, banned)
+            placement = find(self.state.free_slots, waiter.request, self.state.options, banned)
             if placement is not None:
                 self._grant(waiter, placement)
                 return True
@@ -149,12 +149,12 @@ class Pass:
                 return True
         return bool(waiter.reserved) or self._reserve(waiter)
 
-    def _grant(self, waiter: Waiter, placement: Placement) -> None:
+    def _grant(self, waiter: WaitingRequest, placement: Placement) -> None:
         self._reservations = None
         self.grants.append((waiter.request.request_id, placement))
         self.state.grant(waiter, placement)
 
-    def _is_in_reach(self, waiter: Waiter, banned: Set[str]) -> bool:
+    def _is_in_reach(self, waiter: WaitingRequest, banned: Set[str]) -> bool:
         """Return whether enough slots are free or held by gangs that the request may preempt now."""
         slots, is_single_host, _ = waiter.shape
         reach = self.state.reach(waiter.rank)
@@ -164,11 +164,11 @@ class Pass:
             return False
         return any(whole_layouts(slots, reach.whole_sizes(banned), self.state.options.allow_heterogeneous))
 
-    def _interrupt(self, waiter: Waiter, banned: Set[str]) -> bool:
+    def _interrupt(self, waiter: WaitingRequest, banned: Set[str]) -> bool:
         state = self.state
         reach = state.reach(waiter.rank)
-        choice = Search(
-            state.board, state.gangs, reach, waiter.request, waiter.rank, state.options, state.now, banned
+        choice = PreemptionSearch(
+            state.free_slots, state.gangs, reach, waiter.request, waiter.rank, state.options, state.now, banned
         ).run()
         if choice is None:
             return False
@@ -177,16 +177,18 @@ class Pass:
         state.order(waiter, choice.victims, choice.placement)
         return True
 
-    def _reserve(self, waiter: Waiter) -> bool:
+    def _reserve(self, waiter: WaitingRequest) -> bool:
         """Reserve hosts for a request if one more reservation is allowed, or if it is the oldest protected one."""
         state = self.state
         is_oldest = state.is_oldest_protected(waiter)
         if not is_oldest and (len(state.holders) >= state.options.reservations or waiter.shape in self._unreservable):
             return False
-        mine = state.lanes.key(waiter)
+        mine = state.queue.key(waiter)
         before = [held for held in self.held() if not is_oldest or held.key < mine]
         banned = waiter.shape.excluded_hosts.union(*(held.holder.reserved for held in before))
-        hosts = Reserving(state.board, state.gangs, waiter.request, waiter.rank, state.options, state.now, banned).run()
+        hosts = ReservationSearch(
+            state.free_slots, state.gangs, waiter.request, waiter.rank, state.options, state.now, banned
+        ).run()
         if not hosts:
             self._unreservable.add(waiter.shape)
             return False
@@ -198,15 +200,15 @@ class Pass:
 
     # Reserved hosts
 
-    def closed(self, waiter: Waiter) -> frozenset[str]:
+    def closed(self, waiter: WaitingRequest) -> frozenset[str]:
         """Return the hosts that are reserved for other requests and closed to this one."""
         if not self.state.holders:
             return NO_HOSTS
-        mine = self.state.lanes.key(waiter)
+        mine = self.state.queue.key(waiter)
         others = [held for held in self.held() if held.key < mine and not self._is_open(held, waiter)]
         return frozenset().union(*(held.holder.reserved for held in others))
 
-    def _is_open(self, held: Reservation, waiter: Waiter) -> bool:
+    def _is_open(self, held: Reservation, waiter: WaitingRequest) -> bool:
         """Return whether a request behind the holder may start on its hosts without delaying it for good."""
         request = waiter.request
         options = self.state.options
@@ -224,9 +226,9 @@ class Pass:
             self._reservations = [self._reservation(holder) for holder in self.state.holders.values()]
         return self._reservations
 
-    def _reservation(self, holder: Waiter) -> Reservation:
-        board = self.state.board
+    def _reservation(self, holder: WaitingRequest) -> Reservation:
+        free_slots = self.state.free_slots
         gangs = self.state.gangs
-        is_stuck = is_for_good(board, gangs, holder.request, holder.rank, holder.reserved)
-        due_s = due(board, gangs, holder.reserved, self.state.now)
-        return Reservation(holder, self.state.lanes.key(holder), is_stuck, due_s)
+        is_stuck = is_for_good(free_slots, gangs, holder.request, holder.rank, holder.reserved)
+        due_s = due(free_slots, gangs, holder.reserved, self.state.now)
+        return Reservation(holder, self.state.queue.key(holder), is_stuck, due_s)

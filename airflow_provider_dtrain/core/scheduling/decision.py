@@ -1,9 +1,10 @@
 """One pass over the queue of a pool: grants, preemptions, reservations, and the reasons of waiting requests.
 
-The parts of a decision are separate, so that each can be replaced on its own: the classes (``classes``), the
-order (``lanes``), the hosts that a gang may take together (``layouts``), the slots of one request
-(``placement.find``), the victims (``victims``), the reserved hosts (``reserving``), and the messages
-(``queue_words``). ``scheduler.Scheduler`` runs the same pass over a state that persists between passes.
+The parts of a decision are separate, so that each can be replaced on its own: the tiers of priority
+(``priority_tiers``), the order (``queue``), the hosts that a gang may take together (``layouts``), the slots of one
+request (``placement.find``), the victims (``preemption``), the reserved hosts (``reservations``), and the reasons of
+waiting requests (``pending_reason``, ``estimated_start``). ``pool_state.PoolState`` is the state that a pass changes,
+and may persist between passes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_dtrain.core.scheduling.cycle import Outcome, step
-from airflow_provider_dtrain.core.scheduling.estimated_start import Expected, Words
+from airflow_provider_dtrain.core.scheduling.estimated_start import Expected, PendingReasons
 from airflow_provider_dtrain.core.scheduling.model import (
     GangRequest,
     Host,
@@ -21,7 +22,7 @@ from airflow_provider_dtrain.core.scheduling.model import (
     RunningGang,
     Unplaceable,
 )
-from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
 __all__ = ["Expected", "PassDecision", "run_pass"]
 
@@ -69,25 +70,25 @@ def run_pass(
     :param options: the pool's options for placement and order
     :param running: every gang that holds slots, in any order; if empty, no gang is preempted
     """
-    state = Scheduler(hosts, options, running)
+    state = PoolState(hosts, options, running)
     for request in sorted(requests, key=lambda request: (request.sequence, request.request_id)):
         state.submit(request)
     outcome = step(state, 0.0)
     return _decision(state, outcome)
 
 
-def _decision(state: Scheduler, outcome: Outcome) -> PassDecision:
-    words = Words(state)
-    waiting = sorted(state.waiting.values(), key=state.lanes.key)
+def _decision(state: PoolState, outcome: Outcome) -> PassDecision:
+    pending = PendingReasons(state)
+    waiting = sorted(state.waiting.values(), key=state.queue.key)
     return PassDecision(
         grants=outcome.grants,
-        reasons={waiter.request.request_id: words.reason(waiter, place) for place, waiter in enumerate(waiting, 1)},
-        unplaceable={request_id: words.never(waiter) for request_id, waiter in state.never.items()},
+        reasons={waiter.request.request_id: pending.reason(waiter, place) for place, waiter in enumerate(waiting, 1)},
+        unplaceable={request_id: pending.never(waiter) for request_id, waiter in state.never.items()},
         positions={waiter.request.request_id: place for place, waiter in enumerate(waiting, 1)},
         reserved={host: request_id for request_id, holder in state.holders.items() for host in holder.reserved},
         preemptions=outcome.preemptions,
         claims={waiter.request.request_id: waiter.claim for waiter in waiting if waiter.claim is not None},
-        ineligible=words.ineligible(),
+        ineligible=pending.ineligible(),
         next_due_s=state.next_due(),
-        expected={waiter.request.request_id: words.expected(waiter) for waiter in waiting},
+        expected={waiter.request.request_id: pending.expected(waiter) for waiter in waiting},
     )

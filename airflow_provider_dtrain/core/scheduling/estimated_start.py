@@ -6,21 +6,21 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.scheduling.cycle import Pass
+from airflow_provider_dtrain.core.scheduling.cycle import SchedulingPass
 from airflow_provider_dtrain.core.scheduling.model import Placement, Unplaceable
-from airflow_provider_dtrain.core.scheduling.pending_reason import count, explain, missing_words, names, sentences
+from airflow_provider_dtrain.core.scheduling.pending_reason import count, explain, missing_text, names, sentences
 from airflow_provider_dtrain.core.scheduling.priority_tiers import OVERDUE, PROTECTED
-from airflow_provider_dtrain.core.scheduling.queue import Shape, Waiter
+from airflow_provider_dtrain.core.scheduling.queue import RequestShape, WaitingRequest
 from airflow_provider_dtrain.core.scheduling.unschedulable import shortfall
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+    from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
     from airflow_provider_dtrain.core.scheduling.running_gangs import Gang
 
 
-#: Begin of each reason of :meth:`Words.reason`; the number and a period follow.
+#: Begin of each reason of :meth:`PendingReasons.reason`; the number and a period follow.
 _POSITION = "Position "
-#: Part of ``max_wait`` before its end in which the protection of a request is told.
+#: Part of ``max_wait`` before its end in which the protection of a request is shown.
 NEAR_RATIO = 0.5
 
 
@@ -31,52 +31,52 @@ class Expected:
     #: Seconds within which it starts unless a request before it takes its slots; None = no bound is known.
     within_s: float | None
     #: The same as readable text.
-    words: str
+    text: str
 
 
-class Words:
+class PendingReasons:
     """Messages about the requests of a pool after a pass.
 
     :param state: the pool as the pass left it
     """
 
-    def __init__(self, state: Scheduler) -> None:
+    def __init__(self, state: PoolState) -> None:
         self.state = state
-        self._look = Pass(state)
-        self._due = {held.holder.request.request_id: held.due_s for held in self._look.held()}
-        self._lacks: dict[tuple[Shape, frozenset[str]], str] = {}
+        self._pass = SchedulingPass(state)
+        self._due = {held.holder.request.request_id: held.due_s for held in self._pass.held()}
+        self._lacks: dict[tuple[RequestShape, frozenset[str]], str] = {}
 
-    def never(self, waiter: Waiter) -> Unplaceable:
+    def never(self, waiter: WaitingRequest) -> Unplaceable:
         """Return the reason why a request can never start in the pool."""
-        return explain(self.state.board, waiter.request, self.state.options)
+        return explain(self.state.free_slots, waiter.request, self.state.options)
 
-    def reason(self, waiter: Waiter, position: int) -> str:
+    def reason(self, waiter: WaitingRequest, position: int) -> str:
         """Return the position of a waiting request, the holders of its slots, and what else is in its way."""
         kept = f" Reserved for it: {names(waiter.reserved)}." if waiter.reserved else ""
         return f"{_POSITION}{position}. {self._fact(waiter)}{kept}"
 
-    def _fact(self, waiter: Waiter) -> str:
+    def _fact(self, waiter: WaitingRequest) -> str:
         if self.state.shares.is_capped(waiter):
             return self._cap(waiter)
         if waiter.claim is not None:
             return self._coming(waiter, waiter.claim)
         return self._lack(waiter)
 
-    def _cap(self, waiter: Waiter) -> str:
+    def _cap(self, waiter: WaitingRequest) -> str:
         if self.state.shares.is_crowded(waiter):
             beside = self.state.shares.gangs_beside(waiter)
-            most = waiter.party.max_gangs
+            most = waiter.share_group.max_gangs
             return sentences([f"{beside} of {most} trials of the experiment run (max_concurrent_trials)"])
         used = self.state.shares.in_use(waiter)
-        cap = waiter.party.max_slots
+        cap = waiter.share_group.max_slots
         fact = f"its experiment has {used} of at most {cap} slots, and it needs {waiter.shape.slots}"
         never = cap is not None and waiter.shape.slots > cap
         return sentences([fact, *(["it can never start below that cap: raise max_slots"] if never else [])])
 
-    def _coming(self, waiter: Waiter, claim: Placement) -> str:
+    def _coming(self, waiter: WaitingRequest, claim: Placement) -> str:
         fact = f"{count(claim.size, 'slot')} on {names(sorted(claim.slots))} claimed for it: {waiter.kept.size} free"
-        told = sorted({gang.who for gang in self._stopping(claim)})
-        return sentences([fact, *([f"stopping: {names(told)}"] if told else [])])
+        owners = sorted({gang.owner for gang in self._stopping(claim)})
+        return sentences([fact, *([f"stopping: {names(owners)}"] if owners else [])])
 
     def _stopping(self, claim: Placement) -> list[Gang]:
         return [
@@ -86,22 +86,22 @@ class Words:
             if gang.is_ending and not set(gang.placement.slots[name]).isdisjoint(indices)
         ]
 
-    def _lack(self, waiter: Waiter) -> str:
-        closed = self._look.closed(waiter)
+    def _lack(self, waiter: WaitingRequest) -> str:
+        closed = self._pass.closed(waiter)
         key = (waiter.shape, closed)
         if key not in self._lacks:
             state = self.state
-            need = shortfall(state.board, waiter.request, state.options, closed)
-            self._lacks[key] = missing_words(state.board, waiter.request, need)
+            need = shortfall(state.free_slots, waiter.request, state.options, closed)
+            self._lacks[key] = missing_text(state.free_slots, waiter.request, need)
         return self._lacks[key]
 
     def ineligible(self) -> dict[str, str]:
         """Return the reasons why the waiting time of some requests does not count."""
-        found = {request_id: self.never(waiter).reason for request_id, waiter in self.state.never.items()}
+        unplaceable = {request_id: self.never(waiter).reason for request_id, waiter in self.state.never.items()}
         capped = {key: self._cap(waiter) for key, waiter in self.state.waiting.items() if not waiter.is_eligible}
-        return {**found, **capped}
+        return {**unplaceable, **capped}
 
-    def expected(self, waiter: Waiter) -> Expected:
+    def expected(self, waiter: WaitingRequest) -> Expected:
         """Return a bound for the start of a request."""
         due_s = self._due.get(waiter.request.request_id)
         if not waiter.is_eligible:

@@ -25,7 +25,7 @@ def stable_order(request_id: str, names: Iterable[str]) -> Iterator[tuple[int, s
     return zip(map(zlib.crc32, map(str.encode, listed), repeat(seed)), listed, strict=False)
 
 
-class Board:
+class FreeSlots:
     """Free slots by host, indexed by their number. :meth:`take` and :meth:`give` keep the index current.
 
     :param hosts: all registered hosts of the pool, whatever their state

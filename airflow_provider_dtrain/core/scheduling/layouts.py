@@ -1,7 +1,8 @@
 """The rule of placement: one host, or equal whole hosts, or unequal whole hosts that sum up.
 
 The generator says which hosts a gang may take together. Its callers choose among them, each by its own cost: free
-slots (``placement``), lost work (``victims``), slots in the way for good (``reserving``) or now (``shortage``).
+slots (``placement``), lost work (``preemption``), slots in the way for good (``reservations``) or now
+(``unschedulable``).
 """
 
 from __future__ import annotations

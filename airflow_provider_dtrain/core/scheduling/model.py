@@ -106,7 +106,7 @@ class RunningGang:
     request_id: str
     placement: Placement
     #: Readable name, e.g. ``trial 7``.
-    who: str
+    owner: str
     priority: int = 42
     sequence: int = 0
     group: str = ""

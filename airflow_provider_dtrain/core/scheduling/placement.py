@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
-from airflow_provider_dtrain.core.scheduling.free_slots import Board, first_names
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, first_names
 from airflow_provider_dtrain.core.scheduling.layouts import Layout, layouts
 from airflow_provider_dtrain.core.scheduling.model import Fit, GangRequest, Host, Placement, PoolOptions, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import explain
@@ -30,28 +30,30 @@ def place(
     :param fit: on a shared host leave the fewest (``best``) or the most (``worst``) slots free
     """
     options = PoolOptions(fit=fit, allow_heterogeneous=allow_heterogeneous)
-    board = Board(hosts)
-    found = find(board, request, options)
-    return found if found is not None else explain(board, request, options)
+    free_slots = FreeSlots(hosts)
+    found = find(free_slots, request, options)
+    return found if found is not None else explain(free_slots, request, options)
 
 
-def find(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS) -> Placement | None:
+def find(
+    free_slots: FreeSlots, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS
+) -> Placement | None:
     """Return slots for a request that are free now, else None. Takes O(hosts).
 
     :param closed: hosts that are reserved for other requests; a request without slots may still use them
     """
     key = request.request_id
     if request.slots == 0:
-        names = _allowed(board.free, request.excluded_hosts)
+        names = _allowed(free_slots.free, request.excluded_hosts)
         return Placement({first_names(key, names)[0]: ()}) if names else None
     banned = request.excluded_hosts | closed
     # Before the bans. A size of which too many hosts are banned is passed over when its hosts are chosen.
-    sizes = {size: len(names) for size, names in board.whole.items()}
+    sizes = {size: len(names) for size, names in free_slots.whole.items()}
     for layout in layouts(request, sizes, options.allow_heterogeneous):
         if layout.is_whole:
-            chosen = _on_whole_hosts(board, layout, banned, key)
+            chosen = _on_whole_hosts(free_slots, layout, banned, key)
         else:
-            chosen = _on_one_host(board, request.slots, options.fit, banned, key)
+            chosen = _on_one_host(free_slots, request.slots, options.fit, banned, key)
         if chosen:
             return Placement(chosen)
     return None
@@ -61,20 +63,20 @@ def _allowed(names: Mapping[str, object], banned: Set[str]) -> list[str]:
     return [name for name in names if name not in banned] if banned else list(names)
 
 
-def _on_one_host(board: Board, slots: int, fit: Fit, banned: Set[str], key: str) -> _Slots:
-    for free in sorted((count for count in board.by_free if count >= slots), reverse=fit == "worst"):
-        names = _allowed(board.by_free[free], banned)
+def _on_one_host(free_slots: FreeSlots, slots: int, fit: Fit, banned: Set[str], key: str) -> _Slots:
+    for free in sorted((count for count in free_slots.by_free if count >= slots), reverse=fit == "worst"):
+        names = _allowed(free_slots.by_free[free], banned)
         if names:
             (name,) = first_names(key, names)
-            return {name: board.lowest_free(name, slots)}
+            return {name: free_slots.lowest_free(name, slots)}
     return {}
 
 
-def _on_whole_hosts(board: Board, layout: Layout, banned: Set[str], key: str) -> _Slots:
+def _on_whole_hosts(free_slots: FreeSlots, layout: Layout, banned: Set[str], key: str) -> _Slots:
     """Return the slots of hosts that cost nothing, because they are free: only the tie-break counts."""
-    names = {size: _allowed(board.whole[size], banned) for size in layout.sizes}
+    names = {size: _allowed(free_slots.whole[size], banned) for size in layout.sizes}
     numbers = layout.numbers(lambda size: [0] * len(names[size]))
     if any(number > len(names[size]) for size, number in numbers.items()):
         return {}
     picks = (first_names(key, names[size], number) for size, number in numbers.items())
-    return {name: board.lowest_free(name, board.size[name]) for chosen in picks for name in chosen}
+    return {name: free_slots.lowest_free(name, free_slots.size[name]) for chosen in picks for name in chosen}

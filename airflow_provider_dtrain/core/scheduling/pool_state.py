@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 
 from airflow_provider_dtrain.core.scheduling.aging import Overdue, Protection
-from airflow_provider_dtrain.core.scheduling.free_slots import Board, joined
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, joined
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
@@ -19,9 +19,15 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     level_of,
     min_run_s,
 )
-from airflow_provider_dtrain.core.scheduling.queue import Lanes, Party, Shape, Shares, Waiter
+from airflow_provider_dtrain.core.scheduling.queue import (
+    GroupShares,
+    RequestShape,
+    ShareGroup,
+    WaitingQueue,
+    WaitingRequest,
+)
 from airflow_provider_dtrain.core.scheduling.reservations import is_sensible
-from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Gangs, Reach, gang_of
+from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Reach, RunningGangs, gang_of
 from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever
 
 #: Maximum number of cached indexes by rank, and of host changes that are logged for them.
@@ -29,7 +35,7 @@ MOST_REACHES = 200
 MOST_CHANGES = 100_000
 
 
-class Scheduler:
+class PoolState:
     """Hosts, running gangs and waiting requests of one pool.
 
     :param hosts: all registered hosts, whatever their state; ``held`` contains the slots of ``running``
@@ -43,22 +49,22 @@ class Scheduler:
     ) -> None:
         self.options = options
         self.now = now
-        self.board = Board(hosts)
-        self.gangs = Gangs(options, self.board.changes)
-        self.shares = Shares()
-        self.lanes = Lanes(self.shares)
-        self.waiting: dict[str, Waiter] = {}
+        self.free_slots = FreeSlots(hosts)
+        self.gangs = RunningGangs(options, self.free_slots.changes)
+        self.shares = GroupShares()
+        self.queue = WaitingQueue(self.shares)
+        self.waiting: dict[str, WaitingRequest] = {}
         #: Requests that can never start in this pool. Passes ignore them.
-        self.never: dict[str, Waiter] = {}
+        self.never: dict[str, WaitingRequest] = {}
         #: (host, slot) -> id of the request that claims it.
         self.claimed: dict[tuple[str, int], str] = {}
         #: Request id -> request with reserved hosts.
-        self.holders: dict[str, Waiter] = {}
-        self.protection = Protection(sum(self.board.size.values()), options)
+        self.holders: dict[str, WaitingRequest] = {}
+        self.protection = Protection(sum(self.free_slots.size.values()), options)
         #: Group -> its waiting requests that have a cap.
-        self._with_cap: dict[str, dict[str, Waiter]] = {}
+        self._with_cap: dict[str, dict[str, WaitingRequest]] = {}
         self._possible: dict[tuple[int, bool], bool] = {}
-        self._timers: list[tuple[float, int, Waiter | Gang]] = []
+        self._timers: list[tuple[float, int, WaitingRequest | Gang]] = []
         self._timer_count = 0
         self._reaches: dict[tuple[int, int, int, str], Reach] = {}
         for gang in sorted(running, key=lambda gang: gang.request_id):
@@ -71,24 +77,24 @@ class Scheduler:
 
         It keeps its claim or its reserved hosts if it can still use them.
         """
-        shape = Shape(request.slots, request.is_single_host, request.excluded_hosts)
-        party = Party(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
+        shape = RequestShape(request.slots, request.is_single_host, request.excluded_hosts)
+        share_group = ShareGroup(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
         level = self._level(request.request_id, request.priority, request.held_s, request.waited_s)
-        waiter = Waiter(request, shape, party, level, request.waited_s, self.now)
+        waiter = WaitingRequest(request, shape, share_group, level, request.waited_s, self.now)
         if not self._is_possible(request):
             waiter.is_eligible = False
             self.never[request.request_id] = waiter
             return
         self.waiting[request.request_id] = waiter
-        if party.has_cap:
-            self._with_cap.setdefault(party.group, {})[request.request_id] = waiter
-            self.shares.changed.add(party.group)
+        if share_group.has_cap:
+            self._with_cap.setdefault(share_group.group, {})[request.request_id] = waiter
+            self.shares.changed.add(share_group.group)
         if is_overdue(request.waited_s, self.options):
             self.protection.note(request.priority, _entry(request, request.slots))
         else:
             self._set_timer(self.now + self.options.max_wait_s - request.waited_s, waiter)
         self._restore(waiter)
-        self.lanes.add(waiter)
+        self.queue.add(waiter)
 
     def withdraw(self, request_id: str) -> None:
         """Remove a waiting request, and free the slots and hosts that were kept for it."""
@@ -102,7 +108,7 @@ class Scheduler:
         self.protection.drop(gang.priority, _entry(gang, gang.slots))
         self.shares.hold(gang.group, -gang.slots)
         self.shares.count(gang.crowd, -1)
-        self.lanes.touch(gang.group)
+        self.queue.touch(gang.group)
         self._free(gang.placement)
         return gang
 
@@ -155,17 +161,17 @@ class Scheduler:
 
     # Changes of the state by a pass
 
-    def grant(self, waiter: Waiter, placement: Placement) -> None:
+    def grant(self, waiter: WaitingRequest, placement: Placement) -> None:
         """Turn a waiting request into a running gang."""
         request = self._forget(waiter.request.request_id).request
-        self.board.grant(placement)
+        self.free_slots.grant(placement)
         held_s = request.held_s
         waited_s = waiter.waited_at(self.now)
         gang = gang_of(
             RunningGang(
                 request_id=request.request_id,
                 placement=placement,
-                who=request.request_id,
+                owner=request.request_id,
                 priority=request.priority,
                 sequence=request.sequence,
                 group=request.group,
@@ -181,31 +187,31 @@ class Scheduler:
         )
         self._start(gang)
 
-    def order(self, waiter: Waiter, victims: Sequence[Gang], placement: Placement) -> None:
+    def order(self, waiter: WaitingRequest, victims: Sequence[Gang], placement: Placement) -> None:
         """Record a claim, and mark its victims as ending."""
-        self.lanes.remove(waiter)
+        self.queue.remove(waiter)
         self._unreserve(waiter)
         for gang in victims:
             gang.is_ending = True
             self.gangs.update(gang, gang.level, self.now)
         self._claim(waiter, placement)
-        self.lanes.add(waiter)
-        self.lanes.touch(waiter.party.group)
+        self.queue.add(waiter)
+        self.queue.touch(waiter.share_group.group)
 
-    def reserve(self, waiter: Waiter, hosts: tuple[str, ...]) -> None:
+    def reserve(self, waiter: WaitingRequest, hosts: tuple[str, ...]) -> None:
         """Reserve hosts for a request. A request that had reserved one of them loses its whole reservation."""
         for holder in [other for other in self.holders.values() if set(other.reserved) & set(hosts)]:
             self.release_reservation(holder)
-        self.lanes.remove(waiter)
+        self.queue.remove(waiter)
         waiter.reserved = hosts
         self.holders[waiter.request.request_id] = waiter
-        self.lanes.add(waiter)
+        self.queue.add(waiter)
 
-    def release_reservation(self, waiter: Waiter) -> None:
+    def release_reservation(self, waiter: WaitingRequest) -> None:
         """Release the reserved hosts of a request."""
-        self.lanes.remove(waiter)
+        self.queue.remove(waiter)
         self._unreserve(waiter)
-        self.lanes.add(waiter)
+        self.queue.add(waiter)
 
     def reach(self, rank: Rank) -> Reach:
         """Return the up-to-date index of slots that a request of a rank can get on each host."""
@@ -220,18 +226,18 @@ class Scheduler:
         if key not in self._reaches:
             if len(self._reaches) >= MOST_REACHES:
                 self._reaches.clear()
-            self._reaches[key] = Reach(self.board, self.gangs, rank)
+            self._reaches[key] = Reach(self.free_slots, self.gangs, rank)
         reach = self._reaches[key]
         reach.refresh()
         return reach
 
     def _forget_changes(self) -> None:
         """Limit the log of changed hosts. When it is cleared, indexes are rebuilt."""
-        if len(self.board.changes) > MOST_CHANGES:
-            self.board.changes.clear()
+        if len(self.free_slots.changes) > MOST_CHANGES:
+            self.free_slots.changes.clear()
             self._reaches.clear()
 
-    def is_oldest_protected(self, waiter: Waiter) -> bool:
+    def is_oldest_protected(self, waiter: WaitingRequest) -> bool:
         """Return whether a request is protected and is the oldest overdue one of its priority that waits."""
         if waiter.level != PROTECTED:
             return False
@@ -241,13 +247,13 @@ class Scheduler:
 
     def drop_senseless(self) -> bool:
         """Drop claims and reservations of requests whose group is at a cap, and return whether there were any."""
-        capped = [waiter for waiter in self.lanes.special.values() if self.shares.is_capped(waiter)]
+        capped = [waiter for waiter in self.queue.special.values() if self.shares.is_capped(waiter)]
         for waiter in capped:
-            self.lanes.remove(waiter)
+            self.queue.remove(waiter)
             self._unreserve(waiter)
             self._unclaim(waiter)
-            self.lanes.add(waiter)
-            self.lanes.touch(waiter.party.group)
+            self.queue.add(waiter)
+            self.queue.touch(waiter.share_group.group)
         return bool(capped)
 
     # Internals
@@ -255,33 +261,33 @@ class Scheduler:
     def _is_possible(self, request: GangRequest) -> bool:
         shape = (request.slots, request.is_single_host)
         if shape not in self._possible:
-            self._possible[shape] = could_ever(self.board, request, self.options)
+            self._possible[shape] = could_ever(self.free_slots, request, self.options)
         return self._possible[shape]
 
     def _start(self, gang: Gang) -> None:
         self.gangs.add(gang, self.now)
         self.shares.hold(gang.group, gang.slots)
         self.shares.count(gang.crowd, 1)
-        self.lanes.touch(gang.group)
+        self.queue.touch(gang.group)
         if is_overdue(gang.waited_s, self.options):
             self.protection.note(gang.priority, _entry(gang, gang.slots))
         self._set_gang_level(gang)
         self._set_gang_timers(gang)
 
-    def _forget(self, request_id: str) -> Waiter:
+    def _forget(self, request_id: str) -> WaitingRequest:
         waiter = self.waiting.pop(request_id)
-        if waiter.party.has_cap:
-            del self._with_cap[waiter.party.group][request_id]
-        self.lanes.remove(waiter)
+        if waiter.share_group.has_cap:
+            del self._with_cap[waiter.share_group.group][request_id]
+        self.queue.remove(waiter)
         self._unreserve(waiter)
         self._unclaim(waiter)
         return waiter
 
-    def _restore(self, waiter: Waiter) -> None:
+    def _restore(self, waiter: WaitingRequest) -> None:
         request = waiter.request
         if request.claim is not None and self._is_claim_sensible(request, request.claim):
             self._claim(waiter, request.claim)
-        elif is_sensible(self.board, request, request.reserved_hosts, self.options):
+        elif is_sensible(self.free_slots, request, request.reserved_hosts, self.options):
             taken = {host for holder in self.holders.values() for host in holder.reserved}
             if not taken.intersection(request.reserved_hosts):
                 waiter.reserved = tuple(sorted(request.reserved_hosts))
@@ -297,8 +303,8 @@ class Scheduler:
     def _is_coming(self, claim: Placement) -> bool:
         """Return whether every slot of a claim is free, or held by a gang that is ending."""
         for name, indices in claim.slots.items():
-            host = self.board.hosts.get(name)
-            if host is None or name not in self.board.free:
+            host = self.free_slots.hosts.get(name)
+            if host is None or name not in self.free_slots.free:
                 return False
             if not host.enabled.difference(host.blocked).issuperset(indices):
                 return False
@@ -307,39 +313,39 @@ class Scheduler:
                     return False
         return True
 
-    def _claim(self, waiter: Waiter, placement: Placement) -> None:
+    def _claim(self, waiter: WaitingRequest, placement: Placement) -> None:
         waiter.claim = placement
-        waiter.kept = self.board.keep(placement)
-        self.shares.claim(waiter.party.group, placement.size)
-        self.shares.count(waiter.party.crowd, 1)
+        waiter.kept = self.free_slots.keep(placement)
+        self.shares.claim(waiter.share_group.group, placement.size)
+        self.shares.count(waiter.share_group.crowd, 1)
         for name, indices in placement.slots.items():
             self.claimed.update(dict.fromkeys(((name, index) for index in indices), waiter.request.request_id))
 
-    def _unclaim(self, waiter: Waiter) -> None:
+    def _unclaim(self, waiter: WaitingRequest) -> None:
         if waiter.claim is None:
             return
         for name, indices in waiter.claim.slots.items():
             for index in indices:
                 self.claimed.pop((name, index), None)
-        self.board.unkeep(waiter.kept)
-        self.shares.claim(waiter.party.group, -waiter.claim.size)
-        self.shares.count(waiter.party.crowd, -1)
-        self.lanes.touch(waiter.party.group)
+        self.free_slots.unkeep(waiter.kept)
+        self.shares.claim(waiter.share_group.group, -waiter.claim.size)
+        self.shares.count(waiter.share_group.crowd, -1)
+        self.queue.touch(waiter.share_group.group)
         waiter.claim = None
         waiter.kept = Placement({})
 
-    def _unreserve(self, waiter: Waiter) -> None:
+    def _unreserve(self, waiter: WaitingRequest) -> None:
         waiter.reserved = ()
         self.holders.pop(waiter.request.request_id, None)
 
     def _free(self, placement: Placement) -> None:
-        """Return slots to the board, or to the requests that claimed them."""
-        self.board.give(placement)
+        """Return slots to the free ones, or to the requests that claimed them."""
+        self.free_slots.give(placement)
         for name, indices in placement.slots.items():
             for request_id in sorted({self.claimed[name, i] for i in indices if (name, i) in self.claimed}):
                 waiter = self.waiting[request_id]
                 assert waiter.claim is not None
-                more = self.board.keep(Placement({name: waiter.claim.slots[name]}))
+                more = self.free_slots.keep(Placement({name: waiter.claim.slots[name]}))
                 waiter.kept = joined(waiter.kept, more)
 
     def _count_eligible(self) -> None:
@@ -357,7 +363,7 @@ class Scheduler:
         self.shares.changed.clear()
         self._settle()
 
-    def _count_overdue(self, waiter: Waiter) -> None:
+    def _count_overdue(self, waiter: WaitingRequest) -> None:
         request = waiter.request
         entry = _entry(request, request.slots)
         if not waiter.is_eligible:
@@ -380,14 +386,14 @@ class Scheduler:
     def _level(self, request_id: str, priority: int, held_s: float, waited_s: float) -> int:
         return PROTECTED if self.protection.covers(priority, request_id) else level_of(held_s, waited_s, self.options)
 
-    def _set_level(self, waiter: Waiter) -> None:
+    def _set_level(self, waiter: WaitingRequest) -> None:
         request = waiter.request
         waited_s = waiter.waited_at(self.now)
         level = self._level(request.request_id, request.priority, request.held_s, waited_s)
         if level != waiter.level:
-            self.lanes.remove(waiter)
+            self.queue.remove(waiter)
             waiter.level = level
-            self.lanes.add(waiter)
+            self.queue.add(waiter)
 
     def _set_gang_level(self, gang: Gang) -> None:
         level = self._level(gang.request_id, gang.priority, self.now - gang.held_from, gang.waited_s)
@@ -406,11 +412,11 @@ class Scheduler:
             if moment > self.now + EPSILON:
                 self._set_timer(moment, gang)
 
-    def _set_timer(self, moment: float, entry: Waiter | Gang) -> None:
+    def _set_timer(self, moment: float, entry: WaitingRequest | Gang) -> None:
         self._timer_count += 1
         heapq.heappush(self._timers, (moment, self._timer_count, entry))
 
-    def _is_live(self, entry: Waiter | Gang) -> bool:
+    def _is_live(self, entry: WaitingRequest | Gang) -> bool:
         if isinstance(entry, Gang):
             return self.gangs.by_id.get(entry.request_id) is entry
         return entry.is_eligible and self.waiting.get(entry.request.request_id) is entry

@@ -6,16 +6,16 @@ import heapq
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.scheduling.free_slots import Board, stable_order
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, stable_order
 from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.placement import find
 from airflow_provider_dtrain.core.scheduling.priority_tiers import Rank
-from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Gangs, Reach
+from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Reach, RunningGangs
 
 
 @dataclass(frozen=True)
-class Choice:
+class PreemptionChoice:
     """Gangs to end, and the slots that the request gets after their end."""
 
     victims: tuple[Gang, ...]
@@ -27,11 +27,11 @@ _Cost = tuple[int, int, float, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Search:
+class PreemptionSearch:
     """Search for the victims of one request that found no free slots."""
 
-    board: Board
-    gangs: Gangs
+    free_slots: FreeSlots
+    gangs: RunningGangs
     reach: Reach
     request: GangRequest
     rank: Rank
@@ -40,7 +40,7 @@ class Search:
     #: Hosts that are excluded for it or reserved for other requests.
     banned: Set[str]
 
-    def run(self) -> Choice | None:
+    def run(self) -> PreemptionChoice | None:
         """Return the victims of least cost, or None when no allowed set makes room."""
         if self.options.preemption == "off" or self.request.slots == 0:
             return None
@@ -56,9 +56,9 @@ class Search:
                     return found
         return None
 
-    def _on_one_host(self) -> Choice | None:
+    def _on_one_host(self) -> PreemptionChoice | None:
         wanted = self.request.slots
-        free = self.board.free
+        free = self.free_slots.free
         names = self.reach.hosts_with(wanted, self.banned)
         best: tuple[_Cost, int, str] | None = None
         ties = stable_order(self.request.request_id, names)
@@ -78,12 +78,12 @@ class Search:
         exact = [cost for count, cost in rows if count == need == cost[0]]
         return min(exact, key=lambda cost: cost[2:]) if exact else cheapest_cover(rows, need)
 
-    def _claim_on(self, name: str, ids: Sequence[str]) -> Choice:
+    def _claim_on(self, name: str, ids: Sequence[str]) -> PreemptionChoice:
         victims = tuple(self.gangs.by_id[request_id] for request_id in ids)
-        free = self.board.lowest_free(name, self.request.slots)
+        free = self.free_slots.lowest_free(name, self.request.slots)
         freed = sorted(index for gang in victims for index in gang.placement.slots[name])
         slots = sorted([*free, *freed[: self.request.slots - len(free)]])
-        return Choice(victims, Placement({name: tuple(slots)}))
+        return PreemptionChoice(victims, Placement({name: tuple(slots)}))
 
     def _on_whole_hosts(self, layout: Layout) -> list[Gang]:
         """Return the gangs on the cheapest hosts that can be emptied."""
@@ -100,29 +100,29 @@ class Search:
     def _rows(self, size: int) -> list[Row]:
         """Return the hosts of a size that can be emptied, by the number of slots to end."""
         ties = stable_order(self.request.request_id, self._emptiable(size))
-        return [(size - self.board.free[name], (tie, name)) for tie, name in ties]
+        return [(size - self.free_slots.free[name], (tie, name)) for tie, name in ties]
 
-    def _trimmed(self, victims: Sequence[Gang]) -> Choice | None:
+    def _trimmed(self, victims: Sequence[Gang]) -> PreemptionChoice | None:
         """Drop every victim that the request does not need in order to fit, the largest first."""
         with_all = {gang.request_id: self._freed(gang) for gang in victims}
         for placement in with_all.values():
-            self.board.give(placement)
+            self.free_slots.give(placement)
         kept = dict(with_all)
         for gang in sorted(victims, key=lambda gang: (-gang.slots, gang.started, gang.request_id)):
-            self.board.take(kept.pop(gang.request_id))
-            if find(self.board, self.request, self.options, self.banned) is None:
+            self.free_slots.take(kept.pop(gang.request_id))
+            if find(self.free_slots, self.request, self.options, self.banned) is None:
                 kept[gang.request_id] = with_all[gang.request_id]
-                self.board.give(kept[gang.request_id])
-        found = find(self.board, self.request, self.options, self.banned)
+                self.free_slots.give(kept[gang.request_id])
+        found = find(self.free_slots, self.request, self.options, self.banned)
         for freed in kept.values():
-            self.board.take(freed)
+            self.free_slots.take(freed)
         chosen = tuple(gang for gang in victims if gang.request_id in kept)
-        return Choice(chosen, found) if found is not None and chosen else None
+        return PreemptionChoice(chosen, found) if found is not None and chosen else None
 
     def _freed(self, gang: Gang) -> Placement:
         """Return the slots that can be granted after its end."""
-        hosts = self.board.hosts
-        parts = {name: indices for name, indices in gang.placement.slots.items() if name in self.board.free}
+        hosts = self.free_slots.hosts
+        parts = {name: indices for name, indices in gang.placement.slots.items() if name in self.free_slots.free}
         usable = {
             name: tuple(index for index in indices if index in hosts[name].enabled and index not in hosts[name].blocked)
             for name, indices in parts.items()
@@ -153,7 +153,7 @@ class _Emptying:
     A chosen gang is paid for once, for all of its hosts.
     """
 
-    def __init__(self, names: Sequence[str], search: Search) -> None:
+    def __init__(self, names: Sequence[str], search: PreemptionSearch) -> None:
         self.search = search
         self.on: dict[str, dict[str, Gang]] = {}
         self.tie = {name: tie for tie, name in stable_order(search.request.request_id, names)}

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
 from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED, Rank
 
 
-class Shape(NamedTuple):
+class RequestShape(NamedTuple):
     """Constraints, besides free slots, on the placement of a request."""
 
     slots: int
@@ -23,17 +23,17 @@ class Shape(NamedTuple):
     excluded_hosts: frozenset[str]
 
 
-class Kind(NamedTuple):
+class RequestKind(NamedTuple):
     """Fields that all requests of a lane have in common."""
 
     priority: int
     level: int
-    shape: Shape
+    shape: RequestShape
     is_preemptible: bool
     has_max_runtime: bool
 
 
-class Party(NamedTuple):
+class ShareGroup(NamedTuple):
     """Group, with the weight and the caps under which its requests were submitted."""
 
     group: str
@@ -48,7 +48,7 @@ class Party(NamedTuple):
         return self.max_slots is not None or self.max_gangs is not None
 
 
-class Key(NamedTuple):
+class QueueKey(NamedTuple):
     """Position of a request in the order of a pass."""
 
     priority: int
@@ -59,12 +59,12 @@ class Key(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Waiter:
+class WaitingRequest:
     """Waiting request. Its counters are stored as times, so that they stay valid while time passes."""
 
     request: GangRequest
-    shape: Shape
-    party: Party
+    shape: RequestShape
+    share_group: ShareGroup
     level: int
     #: Seconds that it waited up to ``since``.
     waited_s: float
@@ -83,11 +83,11 @@ class Waiter:
         return Rank(self.request.priority, self.level, self.request.sequence, self.request.request_id)
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RequestKind:
         """Kind of the lane that it belongs to."""
         request = self.request
         has_max_runtime = request.max_runtime_s is not None
-        return Kind(request.priority, self.level, self.shape, request.is_preemptible, has_max_runtime)
+        return RequestKind(request.priority, self.level, self.shape, request.is_preemptible, has_max_runtime)
 
     @property
     def is_special(self) -> bool:
@@ -99,7 +99,7 @@ class Waiter:
         return self.waited_s + (now - self.since if self.is_eligible else 0.0)
 
 
-class Shares:
+class GroupShares:
     """Slots that each group holds, and slots that are claimed for it."""
 
     def __init__(self) -> None:
@@ -125,28 +125,28 @@ class Shares:
         if crowd:
             self.gangs[crowd] = self.gangs.get(crowd, 0) + gangs
 
-    def of(self, party: Party, level: int) -> float:
+    def of(self, share_group: ShareGroup, level: int) -> float:
         """Return the sort key of a party's requests inside a class: slots held, divided by weight."""
-        return 0.0 if level == PROTECTED else self.held.get(party.group, 0) / party.weight
+        return 0.0 if level == PROTECTED else self.held.get(share_group.group, 0) / share_group.weight
 
-    def in_use(self, waiter: Waiter) -> int:
+    def in_use(self, waiter: WaitingRequest) -> int:
         """Return the slots that the cap of a waiting request counts, without its own claim."""
-        group = waiter.party.group
+        group = waiter.share_group.group
         own = waiter.claim.size if waiter.claim is not None else 0
         return self.held.get(group, 0) + self.claimed.get(group, 0) - own
 
-    def gangs_beside(self, waiter: Waiter) -> int:
+    def gangs_beside(self, waiter: WaitingRequest) -> int:
         """Return the gangs that the cap of a waiting request's crowd counts, without its own claim."""
-        return self.gangs.get(waiter.party.crowd, 0) - (waiter.claim is not None)
+        return self.gangs.get(waiter.share_group.crowd, 0) - (waiter.claim is not None)
 
-    def is_crowded(self, waiter: Waiter) -> bool:
+    def is_crowded(self, waiter: WaitingRequest) -> bool:
         """Return whether the crowd has reached its maximum number of gangs."""
-        most = waiter.party.max_gangs
+        most = waiter.share_group.max_gangs
         return most is not None and self.gangs_beside(waiter) >= most
 
-    def is_capped(self, waiter: Waiter) -> bool:
+    def is_capped(self, waiter: WaitingRequest) -> bool:
         """Return whether the group would exceed one of its caps."""
-        cap = waiter.party.max_slots
+        cap = waiter.share_group.max_slots
         is_full = cap is not None and self.in_use(waiter) + waiter.shape.slots > cap
         return is_full or self.is_crowded(waiter)
 
@@ -154,83 +154,83 @@ class Shares:
 class Lane:
     """Requests of one kind, ordered by share, then by submission."""
 
-    def __init__(self, kind: Kind, shares: Shares) -> None:
+    def __init__(self, kind: RequestKind, shares: GroupShares) -> None:
         self.kind = kind
         self.shares = shares
-        self.members: dict[str, Waiter] = {}
-        self._queues: dict[Party, list[tuple[int, str]]] = {}
-        self._heads: list[tuple[float, int, str, Party]] = []
-        self._dirty: set[Party] = set()
+        self.members: dict[str, WaitingRequest] = {}
+        self._queues: dict[ShareGroup, list[tuple[int, str]]] = {}
+        self._heads: list[tuple[float, int, str, ShareGroup]] = []
+        self._dirty: set[ShareGroup] = set()
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingRequest) -> None:
         """Add a request."""
         self.members[waiter.request.request_id] = waiter
         entry = (waiter.request.sequence, waiter.request.request_id)
-        heapq.heappush(self._queues.setdefault(waiter.party, []), entry)
-        self._dirty.add(waiter.party)
+        heapq.heappush(self._queues.setdefault(waiter.share_group, []), entry)
+        self._dirty.add(waiter.share_group)
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingRequest) -> None:
         """Remove a request."""
         del self.members[waiter.request.request_id]
-        self._dirty.add(waiter.party)
+        self._dirty.add(waiter.share_group)
 
-    def touch(self, party: Party) -> None:
+    def touch(self, share_group: ShareGroup) -> None:
         """Record that the share of a party or its room under the cap has changed."""
-        if party in self._queues:
-            self._dirty.add(party)
+        if share_group in self._queues:
+            self._dirty.add(share_group)
 
-    def first(self) -> Waiter | None:
+    def first(self) -> WaitingRequest | None:
         """Return the first request whose party is below its cap."""
         self._refresh()
         while self._heads:
-            share, sequence, request_id, party = self._heads[0]
-            waiter = self._front(party)
+            share, sequence, request_id, share_group = self._heads[0]
+            waiter = self._front(share_group)
             is_current = waiter is not None and (sequence, request_id, share) == self._place(waiter)
             if waiter is not None and is_current and not self.shares.is_capped(waiter):
                 return waiter
             heapq.heappop(self._heads)
         return None
 
-    def _place(self, waiter: Waiter) -> tuple[int, str, float]:
-        share = self.shares.of(waiter.party, self.kind.level)
+    def _place(self, waiter: WaitingRequest) -> tuple[int, str, float]:
+        share = self.shares.of(waiter.share_group, self.kind.level)
         return waiter.request.sequence, waiter.request.request_id, share
 
-    def _front(self, party: Party) -> Waiter | None:
-        queue = self._queues.get(party)
+    def _front(self, share_group: ShareGroup) -> WaitingRequest | None:
+        queue = self._queues.get(share_group)
         while queue:
             waiter = self.members.get(queue[0][1])
-            if waiter is not None and waiter.party == party:
+            if waiter is not None and waiter.share_group == share_group:
                 return waiter
             heapq.heappop(queue)
-        self._queues.pop(party, None)
+        self._queues.pop(share_group, None)
         return None
 
     def _refresh(self) -> None:
         if len(self._heads) > 4 * len(self._queues) + 16:
             self._heads.clear()
             self._dirty.update(self._queues)
-        for party in self._dirty:
-            waiter = self._front(party)
+        for share_group in self._dirty:
+            waiter = self._front(share_group)
             if waiter is not None:
                 sequence, request_id, share = self._place(waiter)
-                heapq.heappush(self._heads, (share, sequence, request_id, party))
+                heapq.heappush(self._heads, (share, sequence, request_id, share_group))
         self._dirty.clear()
 
 
-class Lanes:
+class WaitingQueue:
     """All lanes of a pool, and the requests that a pass considers individually."""
 
-    def __init__(self, shares: Shares) -> None:
+    def __init__(self, shares: GroupShares) -> None:
         self.shares = shares
-        self.by_kind: dict[Kind, Lane] = {}
+        self.by_kind: dict[RequestKind, Lane] = {}
         #: Requests with a claim or reserved hosts, by id.
-        self.special: dict[str, Waiter] = {}
-        self._lanes_of: dict[str, dict[tuple[Kind, Party], int]] = {}
+        self.special: dict[str, WaitingRequest] = {}
+        self._lanes_of: dict[str, dict[tuple[RequestKind, ShareGroup], int]] = {}
 
     def __iter__(self) -> Iterator[Lane]:
         return iter(self.by_kind.values())
 
-    def add(self, waiter: Waiter) -> None:
+    def add(self, waiter: WaitingRequest) -> None:
         """Add a request to its lane, or to ``special`` while it has a claim or reserved hosts."""
         if waiter.is_special:
             self.special[waiter.request.request_id] = waiter
@@ -239,10 +239,10 @@ class Lanes:
         if kind not in self.by_kind:
             self.by_kind[kind] = Lane(kind, self.shares)
         self.by_kind[kind].add(waiter)
-        counts = self._lanes_of.setdefault(waiter.party.group, {})
-        counts[kind, waiter.party] = counts.get((kind, waiter.party), 0) + 1
+        counts = self._lanes_of.setdefault(waiter.share_group.group, {})
+        counts[kind, waiter.share_group] = counts.get((kind, waiter.share_group), 0) + 1
 
-    def remove(self, waiter: Waiter) -> None:
+    def remove(self, waiter: WaitingRequest) -> None:
         """Remove a request from its lane or from ``special``.
 
         Call it before the class, the claim or the reserved hosts of the request change.
@@ -254,18 +254,18 @@ class Lanes:
         lane.remove(waiter)
         if not lane.members:
             del self.by_kind[kind]
-        counts = self._lanes_of[waiter.party.group]
-        counts[kind, waiter.party] -= 1
-        if not counts[kind, waiter.party]:
-            del counts[kind, waiter.party]
+        counts = self._lanes_of[waiter.share_group.group]
+        counts[kind, waiter.share_group] -= 1
+        if not counts[kind, waiter.share_group]:
+            del counts[kind, waiter.share_group]
 
     def touch(self, group: str) -> None:
         """Record that the share of a group or its room under the cap has changed."""
-        for kind, party in self._lanes_of.get(group, ()):
-            self.by_kind[kind].touch(party)
+        for kind, share_group in self._lanes_of.get(group, ()):
+            self.by_kind[kind].touch(share_group)
 
-    def key(self, waiter: Waiter) -> Key:
+    def key(self, waiter: WaitingRequest) -> QueueKey:
         """Return the position of a request in the order of a pass."""
         request = waiter.request
-        share = self.shares.of(waiter.party, waiter.level)
-        return Key(request.priority, waiter.level, share, request.sequence, request.request_id)
+        share = self.shares.of(waiter.share_group, waiter.level)
+        return QueueKey(request.priority, waiter.level, share, request.sequence, request.request_id)

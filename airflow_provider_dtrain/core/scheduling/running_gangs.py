@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.scheduling.free_slots import Board
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots
 from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
@@ -24,7 +24,7 @@ class Gang:
     request_id: str
     placement: Placement
     slots: int
-    who: str
+    owner: str
     priority: int
     sequence: int
     group: str
@@ -56,7 +56,7 @@ def gang_of(running: RunningGang, now: float, options: PoolOptions) -> Gang:
         running.request_id,
         running.placement,
         running.placement.size,
-        running.who,
+        running.owner,
         running.priority,
         running.sequence,
         running.group,
@@ -73,7 +73,7 @@ def gang_of(running: RunningGang, now: float, options: PoolOptions) -> Gang:
     )
 
 
-class Gangs:
+class RunningGangs:
     """All gangs that hold slots of the pool.
 
     :param changes: receives the name of each host on which a request may now get other slots than before
@@ -181,8 +181,8 @@ class Reach:
     Updated from the log of changed hosts, so that a pass pays only for changes.
     """
 
-    def __init__(self, board: Board, gangs: Gangs, rank: Rank) -> None:
-        self.board = board
+    def __init__(self, free_slots: FreeSlots, gangs: RunningGangs, rank: Rank) -> None:
+        self.free_slots = free_slots
         self.gangs = gangs
         self.rank = rank
         self.of: dict[str, int] = {}
@@ -190,13 +190,13 @@ class Reach:
         self.hosts: dict[int, set[str]] = {}
         #: Number of slots -> hosts of that size on which all of them are available.
         self.whole: dict[int, set[str]] = {}
-        for name in board.free:
+        for name in free_slots.free:
             self._set(name)
-        self._seen = len(board.changes)
+        self._seen = len(free_slots.changes)
 
     def refresh(self) -> None:
         """Update the hosts that have changed."""
-        changes = self.board.changes
+        changes = self.free_slots.changes
         if len(changes) > self._seen:
             for name in set(changes[self._seen :]):
                 if name in self.of:
@@ -204,11 +204,11 @@ class Reach:
             self._seen = len(changes)
 
     def _set(self, name: str) -> None:
-        now = self.board.free[name] + self.gangs.available(name, self.rank)
+        now = self.free_slots.free[name] + self.gangs.available(name, self.rank)
         before = self.of.get(name, -1)
         if now == before:
             return
-        size = self.board.size[name]
+        size = self.free_slots.size[name]
         self.of[name] = now
         if before >= 0:
             self.hosts[before].discard(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.scheduling.free_slots import Board, stable_order
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, stable_order
 from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts, whole_layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
 from airflow_provider_dtrain.core.scheduling.subset_sum import reachable
@@ -31,18 +31,20 @@ class Shortfall:
     is_free: bool = False
 
 
-def could_ever(board: Board, request: GangRequest, options: PoolOptions) -> bool:
+def could_ever(free_slots: FreeSlots, request: GangRequest, options: PoolOptions) -> bool:
     """Return whether the pool serves the request once every slot is free.
 
     The state of a host and an exclusion are temporary and do not make a request impossible. Disabled hosts do.
     """
-    sizes = board.sizes
+    sizes = free_slots.sizes
     if request.slots == 0:
         return bool(sizes)
     return works(sizes, request.slots, request.is_single_host, options.allow_heterogeneous)
 
 
-def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS) -> Shortfall:
+def shortfall(
+    free_slots: FreeSlots, request: GangRequest, options: PoolOptions, closed: Set[str] = NO_HOSTS
+) -> Shortfall:
     """Return the hosts with the fewest unusable hosts, then with the fewest slots in the way.
 
     Only for a request that the pool can serve. Ties: hosts where only a reservation is in the way, the earlier
@@ -50,11 +52,11 @@ def shortfall(board: Board, request: GangRequest, options: PoolOptions, closed: 
 
     :param closed: hosts that are reserved for other requests
     """
-    unusable = (board.size.keys() - board.free.keys()) | closed | request.excluded_hosts
+    unusable = (free_slots.size.keys() - free_slots.free.keys()) | closed | request.excluded_hosts
     if request.slots == 0:
-        names = tuple(sorted(board.size))
+        names = tuple(sorted(free_slots.size))
         return Shortfall(names, 0, tuple(name for name in names if name in unusable), False)
-    ways = _Ways(board, unusable, request)
+    ways = _Ways(free_slots, unusable, request)
     cost, found, is_whole = min(ways.plans(options.allow_heterogeneous), key=lambda plan: plan[0])
     kept = closed & set(found) if is_whole else closed
     reserved = sorted(name for name in kept if ways.is_free(name, is_whole))
@@ -93,15 +95,15 @@ class _Ways:
     that is in use or cannot be used weighs less than one slot.
     """
 
-    def __init__(self, board: Board, unusable: Set[str], request: GangRequest) -> None:
-        self.board = board
+    def __init__(self, free_slots: FreeSlots, unusable: Set[str], request: GangRequest) -> None:
+        self.free_slots = free_slots
         self.unusable = unusable
         self.request = request
         self.slots = request.slots
-        self.scale = 1 + sum(board.size.values())
+        self.scale = 1 + sum(free_slots.size.values())
         #: Number of slots -> hosts, largest first.
-        self.by_size: dict[int, list[str]] = {size: [] for size in sorted(set(board.size.values()), reverse=True)}
-        for name, size in board.size.items():
+        self.by_size: dict[int, list[str]] = {size: [] for size in sorted(set(free_slots.size.values()), reverse=True)}
+        for name, size in free_slots.size.items():
             self.by_size[size].append(name)
 
     def plans(self, unequal: bool) -> list[_Plan]:
@@ -124,15 +126,15 @@ class _Ways:
 
     def is_free(self, name: str, is_whole: bool) -> bool:
         """Return whether a host has the free slots that the request needs, regardless of reservations."""
-        wanted = self.board.size.get(name, 0) if is_whole else self.slots
+        wanted = self.free_slots.size.get(name, 0) if is_whole else self.slots
         return self._in_use(name, wanted) == 0
 
     def _in_use(self, name: str, wanted: int) -> int:
-        is_of_use = name in self.board.free and name not in self.request.excluded_hosts
-        return max(0, wanted - self.board.free[name]) if is_of_use else wanted
+        is_of_use = name in self.free_slots.free and name not in self.request.excluded_hosts
+        return max(0, wanted - self.free_slots.free[name]) if is_of_use else wanted
 
     def _rows(self, names: Sequence[str], wanted: int) -> Iterable[Row]:
-        free = self.board.free
+        free = self.free_slots.free
         unusable = self.unusable
         scale = self.scale
         costs = [

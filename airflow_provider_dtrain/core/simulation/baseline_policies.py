@@ -7,7 +7,7 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.scheduling.free_slots import Board
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.placement import find
 from airflow_provider_dtrain.core.simulation.simulator import Job, Orders
@@ -17,12 +17,12 @@ class _Baseline:
     """State that the baselines share: the board, and the placements of running jobs."""
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
-        self.board = Board(hosts)
+        self.free_slots = FreeSlots(hosts)
         self.options = options
         self.running: dict[str, Placement] = {}
 
     def finish(self, job_id: str, now: float) -> None:
-        self.board.give(self.running.pop(job_id))
+        self.free_slots.give(self.running.pop(job_id))
 
     def requeue(self, job_id: str, now: float) -> None:
         """Refuse: no baseline stops a job.
@@ -32,7 +32,7 @@ class _Baseline:
         raise ValueError(f"Job {job_id!r} has stopped, but no baseline stops jobs.")
 
     def _start(self, request: GangRequest, placement: Placement) -> tuple[str, Placement]:
-        self.board.take(placement)
+        self.free_slots.take(placement)
         self.running[request.request_id] = placement
         return request.request_id, placement
 
@@ -52,7 +52,7 @@ class FirstInFirstOut(_Baseline):
         """Return the jobs at the head that fit."""
         starts = []
         while self.queue:
-            placement = find(self.board, self.queue[0], self.options)
+            placement = find(self.free_slots, self.queue[0], self.options)
             if placement is None:
                 break
             starts.append(self._start(self.queue.popleft(), placement))
@@ -82,7 +82,7 @@ class PriorityWithoutReservation(_Baseline):
         while sizes:
             size = min(sizes, key=lambda each: self.queues[each][0][:2])
             request = self.queues[size][0][2]
-            placement = find(self.board, request, self.options)
+            placement = find(self.free_slots, request, self.options)
             if placement is None:
                 sizes.discard(size)
                 continue
@@ -131,7 +131,7 @@ class EasyBackfill(_Baseline):
         starts: list[tuple[str, Placement]] = []
         while self.queue:
             job, request = next(iter(self.queue.values()))
-            placement = find(self.board, request, self.options)
+            placement = find(self.free_slots, request, self.options)
             if placement is None:
                 if self.shadow is None or self.shadow.job_id != job.job_id:
                     self.shadow = self._foresee(job, now)
@@ -156,7 +156,7 @@ class EasyBackfill(_Baseline):
             is_short = now + job.duration_s <= shadow.at
             if not is_short and job.slots in elsewhere:
                 continue
-            placement = find(self.board, request, self.options, frozenset() if is_short else shadow.hosts)
+            placement = find(self.free_slots, request, self.options, frozenset() if is_short else shadow.hosts)
             if placement is not None:
                 self._begin(job, request, placement, now, starts)
             else:
@@ -164,7 +164,7 @@ class EasyBackfill(_Baseline):
 
     def _foresee(self, job: Job, now: float) -> _Shadow:
         """Return the first start of the job if running jobs end on time and no other job starts."""
-        ahead = Board(self.board.hosts.values())
+        ahead = FreeSlots(self.free_slots.hosts.values())
         for placement in self.running.values():
             ahead.take(placement)
         request = GangRequest(job.job_id, job.slots)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, PoolOptions
-from airflow_provider_dtrain.core.scheduling.pool_state import Scheduler
+from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 from airflow_provider_dtrain.core.simulation.simulator import Job, Orders
 
 
@@ -19,7 +19,7 @@ class Queue:
     """
 
     def __init__(self, hosts: Iterable[Host], options: PoolOptions, *, cost_s: float = 60.0) -> None:
-        self.scheduler = Scheduler(hosts, options)
+        self.scheduler = PoolState(hosts, options)
         self.cost_s = cost_s
         #: Waiting and running requests by id, as first submitted.
         self.requests: dict[str, GangRequest] = {}

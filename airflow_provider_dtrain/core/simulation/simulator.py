@@ -1,7 +1,7 @@
 """Simulation of a pool on a simulated clock: jobs arrive, and a rule starts and stops them.
 
 Uses no real clock and no disk. The input is the jobs of a trace, the result is one :class:`Outcome`. The rule is
-either the queue of this package (``simulation_queue``) or one of the ``baselines``.
+either the queue of this package (``queue_policy``) or one of the ``baseline_policies``.
 
 Model of a preemption: A job that is asked to stop does no work from that second on, but holds its slots for
 half of ``cost_s`` while it writes its checkpoint and ends. Then it waits again with its place in the order and
@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from airflow_provider_dtrain.core.scheduling.free_slots import Board
+from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever
 
@@ -120,13 +120,13 @@ def hosts_of(groups: Iterable[tuple[int, int]]) -> list[Host]:
 
 def split(jobs: Iterable[Job], hosts: Sequence[Host], options: PoolOptions) -> tuple[list[Job], Counter[int]]:
     """Return the jobs that the hosts can ever serve, and how many of each other size were left out."""
-    board = Board(hosts)
+    free_slots = FreeSlots(hosts)
     possible = dict[int, bool]()
     kept = []
     left_out = Counter[int]()
     for job in jobs:
         if job.slots not in possible:
-            possible[job.slots] = could_ever(board, GangRequest(job.job_id, job.slots), options)
+            possible[job.slots] = could_ever(free_slots, GangRequest(job.job_id, job.slots), options)
         if possible[job.slots]:
             kept.append(job)
         else:

@@ -60,7 +60,7 @@ def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mappi
         "position": decision.positions.get(key),
         "claim": claim and {host: list(indices) for host, indices in sorted(claim.slots.items())},
         "reserved_hosts": sorted(kept[key]) if key in kept else None,
-        "expected": expected.words if expected else "",
+        "expected": expected.text if expected else "",
         "expected_at": _expected_at(entry, expected.within_s if expected else None, found.now),
         **_waiting_time(entry, found.now, counts=never is None and key not in decision.ineligible),
     }

@@ -350,7 +350,7 @@ def _running(entry: EntryRow, found: Situation) -> RunningGang:
     return RunningGang(
         request_id=str(entry.id),
         placement=Placement(found.held.get(entry.id, {})),
-        who=_who(entry),
+        owner=_who(entry),
         priority=entry.priority,
         sequence=entry.sequence,
         ran_s=ran_s,
