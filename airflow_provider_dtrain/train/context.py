@@ -258,7 +258,7 @@ class Context(CoreContext):
         console.say_done(self._env, self._progress.epoch, count)
         self._progress.had_empty_loop = self._progress.had_empty_loop or self._progress.epoch >= count
         for epoch in range(self._progress.epoch, count):
-            self._meet()
+            self._synchronize()
             if self._sees_stop():
                 break
             self._progress.begin_epoch(epoch)
@@ -339,10 +339,10 @@ class Context(CoreContext):
             if self.profiler.running:
                 self.profiler.step()
             if self._batches % self._unit == 0:
-                self._meet()
+                self._synchronize()
         if not self._began:
-            self._began = self._reporter.meets = HERE.started = True
-            self._say_first_step()
+            self._began = self._reporter.is_synchronized = HERE.started = True
+            self._report_first_step()
         return norm
 
     @contextlib.contextmanager
@@ -389,7 +389,7 @@ class Context(CoreContext):
         """
         self._last_step = step
         self._check_effect(step)
-        self._meet()
+        self._synchronize()
         with self._timings.of("checkpoint"):
             return self._points.save(step)
 
@@ -487,9 +487,9 @@ class Context(CoreContext):
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _meet(self) -> None:
-        self._gradients.look()
-        super()._meet()
+    def _synchronize(self) -> None:
+        self._gradients.inspect()
+        super()._synchronize()
 
     def _check_effect(self, step: int) -> None:
         """Raise early when optimizations have no effect. A restored program may have nothing left to train."""

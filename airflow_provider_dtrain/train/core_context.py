@@ -48,7 +48,7 @@ class CoreContext:
     #: The program has seen the stop request, so its end is not the end of training.
     _left_early = False
     _stop = _decided = _closed = _together = False
-    _has_reached = _is_restored = _began = _has_said_first_step = False
+    _has_reached = _is_restored = _began = _has_reported_first_step = False
     #: Rank 0 alone has reported a validation at the length of the trial, and the other ranks have not heard of it.
     _has_reached_alone = False
     _batches = _last_step = 0
@@ -96,8 +96,8 @@ class CoreContext:
         self._position: Callable[[int, int | None], Position] = self._script_position
         #: Returns the number of trained epochs, with a fraction, or None if it is unknown. Replaced likewise.
         self._epochs: Callable[[], float | None] = self._script_epochs
-        #: What a loop of the script's own has told of it.
-        self._told_epochs: float | None = None
+        #: Epochs that a loop of the script's own has set.
+        self._given_epochs: float | None = None
         #: Checkpoints of files, by their paths or URLs.
         self.files = FileCheckpoints(env, distributed, saver)
         #: Recorder of traces of some batches.
@@ -166,7 +166,7 @@ class CoreContext:
         A loop without :meth:`step`, of any framework, calls it in each step instead: ``if ctx.should_stop(step)``. The
         ranks then agree about once a second. All ranks must call it. With ``at_once=True``, they agree in this call.
         """
-        return StopAnswer(self._has_reached or self._sees_stop(), self._ask_to_stop)
+        return StopAnswer(self._has_reached or self._sees_stop(), self._agree_to_stop)
 
     @property
     def ended_by_searcher(self) -> bool:
@@ -183,18 +183,18 @@ class CoreContext:
 
         :param step: number of batches, counted by the script
         :param metrics: name -> number, or tensor of one element
-        :param epoch: see :meth:`tell_epoch`
+        :param epoch: see :meth:`set_epoch`
         :raises MetricError: a value is not a number
         :raises NonFiniteLossError: a metric whose name ends in ``loss`` is NaN. A later call raises it for a value on a
             GPU, which is read later
         :raises LimitError: there are more than 1,000 metrics, or a name has more than 256 characters
         """
         self._last_step = step
-        if step and not self._has_said_first_step:
-            self._say_first_step()
-        self._reporter.report(step, metrics, self._epochs() if epoch is None else self.tell_epoch(epoch))
+        if step and not self._has_reported_first_step:
+            self._report_first_step()
+        self._reporter.report(step, metrics, self._epochs() if epoch is None else self.set_epoch(epoch))
 
-    def tell_epoch(self, epoch: float) -> float:
+    def set_epoch(self, epoch: float) -> float:
         """Set the number of epochs that are trained, which further reports record beside the step. Return it.
 
         Charts over epochs and the progress of a trial show it. A loop over :meth:`epochs` need not call it.
@@ -202,11 +202,11 @@ class CoreContext:
         :param epoch: 2.5 in the middle of the third epoch
         :raises MetricError: it is not a number of at least 0
         """
-        told = number("epoch", epoch)
-        if not 0 <= told < math.inf:
+        epochs = number("epoch", epoch)
+        if not 0 <= epochs < math.inf:
             raise MetricError(f"epoch must be a number of at least 0, got {epoch!r}.")
-        self._told_epochs = told
-        return told
+        self._given_epochs = epochs
+        return epochs
 
     def report_validation(
         self,
@@ -228,14 +228,14 @@ class CoreContext:
         :param average: record the mean over the ranks (called by all ranks). False: record rank 0's own values, which
             must cover the whole data set
         :param weight: weight of this rank's metrics in the mean, e.g. its number of samples
-        :param epoch: number of trained epochs, for a loop without :meth:`epochs`, see :meth:`tell_epoch`. A searcher
+        :param epoch: number of trained epochs, for a loop without :meth:`epochs`, see :meth:`set_epoch`. A searcher
             whose lengths are in epochs counts the finished ones
         :raises MissingMetricError: the metrics lack one that the searcher needs
         :raises SetupError: the searcher decides after some epochs, and their number is unknown
         """
         self._last_step = step
         if average:
-            self._meet()
+            self._synchronize()
             values = self._reporter.mean(step, metrics, weight)
         else:
             values = self._reporter.numbers(step, metrics)
@@ -246,7 +246,7 @@ class CoreContext:
         console.say_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
         position = self._position(step, batch)
-        trained = self._epochs() if epoch is None else self.tell_epoch(epoch)
+        trained = self._epochs() if epoch is None else self.set_epoch(epoch)
         if epoch is not None and trained is not None:
             # A sum of fractions may be slightly below the whole number.
             position = replace(position, epoch=int(trained + 1e-6))
@@ -264,7 +264,7 @@ class CoreContext:
             self._rungs.settle()
         self._has_reached_alone = reached and is_chief and not average
         if average and self._rungs.units:
-            self._take(self.distributed.largest(self._wish()))
+            self._apply(self.distributed.largest(self._vote()))
         if average:
             self._has_reached = reached
         return "stop" if reached or self._decided else "continue"
@@ -293,7 +293,7 @@ class CoreContext:
         :param step: number of batches, counted by the script
         """
         self._last_step = step
-        self._meet()
+        self._synchronize()
 
     def reduce(self, metrics: Mapping[str, Any], *, weight: float = 1, reducer: str = "avg") -> dict[str, float]:
         """Return metrics over all ranks, the same on each rank. Called by all ranks.
@@ -347,7 +347,7 @@ class CoreContext:
         """Return a context manager as :meth:`checkpoint` does, which also yields the path or URL of the checkpoint."""
         self._last_step = step
         if not alone:
-            self._meet()
+            self._synchronize()
         return self.files.write(step, metadata or {}, self._facts_of(step), alone=alone)
 
     def latest_checkpoint(self, *, start_over: bool = False) -> SavedFiles | None:
@@ -408,7 +408,7 @@ class CoreContext:
         self._closed = True
         self.profiler.stop()
         self._rungs.settle()
-        self._meet()
+        self._synchronize()
         self._saver.finish()
         self._saver.release()
         self._timings.close()
@@ -480,20 +480,20 @@ class CoreContext:
             "global_batch_size": self.hparams.get("global_batch_size"),
         }
 
-    def _say_first_step(self) -> None:
+    def _report_first_step(self) -> None:
         """Write once that this rank has trained, as soon as it is known."""
-        if not self._has_said_first_step:
-            self._has_said_first_step = True
+        if not self._has_reported_first_step:
+            self._has_reported_first_step = True
             self._writer.write("first_step", {})
 
     def chief_should_stop(self, step: int) -> bool:
         """Return whether the trial must stop, as far as rank 0 knows. Called by rank 0, which tells the other ranks."""
         self._last_step = step
         HERE.moves += 1
-        self._take(self._wish())
+        self._apply(self._vote())
         return bool(self.should_stop)
 
-    def _ask_to_stop(self, step: int, *, at_once: bool = False) -> bool:
+    def _agree_to_stop(self, step: int, *, at_once: bool = False) -> bool:
         """Agree with the other ranks, about once a second or at once. Return whether the trial must stop."""
         self._last_step = step
         HERE.moves += 1
@@ -501,13 +501,13 @@ class CoreContext:
             self.profiler.step()
         if self._pace is None:
             self._pace = Pace(self._unit)
-            self._say_first_step()
+            self._report_first_step()
         if at_once:
-            self._meet()
+            self._synchronize()
             return bool(self.should_stop)
-        self._reporter.meets = True
+        self._reporter.is_synchronized = True
         if self._pace.is_due():
-            self._meet()
+            self._synchronize()
             self._pace.begin(-self.distributed.largest(-self._pace.proposal()))
         return bool(self.should_stop)
 
@@ -520,34 +520,34 @@ class CoreContext:
         self._progress.is_stopping = self._left_early
         return self._stop
 
-    def _meet(self) -> None:
+    def _synchronize(self) -> None:
         """Synchronize with the other ranks: agree on stopping, and write the reports."""
-        self._take(self._reporter.meet(self._wish()))
+        self._apply(self._reporter.synchronize(self._vote()))
 
-    def _wish(self) -> int:
+    def _vote(self) -> int:
         """Return this rank's vote. Rank 0 waits for the searcher's answer if it asked."""
-        if self._rungs.look(self._is_asked_to_stop):
+        if self._rungs.poll(self._is_stop_requested):
             return DECIDED
-        if self._stop or self._is_asked_to_stop():
+        if self._stop or self._is_stop_requested():
             return STOP
         return REACHED if self._has_reached_alone else GO_ON
 
-    def _take(self, wish: int) -> None:
+    def _apply(self, vote: int) -> None:
         """Apply the vote that the ranks agreed on."""
-        if wish >= STOP and not self._stop and self._progress.in_last_batch:
+        if vote >= STOP and not self._stop and self._progress.in_last_batch:
             self._stopped_in = self._progress.handed
-        self._stop = wish >= STOP
-        self._decided = self._decided or wish == DECIDED
-        self._has_reached = self._has_reached or wish == REACHED
+        self._stop = vote >= STOP
+        self._decided = self._decided or vote == DECIDED
+        self._has_reached = self._has_reached or vote == REACHED
 
-    def _is_asked_to_stop(self) -> bool:
+    def _is_stop_requested(self) -> bool:
         return self._stop_path is not None and self._stop_path.exists()
 
     def _script_position(self, step: int, global_batch: int | None) -> Position:
         return Position(batches=step, records=step * (global_batch or 0), epoch=epochs_done(self._progress))
 
     def _script_epochs(self) -> float | None:
-        return epochs_trained(self._progress) if self._progress.counts_epochs else self._told_epochs
+        return epochs_trained(self._progress) if self._progress.counts_epochs else self._given_epochs
 
     def _sizes(self) -> BatchSizes:
         if self._batch_sizes is None:

@@ -149,7 +149,7 @@ class Program:
         self.loop = loop
         self.ctx = ctx
         self.trace = trace
-        ctx._is_asked_to_stop = lambda: trace.is_asked_to_stop
+        ctx._is_stop_requested = lambda: trace.is_asked_to_stop
         torch.manual_seed(1)
         self.model = torch.nn.Linear(2, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)

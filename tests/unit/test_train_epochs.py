@@ -96,7 +96,7 @@ def test_a_loop_of_the_scripts_own_tells_the_epoch_with_a_report_or_before_it(ru
         ctx.report(1, {"loss": 1.0})
         ctx.report(2, {"loss": 1.0}, epoch=0.5)
         ctx.report(3, {"loss": 1.0})
-        ctx.tell_epoch(0.75)
+        ctx.set_epoch(0.75)
         ctx.report(4, {"loss": 1.0})
         ctx.report_validation(5, {"error": 1.0}, epoch=1)
         ctx.report_validation(6, {"error": 1.0})
@@ -107,7 +107,7 @@ def test_a_loop_of_the_scripts_own_tells_the_epoch_with_a_report_or_before_it(ru
 @pytest.mark.parametrize("epoch", [-1, float("nan"), float("inf"), "two"])
 def test_an_epoch_that_is_no_number_of_at_least_0_is_an_error(epoch):
     with dtrain.init() as ctx, pytest.raises(MetricError, match="epoch"):
-        ctx.tell_epoch(epoch)
+        ctx.set_epoch(epoch)
 
 
 def test_a_sum_of_fractions_slightly_below_a_whole_number_of_epochs_reaches_a_length(run):

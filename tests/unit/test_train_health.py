@@ -255,12 +255,12 @@ def test_an_infinite_loss_whose_gradients_are_finite_is_no_end(tmp_path):
         model, optimizer = ctx.prepare(model, torch.optim.SGD(model.parameters(), 0.1))
         ctx.backward(model(torch.ones(1, 1)).sum() + math.inf)
         ctx.step(optimizer)
-        ctx._meet()
+        ctx._synchronize()
         ctx.save_checkpoint(1)
         model.weight.data.fill_(math.inf)
         ctx.backward(model(torch.ones(1, 1)).sum())
         with pytest.raises(dtrain.NonFiniteWeightsError, match="after the loss was inf in backward pass 2"):
-            ctx._meet()
+            ctx._synchronize()
 
 
 def test_a_loss_scale_leaves_out_a_step_whose_loss_is_nan():
@@ -272,7 +272,7 @@ def test_a_loss_scale_leaves_out_a_step_whose_loss_is_nan():
     gradients.add_optimizer(optimizer)
     gradients.backward(model(torch.ones(1, 1)).sum() * math.nan)
     assert gradients.step(optimizer)[0] is False
-    gradients.look()
+    gradients.inspect()
 
 
 @pytest.mark.parametrize("loss", [torch.ones(2, requires_grad=True) * math.nan])
@@ -316,8 +316,8 @@ def test_a_norm_on_a_gpu_is_an_end_if_it_has_reached_the_weights():
     gradients = Gradients(Distributed(Environment()), CPU, {})
     model = gradients.wrap_model(torch.nn.Linear(1, 1))
     gradients.health.norm(OnDevice(math.inf), [], 1)
-    gradients.look()
+    gradients.inspect()
     gradients.health.norm(OnDevice(math.nan), [], 2)
     model.bias.data.fill_(math.nan)
     with pytest.raises(dtrain.NonFiniteWeightsError, match="bias of Linear .*norm of the gradients was nan in .* 2"):
-        gradients.look()
+        gradients.inspect()

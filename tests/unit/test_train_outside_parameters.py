@@ -49,11 +49,11 @@ def test_an_optimizer_of_another_model_than_the_trained_one_is_named():
     model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     it.wrap_model(model)
     optimizer = sgd(*other.parameters())
-    it.look()
+    it.inspect()
     it.backward(model(torch.ones(1, 2)).sum())
     it.step(optimizer)
     with pytest.raises(SetupError) as caught:
-        it.look()
+        it.inspect()
     assert str(caught.value) == (
         "SGD must train parameters of a model, but none of its 2 parameters (one of shape (1, 2), one of shape (1,)) "
         "belongs to a prepared model, and none had a gradient in 1 steps. Create the optimizer from the parameters of "
@@ -83,7 +83,7 @@ def test_parameters_outside_a_model_train_on_one_rank():
     optimizer = sgd(parameter)
     it.backward(parameter.sum())
     it.step(optimizer)
-    it.look()
+    it.inspect()
     assert parameter[0, 0].item() == pytest.approx(0.9)
 
 
@@ -96,7 +96,7 @@ def test_an_optimizer_of_a_prepared_model_may_wait_for_its_first_gradient():
         it.backward(maker(torch.ones(1, 2)).sum())
         it.step(makes)
         it.step(judges)
-    it.look()
+    it.inspect()
 
 
 @pytest.mark.parametrize("optimizations", [{}, {"aggregation_frequency": 2}])
@@ -233,7 +233,7 @@ def test_parameters_that_are_replaced_after_prepare_are_named(before_first_step)
     def step():
         it.backward(model(torch.ones(1, 1)).sum())
         it.step(optimizer)
-        it.look()
+        it.inspect()
 
     if not before_first_step:
         step()
@@ -250,4 +250,4 @@ def test_other_optimizers_may_train_what_was_added_or_removed():
     model[1] = torch.nn.Linear(2, 1)
     it.backward(model(torch.ones(1, 1)).sum())
     it.step(optimizer)
-    it.look()
+    it.inspect()

@@ -49,7 +49,7 @@ def test_off_cluster_nobody_is_asked(tmp_path: Path) -> None:
     it = Rungs((1, 2), EventWriter(tmp_path / "events"), None)
     it.reach(2, 0.5, 2)
     assert it.units == ()
-    assert not it.look()
+    assert not it.poll()
     assert asked(tmp_path) == []
 
 
@@ -59,14 +59,14 @@ def test_off_cluster_nobody_is_asked(tmp_path: Path) -> None:
     ({"1": "dance"}, False, False), ({}, False, False), (["stop"], False, False), ("stop", False, False),
 ])  # fmt: skip
 def test_an_answer_is_one_to_this_question_or_an_end_below_it(
-    tmp_path: Path, told: Any, ended: bool, is_answered: bool
+    tmp_path: Path, answers: Any, ended: bool, is_answered: bool
 ) -> None:
     it = rungs(tmp_path, (1, 2, 4))
-    (tmp_path / FILE).write_text(json.dumps(told))
+    (tmp_path / FILE).write_text(json.dumps(answers))
     it.reach(2, 0.5, 2)
-    assert it.look() == ended
+    assert it.poll() == ended
     (tmp_path / FILE).write_text('{"1":"stop"}')
-    assert it.look() == (ended or not is_answered), "a rank with an answer does not poll again"
+    assert it.poll() == (ended or not is_answered), "a rank with an answer does not poll again"
 
 
 @pytest.mark.parametrize(("searcher", "units"), [

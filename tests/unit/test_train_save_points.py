@@ -203,7 +203,7 @@ def test_a_stop_request_in_the_last_batch_waits_for_its_end(start):
         model, optimizer = prepared(ctx)
         for _ in ctx.epochs(2):
             for step, batch in enumerate(ctx.loader(data()), 1):
-                ctx._is_asked_to_stop = lambda step=step: step == 3
+                ctx._is_stop_requested = lambda step=step: step == 3
                 train(ctx, model, optimizer, batch)
                 seen.append(bool(ctx.should_stop))
             seen.append(bool(ctx.should_stop))
@@ -214,7 +214,7 @@ def test_epochs_of_one_batch_stop_in_the_next_batch_at_the_latest(start):
     seen = []
     with start(config={"scheduling_unit": 1}) as ctx:
         model, optimizer = prepared(ctx)
-        ctx._is_asked_to_stop = lambda: True
+        ctx._is_stop_requested = lambda: True
         while True:
             for batch in ctx.loader(data(1)):
                 train(ctx, model, optimizer, batch)
@@ -232,7 +232,7 @@ def test_what_a_loop_leaves_undone_in_a_paused_epoch_is_not_in_its_checkpoint(st
             model, optimizer = prepared(ctx)
             plateau = ctx.prepare(torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0))
             step = ctx.restore_checkpoint()
-            ctx._is_asked_to_stop = lambda: step == stop_at
+            ctx._is_stop_requested = lambda: step == stop_at
             for _ in ctx.epochs(2):
                 for batch in ctx.loader(data()):
                     train(ctx, model, optimizer, batch)

@@ -88,11 +88,11 @@ def test_a_program_that_steps_without_the_library_is_warned_once(caplog):
     gradients = Gradients(Distributed(Environment()), CPU, {})
     weight = torch.nn.Parameter(torch.ones(1))
     with caplog.at_level(logging.WARNING):
-        gradients.look()
+        gradients.inspect()
         assert caplog.text == ""
         for _ in range(3):
             gradients.backward((weight * 2).sum())
-            gradients.look()
+            gradients.inspect()
     assert caplog.text.count("Call ctx.step(optimizer) instead of optimizer.step()") == 1
 
 

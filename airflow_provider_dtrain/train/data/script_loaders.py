@@ -29,7 +29,7 @@ class ScriptLoaders:
         self._seed = seed
         self._datasets = DatasetComparison(distributed)
         #: Messages about loaders that were logged, because a script may make a loader per epoch.
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
         #: Workers of the latest loader of each data set, with its options. The data set is held, as below.
         self._pools: dict[tuple[int, str], tuple[Any, dict[str, Any], Any]] = {}
         #: Ready loaders whose indices were compared. The loader is held, so that no other one gets its id.
@@ -143,7 +143,8 @@ class ScriptLoaders:
     def _made(self, loader: Any, what: str, limit: int | None, *, whole: bool = False, pool: Any = None) -> Any:
         from airflow_provider_dtrain.train.data.shares import Shares
 
-        return Shares(loader, self._distributed, self._seed, what, whole=whole, limit=limit, pool=pool, told=self._told)
+        logged = self._logged
+        return Shares(loader, self._distributed, self._seed, what, whole=whole, limit=limit, pool=pool, logged=logged)
 
 
 def iter_is_itself(data: Any) -> bool:

@@ -47,7 +47,7 @@ class Shares:
     :param whole: the loader is torch's own over the whole data set, on all ranks: it is cut without an exchange
     :param limit: largest number of batches per epoch and rank
     :param pool: workers of an earlier loader of the same data and options
-    :param told: messages about loaders of this program that were logged before; none is logged twice
+    :param logged: messages about loaders of this program that were logged before; none is logged twice
     :raises SetupError: the ranks' indices overlap, or the sampler failed on a rank
     """
 
@@ -62,7 +62,7 @@ class Shares:
         whole: bool = False,
         limit: int | None = None,
         pool: WorkerPool | None = None,
-        told: set[str] | None = None,
+        logged: set[str] | None = None,
     ) -> None:
         self.loader: Any = getattr(loader, "torch_loader", loader)
         #: Workers that outlive an epoch.
@@ -74,7 +74,7 @@ class Shares:
         self._rank = distributed.get_rank()
         self._size = distributed.get_size()
         self._left_alone = left_alone and self.loader is loader
-        self._told = told if told is not None else set()
+        self._logged = logged if logged is not None else set()
         if whole:
             self._plan = SeedPlan()
             self._verdict = Verdict(Sharing.CUT, source=IndexSource(self.loader, seed, self._plan))
@@ -86,7 +86,7 @@ class Shares:
         #: None: the loader is a stream.
         self._source = self._verdict.source
         plan = None if self._left_alone else self._plan
-        self._stream = Stream(self.loader, distributed, seed, what, plan, self.nothing, self._told)
+        self._stream = Stream(self.loader, distributed, seed, what, plan, self.nothing, self._logged)
         self._unsettled: StreamEpoch | None = None
         self._by_sample = self._source is not None and self._source.by_sample
         self._samples = known_length(self.loader.dataset) if self._source is not None else None
@@ -379,8 +379,8 @@ class Shares:
 
     def _log(self, level: int, text: str) -> None:
         """Log a message about the loader, unless an equal loader had the same: scripts may make one per epoch."""
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             log.log(level, "%s", text)
 
 

@@ -34,7 +34,7 @@ class Stream:
     :param what: ``training`` or ``validation``
     :param plan: of the generators that the loader holds; None: the loader is left alone
     :param nothing: returns the error of a loader that yields no batch
-    :param told: messages that were logged before; none is logged twice
+    :param logged: messages that were logged before; none is logged twice
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Stream:
         what: str,
         plan: SeedPlan | None,
         nothing: Callable[[], Exception],
-        told: set[str] | None = None,
+        logged: set[str] | None = None,
     ) -> None:
         self._loader = loader
         self._distributed = distributed
@@ -57,7 +57,7 @@ class Stream:
         #: Number of batches per epoch by the loaders' lengths, and the most by which rounding in workers changes it.
         self._length = None
         self._rounding = 0
-        self._told = told if told is not None else set()
+        self._logged = logged if logged is not None else set()
         #: The ranks compare their first batches: equal ones are those of copies of the data.
         self._compares = plan is not None and what == "training" and distributed.get_size() > 1
 
@@ -182,8 +182,8 @@ class Stream:
         )
 
     def _log_once(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+        if text not in self._logged:
+            self._logged.add(text)
             log.warning("%s", text)
 
 

@@ -112,7 +112,7 @@ class TrainContext:
             raise MetricError(f"progress must be a number from 0 to 1, got {progress!r}.")
         total = (self._ctx.max_length or {}).get("epochs")
         if total is not None and self.length is None:
-            self._ctx.tell_epoch(progress * total)
+            self._ctx.set_epoch(progress * total)
         tenths = int(10 * progress + 1e-6)
         if tenths > self._tenths:
             self._tenths = tenths

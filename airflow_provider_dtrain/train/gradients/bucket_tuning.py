@@ -101,11 +101,11 @@ class FusionTuner:
         everyone = self._distributed.allgather(mine)
         chosen, slowest = fastest(everyone)
         if self._distributed.get_rank() == 0:
-            told = ", ".join(f"{mib:g} MiB {seconds * 1e3:.2f} ms" for mib, seconds in sorted(slowest.items()))
+            listed = ", ".join(f"{mib:g} MiB {seconds * 1e3:.2f} ms" for mib, seconds in sorted(slowest.items()))
             log.info(
                 "auto_tune_tensor_fusion chose %g MiB: median backward pass with gradient exchange, slowest rank: %s.",
                 chosen,
-                told,
+                listed,
             )
         if chosen != self.chosen_mib:
             self._set(chosen)

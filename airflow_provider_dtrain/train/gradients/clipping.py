@@ -35,7 +35,7 @@ class Clip:
                 f"ctx.step takes clip_grad_norm or clip_grad_value, got both ({self.norm!r} and {self.value!r})."
             )
 
-    def apply(self, optimizer: Any, look: Callable[[Any, list[Any]], None] | None = None) -> Any:
+    def apply(self, optimizer: Any, on_norm: Callable[[Any, list[Any]], None] | None = None) -> Any:
         """Clip the gradients of an optimizer. Return the norm before clipping, or None without a limit of it.
 
         :param look: called with the norm and the parameters before the gradients change
@@ -56,8 +56,8 @@ class Clip:
         if not hasattr(torch.nn.utils, "get_total_norm"):  # before torch 2.6, which sharded models need
             return torch.nn.utils.clip_grad_norm_(parameters, self.norm)
         norm = total_norm(kinds)
-        if look is not None:
-            look(norm, parameters)
+        if on_norm is not None:
+            on_norm(norm, parameters)
         for one in kinds:
             torch.nn.utils.clip_grads_with_norm_(one, self.norm, norm)
         return norm

@@ -223,7 +223,7 @@ class Gradients:
         self._exchanged.check_once(optimizer)
         if self.plain and not flush:
             self._outside.check(optimizer)
-            norm = clip.apply(optimizer, self._look_at_norm)
+            norm = clip.apply(optimizer, self._check_norm)
             optimizer.step()
             if zero_grad:
                 optimizer.zero_grad()  # sets to None since torch 2.0; an argument costs 0.1 µs
@@ -331,7 +331,7 @@ class Gradients:
             )
         self._give_restored()
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         """Warn once about a program that steps without the library. Called at every synchronization.
 
         :raises SetupError: parameters were unfrozen or replaced, so that the ranks do not exchange their gradients, or
@@ -341,7 +341,7 @@ class Gradients:
         """
         self.health.check_held()
         self._exchanged.check()
-        self._outside.look()
+        self._outside.inspect()
         if self.backwards and not self._stepped and not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
             log.warning(
@@ -402,7 +402,7 @@ class Gradients:
         if self._loss_scale is not None:
             taken, norm = self._scaled_step(group, clip)
         else:
-            norm = clip.apply(optimizer, self._look_at_norm)
+            norm = clip.apply(optimizer, self._check_norm)
             optimizer.step()
             taken = True
         if zero_grad:
@@ -444,7 +444,7 @@ class Gradients:
         optimizer.zero_grad()
         return True, norm
 
-    def _look_at_norm(self, norm: Any, parameters: list[Any]) -> None:
+    def _check_norm(self, norm: Any, parameters: list[Any]) -> None:
         self.health.norm(norm, parameters, self.backwards)
 
     def _mean(self, loss: Any) -> Any:

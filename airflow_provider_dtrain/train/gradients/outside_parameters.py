@@ -14,7 +14,7 @@ from airflow_provider_dtrain.train.sharded_tensors import is_sharded, sharded_ki
 
 _SHOWN = 5
 #: Replaced parameters are searched at this many synchronizations, and then at each such one: it takes about 1 us each.
-_FIRST_LOOKS = 16
+_FIRST_INSPECTIONS = 16
 #: Equal gradients may differ by this part of their norm, because the ranks' devices may add in another order.
 _ROUNDING = 1e-5
 
@@ -47,7 +47,7 @@ class OutsideParameters:
 
     def __init__(self, distributed: Distributed) -> None:
         self._distributed = distributed
-        self._looks = 0
+        self._inspections = 0
         self._models: list[Any] = []
         #: For each model that is not sharded, its parameters in ctx.prepare by identity, with their names.
         self._at_prepare: list[dict[int, tuple[str, Any]]] = []
@@ -78,16 +78,16 @@ class OutsideParameters:
             watched.compares_at *= 2
             self._compare(watched)
 
-    def look(self) -> None:
+    def inspect(self) -> None:
         """Check that the optimizers which have stepped had gradients. Called at every synchronization.
 
         :raises SetupError: an optimizer whose parameters belong to no prepared model never had any, or parameters that
             an optimizer trains were replaced in their model
         """
-        self._looks += 1
-        looks_closely = self._looks <= _FIRST_LOOKS or not self._looks % _FIRST_LOOKS
+        self._inspections += 1
+        is_thorough = self._inspections <= _FIRST_INSPECTIONS or not self._inspections % _FIRST_INSPECTIONS
         for watched in self._watched.values():
-            if looks_closely:
+            if is_thorough:
                 self._refuse_replaced(watched.optimizer)
             if watched.is_foreign and not watched.had_gradient and watched.steps:
                 parameters = list(_parameters(watched.optimizer))

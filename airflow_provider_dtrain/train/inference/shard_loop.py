@@ -169,7 +169,7 @@ class ShardLoop:
         return self._is_careful or self._tries.get(shard.index, 0) > 0
 
     def _is_asked_to_stop(self) -> bool:
-        return self._ctx._is_asked_to_stop()
+        return self._ctx._is_stop_requested()
 
     def _announce(self, shard: Shard) -> None:
         """Record that a shard is being processed, on disk before any of it: a crash is then attributed to it."""

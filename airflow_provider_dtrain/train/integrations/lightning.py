@@ -93,7 +93,7 @@ class DtrainCallback(Callback):  # type: ignore[misc]
         batches = trainer.num_training_batches
         # Infinite for data without a length.
         done = min(1.0, (batch_idx + 1) / batches) if batches else 0.0
-        self._ctx.tell_epoch(trainer.current_epoch + done)
+        self._ctx.set_epoch(trainer.current_epoch + done)
         if not self._ctx.should_stop(trainer.global_step):
             return
         if not self._must_stop:

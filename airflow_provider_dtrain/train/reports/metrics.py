@@ -60,7 +60,7 @@ class Reporter:
         #: Copies of what rank 0 writes.
         self.loggers = Loggers()
         #: Set once the loop takes steps, so that all ranks soon synchronize. Before that, rank 0 writes its own values.
-        self.meets = False
+        self.is_synchronized = False
 
     def report(self, step: int, metrics: Mapping[str, Any], epoch: float | None) -> None:
         """Add one report of this rank.
@@ -76,7 +76,7 @@ class Reporter:
         if self._fail_on_nan:
             self._refuse_nan(step, held)
         self._pending.append((step, epoch, now, held))
-        if now >= self._next_flush and not (self._average and self.meets):
+        if now >= self._next_flush and not (self._average and self.is_synchronized):
             self.flush()
 
     def flush(self) -> None:
@@ -84,21 +84,21 @@ class Reporter:
         self._next_flush = time.time() + FLUSH_AFTER_S
         self._write(self._take())
 
-    def meet(self, wish: int) -> int:
+    def synchronize(self, vote: int) -> int:
         """Write the mean of all ranks' reports. Return the largest of their votes.
 
         Called by all ranks at the same point of the loop.
         """
         if not self._average:
             self.flush()
-            return self._distributed.largest(wish)
+            return self._distributed.largest(vote)
         mine = self._take()
         before = time.perf_counter()
-        answers = self._distributed.allgather((wish, mine))
+        answers = self._distributed.allgather((vote, mine))
         self._timings.add("reduce_metrics", time.perf_counter() - before)
         if self._rank == 0:
             self._write(average_reports([reports for _, reports in answers]))
-        return max(wish for wish, _ in answers)
+        return max(vote for vote, _ in answers)
 
     def mean(self, step: int, metrics: Mapping[str, Any], weight: float) -> dict[str, float]:
         """Return the weighted mean of each metric over the ranks that have it. Called by all ranks."""

@@ -129,7 +129,7 @@ class Timings:
                     add_whole(self._ended - began)
                     self._batches += 1
                     if before >= self._next_flush:
-                        self._look(before)
+                        self._check(before)
                 if batch is end:
                     return
                 began = clock()
@@ -147,7 +147,7 @@ class Timings:
         if not self._loading:
             self._batches += 1
             if now >= self._next_flush:
-                self._look(now)
+                self._check(now)
 
     def watch_model(self, model: Any) -> None:
         """Take ``gradient_exchange`` from the clock of a DistributedDataParallel model."""
@@ -163,7 +163,7 @@ class Timings:
                 if file is not None:
                     file.close()
 
-    def _look(self, now: float) -> None:
+    def _check(self, now: float) -> None:
         """Write the measurements. The first call only starts the first interval."""
         if self._next_flush:
             self._flush(now)

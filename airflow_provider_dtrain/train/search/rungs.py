@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 FILE = "decisions.json"
 CONTINUE, ENDS = "continue", ("stop", "complete")
 #: First and longest pause between two polls for an answer, seconds.
-FIRST_LOOK_S, LOOK_S = 0.002, 0.05
+FIRST_POLL_S, POLL_S = 0.002, 0.05
 DEFAULT_TIMEOUT_S = 30.0
 
 
@@ -65,7 +65,7 @@ class Rungs:
         """Stop waiting for the open question, because training ends here with any answer."""
         self._has_waited = True
 
-    def look(self, gives_up: Callable[[], bool] = bool) -> bool:
+    def poll(self, gives_up: Callable[[], bool] = bool) -> bool:
         """Return whether the searcher has ended the trial, as far as this rank knows. Wait once for an open question.
 
         :param gives_up: returns True when waiting is pointless
@@ -80,10 +80,10 @@ class Rungs:
 
     def _wait(self, gives_up: Callable[[], bool]) -> None:
         until = time.monotonic() + self._timeout_s
-        pause_s = FIRST_LOOK_S
+        pause_s = FIRST_POLL_S
         while time.monotonic() < until:
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LOOK_S)
+            pause_s = min(2 * pause_s, POLL_S)
             if self._read() or gives_up():
                 return
         log.warning(
@@ -96,12 +96,12 @@ class Rungs:
     def _read(self) -> bool:
         """Return whether the open question now has an answer."""
         try:
-            told = json.loads(self._path.read_bytes())
+            answers = json.loads(self._path.read_bytes())
         except (OSError, ValueError):
             return False
-        if not isinstance(told, dict):
+        if not isinstance(answers, dict):
             return False
         # The searcher may have ended the trial at a rung below the one that rank 0 asked about.
-        self.ended = any(told.get(str(rung)) in ENDS for rung in range(self._asked + 1))
-        self._is_open = not (self.ended or told.get(str(self._asked)) == CONTINUE)
+        self.ended = any(answers.get(str(rung)) in ENDS for rung in range(self._asked + 1))
+        self._is_open = not (self.ended or answers.get(str(self._asked)) == CONTINUE)
         return not self._is_open

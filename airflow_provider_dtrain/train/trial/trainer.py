@@ -122,7 +122,7 @@ class Trainer:
         context._initial = context._batch = self._position.batches
         ctx._progress.epoch = self._position.epoch
         ctx._progress.in_epochs = True
-        ctx._reporter.meets = True
+        ctx._reporter.is_synchronized = True
         context._reducers.reset(training=True)
         self._callbacks.call("on_trial_startup", self._position.batches, ctx._saver.shown_latest())
 
@@ -197,7 +197,7 @@ class Trainer:
                 self._report()
             if ended:
                 self._end_epoch()
-            self._look()
+            self._check()
             if ended or self._ends() or self._stops():
                 return
 
@@ -349,7 +349,7 @@ class Trainer:
 
     def _first_step(self) -> None:
         self._ctx._began = HERE.started = True
-        self._ctx._say_first_step()
+        self._ctx._report_first_step()
 
     def _went(self, batches: int) -> None:
         position = self._position
@@ -383,7 +383,7 @@ class Trainer:
         done = self._position.epoch_batches / length if length else 0.0
         return self._position.epoch + min(1.0, done)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         """Validate, save or stop, if it is due."""
         validate, save = self._due
         if self._ends():
@@ -413,7 +413,7 @@ class Trainer:
         count = self._metrics.count
         before = perf_counter()
         if not count:  # The data ended, or a resumed position was past its end.
-            ctx._meet()
+            ctx._synchronize()
             return
         first = step - count + 1
         columns = self._metrics.settle(first, self._rank, fail_on_nan=ctx._reporter._fail_on_nan)
@@ -424,7 +424,7 @@ class Trainer:
         metrics.update((name, number(name, value)) for name, value in reduced.items())
         if metrics:
             ctx.report(step, metrics)
-        ctx._meet()
+        ctx._synchronize()
         if self._callbacks.has("on_training_workload_end"):
             averages = ctx._reporter.mean(step, metrics, 1.0) if ctx._reporter._average else metrics
             rows = [{name: values[i] for name, values in columns.items()} for i in range(count)]
@@ -457,7 +457,7 @@ class Trainer:
         if self._ctx._rungs.units:
             if ends or self._ends():
                 self._ctx._rungs.settle()
-            self._ctx._take(self._context.distributed.largest(self._ctx._wish()))
+            self._ctx._apply(self._context.distributed.largest(self._ctx._vote()))
         return self._context.distributed.any(ends) or self._ctx._decided
 
     def _checkpoint(self) -> None:

@@ -81,7 +81,7 @@ def main():
         if number == last:
             rungs.settle()
         check(number)
-        ended = rungs.look() and not is_deaf
+        ended = rungs.poll() and not is_deaf
         at("before the broadcast", writer.rung)
         stop = ended or (run_dir / "stop_requested").exists()
         at("before the checkpoint", writer.rung)
