@@ -35,7 +35,7 @@ def read_regular(path: str | Path, *, limit_bytes: int | None = None) -> bytes:
 def _check(mode: int) -> None:
     if stat.S_ISREG(mode):
         return
-    kind = next((words for test, words in _KINDS if test(mode)), "no file")
+    kind = next((message for test, message in _KINDS if test(mode)), "no file")
     raise OSError(0, f"it is {kind}; a regular file is expected")
 
 

@@ -77,8 +77,8 @@ def printable_line(text: str, most: int) -> str:
 
 def as_sentence(text: object) -> str:
     """Return a text of another program as a sentence, so that another one can follow."""
-    words = str(text).strip()
-    return words if not words or words.endswith((".", "!", "?", ":")) else f"{words}."
+    message = str(text).strip()
+    return message if not message or message.endswith((".", "!", "?", ":")) else f"{message}."
 
 
 def is_jinja(value: Any) -> bool:

@@ -27,15 +27,15 @@ Kind = Callable[[Any], str | None]
 UNKNOWN = "{{ }}"
 
 
-def of(words: str, *types: type) -> Kind:
+def of(message: str, *types: type) -> Kind:
     """Return the kind of values that have one of these types. A boolean is no number.
 
-    :param words: what is accepted, for messages
+    :param message: what is accepted, for messages
     """
 
     def check(value: Any) -> str | None:
         is_kind = isinstance(value, types) and (bool in types or not isinstance(value, bool))
-        return None if is_kind else words
+        return None if is_kind else message
 
     return check
 

@@ -119,16 +119,16 @@ class DtrainHook(BaseHook):
         link = self.links.get(address or self.address(record), timeout_s=timeout_s)
         if record.machine_id and link.hello.machine_id != record.machine_id:
             self.links.drop(record.name)
-            words = f"Host '{record.name}' answers as machine {link.hello.machine_id}, but it is registered as "
+            message = f"Host '{record.name}' answers as machine {link.hello.machine_id}, but it is registered as "
             if link.hello.boot_id == record.boot_id:
-                words += (
+                message += (
                     f"{record.machine_id}, in the same boot: its /etc/machine-id was changed. Restore it there (echo "
                     f"{record.machine_id} > /etc/machine-id), or end its runs, then"
                 )
             else:
-                words += f"{record.machine_id}. If the machine was replaced,"
+                message += f"{record.machine_id}. If the machine was replaced,"
             again = f"remove the host and add it again: airflow dtrain hosts remove {record.name}"
-            raise HostProtocolError(record.name, f"{words} {again}")
+            raise HostProtocolError(record.name, f"{message} {again}")
         return link
 
     def ensure_local(self) -> None:

@@ -166,12 +166,12 @@ def _redactor(sealed: bytes | None, of_connection: Mapping[str, str]) -> Redacto
 
 def _withheld(sealed: bytes | None, error: Exception) -> Redactor:
     """Return a mask for all text of ranks, because not all of their secrets are known."""
-    words = f"withheld, because the secrets in it are not known: {error}"
+    message = f"withheld, because the secrets in it are not known: {error}"
     try:
         known = [text for value in opened(sealed).values() for text in secret_texts(value)]
     except Exception:
         known = []
-    return Redactor(known, withheld=words)
+    return Redactor(known, withheld=message)
 
 
 def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, Any]:

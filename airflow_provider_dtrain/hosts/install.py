@@ -153,14 +153,14 @@ def missing_python(host: str, python: str, done: Completed) -> EnvironmentMissin
 
 
 def _refusal(host: str, python: str, remote_dir: str, verdict: str) -> HostError | EnvironmentMissingError:
-    kind, _, words = verdict.partition(" ")
+    kind, _, detail = verdict.partition(" ")
     if kind == "old":
         return EnvironmentMissingError(
-            f"Host '{host}': interpreter '{python}' is Python {shown(words.encode())}, {dotted(OLDEST_PYTHON)} or "
+            f"Host '{host}': interpreter '{python}' is Python {shown(detail.encode())}, {dotted(OLDEST_PYTHON)} or "
             "newer is needed. Install a newer Python, or name another interpreter for this host."
         )
     if kind == "os":
-        errno_name, _, reason = words.partition(" ")
+        errno_name, _, reason = detail.partition(" ")
         code, remedy = _REFUSALS.get(errno_name, ("install", "correct the cause"))
         return HostRefusedError(
             host,

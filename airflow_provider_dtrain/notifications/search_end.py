@@ -43,8 +43,8 @@ def notify_search(
         title = f"{who} failed: {facts['cause']}"
     else:
         value = outcome["metric"]
-        words = metric_words(search.metric, value) if search.metric else "no metric"
-        title = f"{who} finished: best trial {outcome['trial_id']}, {words}"
+        message = metric_words(search.metric, value) if search.metric else "no metric"
+        title = f"{who} finished: best trial {outcome['trial_id']}, {message}"
         facts = {"state": "completed", "value": value, "trial_id": outcome["trial_id"]}
     ids = {"experiment_id": search.experiment_id, "experiment": search.experiment, "metric": search.metric}
     found = notice(event, key, title, experiment_page(search.experiment_id), **ids, **facts)

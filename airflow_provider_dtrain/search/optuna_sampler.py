@@ -48,11 +48,11 @@ def check_installed(sampler: Sampler) -> None:
     """
     missing = [name for name in NEEDS[sampler] if importlib.util.find_spec(name) is None]
     if missing:
-        words = (
+        message = (
             f"{sampler} needs {' and '.join(missing)} on Airflow's workers. Install it there with: "
             f"pip install 'airflow-provider-dtrain[optuna{',torch' if 'torch' in missing else ''}]'"
         )
-        raise ConfigError([Problem(path="searcher.sampler", message=words)])
+        raise ConfigError([Problem(path="searcher.sampler", message=message)])
 
 
 def draw(

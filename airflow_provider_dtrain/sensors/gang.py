@@ -207,8 +207,8 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         limits = [self.timeout, *([self.execution_timeout.total_seconds()] if self.execution_timeout else [])]
         return time.time() + min(limits)
 
-    def _timed_out(self, words: str) -> Exception:
-        return AirflowSkipException(words) if self.soft_fail else AirflowSensorTimeout(words)
+    def _timed_out(self, message: str) -> Exception:
+        return AirflowSkipException(message) if self.soft_fail else AirflowSensorTimeout(message)
 
     # -- waiting in the worker ------------------------------------------------------------------
     def _wait(self, hook: DtrainHook, allocation_id: int, key: TrialKey) -> GangView | None:

@@ -114,8 +114,8 @@ class Events:
         # Last, because they lock the trial and its search, which must be locked after the pool.
         for warning in (event for event in batch if event.get("kind") == "warning"):
             at = within(store_moment(warning.get("at"), clock_offset_s), attempt.started_at, self.db.now())
-            words = str(warning.get("text"))
-            note(conn, attempt.trial_id, TimelineKind.WARNED, at, attempt_id=attempt.id, host=host, words=words)
+            message = str(warning.get("text"))
+            note(conn, attempt.trial_id, TimelineKind.WARNED, at, attempt_id=attempt.id, host=host, message=message)
         if source and source[1] == "0":
             if (step := next((event for event in batch if event.get("kind") == "first_step"), None)) is not None:
                 at = within(store_moment(step.get("at"), clock_offset_s), attempt.started_at, self.db.now())

@@ -332,8 +332,8 @@ def _watched(conn: Connection, allocation_id: int, watch: int) -> AllocationRow:
     row = _locked_gang(conn, allocation_id)
     gang = held_gang(conn, allocation_id)
     if gang.watch < watch:
-        words = f"its watch is {gang.watch} in the store, but was {watch}"
-        raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {words}.")
+        message = f"its watch is {gang.watch} in the store, but was {watch}"
+        raise StoreSetBackError(f"The store has lost the last commits of gang {allocation_id}: {message}.")
     if gang.watch != watch:
         raise StaleWatchError(
             f"The gang {allocation_id} is followed under watch {gang.watch} ({gang.watcher}): this process still "

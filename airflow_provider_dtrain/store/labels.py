@@ -66,16 +66,16 @@ class LabelStore:
         kept = [tag for tag in (before.tags if tags is None else tags) if tag not in removed]
         chosen = check_tags([*kept, *add_tags])
         name = before.display_name if display_name is None else _text("display_name", display_name, NAME_CHARS) or None
-        words = before.description if description is None else _text("description", description, DESCRIPTION_CHARS)
-        self._write(conn, kind, object_id, name, words)
+        described = before.description if description is None else _text("description", description, DESCRIPTION_CHARS)
+        self._write(conn, kind, object_id, name, described)
         if chosen != before.tags:
             _replace_tags(conn, kind, object_id, chosen)
-        after = Labels(display_name=name, description=words, tags=chosen)
+        after = Labels(display_name=name, description=described, tags=chosen)
         self.db.audit(conn, by, "labels set", f"{kind} {object_id}", f"name={name!r} tags={', '.join(after.tags)}")
         return after
 
-    def _write(self, conn: Connection, kind: LabelKind, object_id: int, name: str | None, words: str) -> None:
-        values = {"display_name": name, "description": words}
+    def _write(self, conn: Connection, kind: LabelKind, object_id: int, name: str | None, description: str) -> None:
+        values = {"display_name": name, "description": description}
         insert = self.db.insert(labels).values(kind=kind, object_id=object_id, **values)
         conn.execute(insert.on_conflict_do_update(index_elements=["kind", "object_id"], set_=values))
 

@@ -183,8 +183,8 @@ class Operations:
         """
         now = self.db.now()
         silent = (operations.c.state == OperationState.RUNNING.value, operations.c.alive_at < now - SILENT)
-        words = f"the process that executed it has not answered for {SILENT.total_seconds():.0f} s"
-        values = {"state": OperationState.FAILED.value, "error": words}
+        message = f"the process that executed it has not answered for {SILENT.total_seconds():.0f} s"
+        values = {"state": OperationState.FAILED.value, "error": message}
         conn.execute(operations.update().where(operations.c.id == operation_id, *silent).values(**values))
         query = operations.update().where(operations.c.id == operation_id).values(read_at=now)
         row = conn.execute(query.returning(*operations.c)).one_or_none()

@@ -128,7 +128,7 @@ def _check_options(name: str, options: PoolOptions) -> None:
         ("young_s", options.fresh_s <= options.young_s < math.inf, f"at least fresh_s, which is {options.fresh_s:g} s"),
         ("min_run_s", 0 <= options.min_run_s < math.inf, "0 s or more"),
     )
-    wrong = [f"{key} must be {words}, got {getattr(options, key)}" for key, is_right, words in limits if not is_right]
+    wrong = [f"{key} must be {range_}, got {getattr(options, key)}" for key, is_right, range_ in limits if not is_right]
     if wrong:
         raise UserError(f"Pool '{name}' cannot use these options: {'; '.join(wrong)}.")
 

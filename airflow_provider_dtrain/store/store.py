@@ -158,8 +158,8 @@ class Store:
     def check(self) -> list[Check]:
         """Return the results of all health checks of the store, in words for an operator."""
         found = schema.revision(self.db.engine)
-        words = f"{found}, this version needs {schema.HEAD}"
-        checks = [Check(name="schema", ok=found == schema.HEAD, message=words)]
+        message = f"{found}, this version needs {schema.HEAD}"
+        checks = [Check(name="schema", ok=found == schema.HEAD, message=message)]
         return checks + (self._check_sqlite() if self.db.engine.dialect.name == "sqlite" else self._check_postgresql())
 
     @reads

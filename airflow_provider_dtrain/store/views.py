@@ -262,12 +262,12 @@ def waits_because(conn: Connection, allocation_id: int, reason: str, asked_at: d
         trial_id: silence(one.renewed_at, asked_at, is_handed_over=one.watcher == HANDED_OVER).lost_since
         for trial_id, one in newest.items()
     }
-    words = [
+    parts = [
         f" Trial {trial_id} has had no follower since {since:%H:%M:%SZ}: recovery or its host must end it."
         for trial_id, since in found.items()
         if since is not None
     ]
-    return "".join([reason, *words])
+    return "".join([reason, *parts])
 
 
 def _is_concerned(row: Row[Any], host: str) -> bool:

@@ -110,8 +110,8 @@ def role_start(layout: Layout, args: argparse.Namespace) -> Json:
     document = parse_object(sys.stdin.buffer.read(MAX_LINE)) or {}
     plan = check_plan(document.get("plan", document))
     if plan["run"] != args.run:
-        words = f"plan.run: must be the run {shorten(args.run)} of the command, got {plan['run']}"
-        raise Refused("bad_plan", words, field="plan.run")
+        message = f"plan.run: must be the run {shorten(args.run)} of the command, got {plan['run']}"
+        raise Refused("bad_plan", message, field="plan.run")
     request = {"plan": plan, "secrets": check_secrets(document.get("secrets"))}
     answer = read_report(launch(layout, json.dumps(request).encode()))
     if not answer.get("ok") or answer["state"] != "prepared":
@@ -168,14 +168,14 @@ def parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--remote-dir", default=".dtrain", help="archives, relative to the home directory")
     common.add_argument("--state-dir", help="locks and runs; default /var/tmp/dtrain-<uid>/<machine id>")
-    words = "folder of root with mode 1777 for the locks of all accounts, or none; default /run/lock if it is one"
-    common.add_argument("--lock-dir", help=words)
+    text = "folder of root with mode 1777 for the locks of all accounts, or none; default /run/lock if it is one"
+    common.add_argument("--lock-dir", help=text)
     top = argparse.ArgumentParser(prog="supervisor", description="The host side of airflow-provider-dtrain.")
     roles = top.add_subparsers(dest="role", required=True)
 
     def role(name: str, function: Any, *positional: str) -> argparse.ArgumentParser:
-        words = (function.__doc__ or "").splitlines()[0]
-        one = roles.add_parser(name, parents=[common], help=words, description=words)
+        text = (function.__doc__ or "").splitlines()[0]
+        one = roles.add_parser(name, parents=[common], help=text, description=text)
         one.set_defaults(function=function)
         for argument in positional:
             one.add_argument(argument)

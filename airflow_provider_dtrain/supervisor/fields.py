@@ -24,10 +24,10 @@ class Fields:
             raise self.bad("", "must be an object")
         self.values: Json = values
 
-    def bad(self, name: str, words: str) -> Refused:
+    def bad(self, name: str, message: str) -> Refused:
         """Return the refusal for a field."""
         path = ".".join(part for part in (self.where, name) if part) or "message"
-        return Refused("bad_plan", f"{path}: {words}", field=path)
+        return Refused("bad_plan", f"{path}: {message}", field=path)
 
     def _get(self, name: str, default: Any) -> Any:
         value = self.values.get(name, default)

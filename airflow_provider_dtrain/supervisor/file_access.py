@@ -146,7 +146,7 @@ def make_private(path: str) -> None:
 def kind_of(found: os.stat_result) -> str:
     """Return the kind of a path as a phrase, e.g. ``a folder``."""
     kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"), (stat.S_ISLNK, "a symbolic link"))
-    return next((words for test, words in kinds if test(found.st_mode)), "a special file")
+    return next((message for test, message in kinds if test(found.st_mode)), "a special file")
 
 
 def below(root: str, relative: str) -> str:

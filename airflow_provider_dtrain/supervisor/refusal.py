@@ -32,12 +32,12 @@ class Refused(Exception):
 def refuse_os_error(error: OSError) -> Refused:
     """Return the refusal for a failed system call. Full and read-only disks have their own codes."""
     where = error.filename if isinstance(error.filename, str) else "a file"
-    words = f"{error.strerror or error} ({where})"
+    message = f"{error.strerror or error} ({where})"
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return Refused("disk_full", f"No space left: {words}. Free space there, or choose another folder.")
+        return Refused("disk_full", f"No space left: {message}. Free space there, or choose another folder.")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return Refused("read_only", f"Not writable: {words}. Remount it, change its owner, or choose another folder.")
-    return Refused("os_error", words)
+        return Refused("read_only", f"Not writable: {message}. Remount it, change its owner, or choose another folder.")
+    return Refused("os_error", message)
 
 
 def refusal_of(error: BaseException) -> Refused:

@@ -228,12 +228,12 @@ def test_repetitions_are_merged_and_a_trial_has_a_bounded_number_of_notes(
     with transaction(store.db.engine) as conn:
         for _ in range(1000):
             clock.advance(1)
-            notes.note(conn, ticket.trial_id, kind, clock.now, words="the port is taken")
+            notes.note(conn, ticket.trial_id, kind, clock.now, message="the port is taken")
     [same] = [entry for entry in store.timeline.of_trial(ticket.trial_id) if entry.kind is kind]
     assert same.detail["times"] == 1000
     with transaction(store.db.engine) as conn:
         for number in range(3 * notes.MOST_NOTES):
-            notes.note(conn, ticket.trial_id, kind, clock.now, words=f"reason {number}")
+            notes.note(conn, ticket.trial_id, kind, clock.now, message=f"reason {number}")
     words = [entry.detail["reason"] for entry in store.timeline.of_trial(ticket.trial_id) if entry.kind is kind]
     assert len(words) == notes.MOST_NOTES
     assert words[1] == "reason 0"

@@ -130,9 +130,9 @@ def _words_and_syntax(text: str) -> tuple[list[str], str | None]:
     if _QUOTING.search(text):
         found = list(_words(text))
         return [word.value for word in found], next((word.syntax for word in found if word.syntax), None)
-    words = _PLAIN_WORD.findall(text)
-    operator = next(filter(None, map(_operator, words)), None)
-    return words, operator or _expansion(text)
+    tokens = _PLAIN_WORD.findall(text)
+    operator = next(filter(None, map(_operator, tokens)), None)
+    return tokens, operator or _expansion(text)
 
 
 def check_entrypoint(value: Any) -> Any:
@@ -141,14 +141,14 @@ def check_entrypoint(value: Any) -> Any:
     :raises PydanticCustomError: the entrypoint is malformed, or cannot be started without a shell
     """
     if isinstance(value, str):
-        words = _checked_words(value)
+        tokens = _checked_words(value)
     elif isinstance(value, list) and all(isinstance(word, str) for word in value):
-        words = value
+        tokens = value
     else:
         raise refuse(f"must be a command (a string or a list of strings) or module:TrialClass, got {shown(value)}")
-    if not words or not words[0].strip():
+    if not tokens or not tokens[0].strip():
         raise refuse("the command is empty")
-    for word in words:
+    for word in tokens:
         if "\x00" in word:
             raise refuse("a NUL character is not accepted")
         if _FOREIGN_LAUNCHER.match(word):
@@ -158,7 +158,7 @@ def check_entrypoint(value: Any) -> Any:
 
 def _checked_words(text: str) -> list[str]:
     try:
-        words, syntax = _words_and_syntax(text)
+        message, syntax = _words_and_syntax(text)
     except ValueError as error:
         raise refuse(f"the command cannot be split into words: {error}") from None
     if syntax is not None:
@@ -166,7 +166,7 @@ def _checked_words(text: str) -> list[str]:
             f"{syntax!r} would need a shell, but the command runs without one; "
             "put it into a script, or use a list such as [bash, -c, ...]"
         )
-    return words
+    return message
 
 
 def _foreign(launcher: str) -> str:
@@ -194,17 +194,17 @@ def without_launcher(entrypoint: Any) -> tuple[Any, list[str]]:
     """
     if isinstance(entrypoint, str) and any(launcher in entrypoint for launcher in _LAUNCHERS):
         try:
-            words = list(itertools.islice(_words(entrypoint), _SEARCHED))
+            parts = list(itertools.islice(_words(entrypoint), _SEARCHED))
         except ValueError:
             return entrypoint, []
     elif isinstance(entrypoint, list) and all(isinstance(word, str) for word in entrypoint):
-        words = [Word(word, 0, None) for word in entrypoint[:_SEARCHED]]
+        parts = [Word(word, 0, None) for word in entrypoint[:_SEARCHED]]
     else:
         return entrypoint, []
-    command = _translated([word.value for word in words])
+    command = _translated([word.value for word in parts])
     if command is None:
         return entrypoint, []
-    return command.written_as(entrypoint, words), _warnings(command.launcher, command.options)
+    return command.written_as(entrypoint, parts), _warnings(command.launcher, command.options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,13 +217,13 @@ class _Command:
     first: int = 0
     options: Sequence[str] = ()
 
-    def written_as(self, entrypoint: str | list[str], words: Sequence[Word]) -> str | list[str]:
+    def written_as(self, entrypoint: str | list[str], parts: Sequence[Word]) -> str | list[str]:
         """Return the command as a string or a list, like the entrypoint. Quotes in a string are kept."""
         if self.trial is not None:
             return self.trial
         if isinstance(entrypoint, list):
             return [*self.before, *entrypoint[self.first :]]
-        return " ".join([*map(shlex.quote, self.before), entrypoint[words[self.first].start :]])
+        return " ".join([*map(shlex.quote, self.before), entrypoint[parts[self.first].start :]])
 
 
 def _warnings(launcher: str, options: Sequence[str]) -> list[str]:
@@ -235,42 +235,42 @@ def _warnings(launcher: str, options: Sequence[str]) -> list[str]:
     return found
 
 
-def _translated(words: list[str]) -> _Command | None:
+def _translated(parts: list[str]) -> _Command | None:
     """Return a command without the launcher.
 
     None: the launcher is not used, or the command names nothing to run.
     """
-    launcher = next((word for word in words[1:] if word in _LAUNCHERS), None)
+    launcher = next((word for word in parts[1:] if word in _LAUNCHERS), None)
     if launcher is None:
         return None
-    place = words.index(launcher)
-    if words[place - 1] != "-m":
+    place = parts.index(launcher)
+    if parts[place - 1] != "-m":
         return None
-    interpreter = words[: place - 1] or ["python3"]
-    first, options, mode = _options(words, place + 1)
-    if first >= len(words):
+    interpreter = parts[: place - 1] or ["python3"]
+    first, options, mode = _options(parts, place + 1)
+    if first >= len(parts):
         return None
-    if words[first] == "--trial" or words[first].startswith("--trial="):
-        given = [*words[first].partition("=")[2:], *words[first + 1 :]]
+    if parts[first] == "--trial" or parts[first].startswith("--trial="):
+        given = [*parts[first].partition("=")[2:], *parts[first + 1 :]]
         names = [name for name in given if name]
         is_known = launcher == _LAUNCHER and len(names) == 1 and is_trial_class(names[0])
         return _Command(launcher=launcher, trial=names[0], options=options) if is_known else None
-    if is_trial_class(words[first]) and first == len(words) - 1:
+    if is_trial_class(parts[first]) and first == len(parts) - 1:
         is_known = launcher == _LAUNCHER
-        return _Command(launcher=launcher, trial=words[first], options=options) if is_known else None
+        return _Command(launcher=launcher, trial=parts[first], options=options) if is_known else None
     if mode == "module":
         return _Command(launcher=launcher, before=[*interpreter, "-m"], first=first, options=options)
-    needs_interpreter = mode != "no python" and words[first].endswith(".py")
+    needs_interpreter = mode != "no python" and parts[first].endswith(".py")
     before = interpreter if needs_interpreter else ()
     return _Command(launcher=launcher, before=before, first=first, options=options)
 
 
-def _options(words: list[str], first: int) -> tuple[int, list[str], str]:
+def _options(parts: list[str], first: int) -> tuple[int, list[str], str]:
     """Return the index of the script, the options of torchrun before it, and the kind of script."""
     options: list[str] = []
     mode = "script"
     place = first
-    while place < len(words) and (word := words[place]).startswith("-"):
+    while place < len(parts) and (word := parts[place]).startswith("-"):
         if word == "--":
             place += 1
             break
@@ -280,7 +280,7 @@ def _options(words: list[str], first: int) -> tuple[int, list[str], str]:
         plain = name.replace("_", "-")
         mode = _MODES.get(plain, mode)
         takes_value = not equals and plain not in _FLAGS
-        width = 2 if takes_value and place + 1 < len(words) and words[place + 1] != "--" else 1
+        width = 2 if takes_value and place + 1 < len(parts) and parts[place + 1] != "--" else 1
         if plain not in _MODES:
             options.append(name)
         place += width

@@ -43,13 +43,13 @@ def entry_file(entrypoint: str | list[str]) -> EntryFile | None:
     return EntryFile(paths=(posixpath.normpath(script),), is_required=True)
 
 
-def _script(words: Sequence[str]) -> str | None:
+def _script(parts: Sequence[str]) -> str | None:
     """Return the script of a command: the word after ``python`` and its options, else a program with a path."""
-    if not words:
+    if not parts:
         return None
-    if not _PYTHON.match(posixpath.basename(words[0])):
-        return words[0] if "/" in words[0] else None
-    rest = iter(words[1:])
+    if not _PYTHON.match(posixpath.basename(parts[0])):
+        return parts[0] if "/" in parts[0] else None
+    rest = iter(parts[1:])
     for word in rest:
         if word.startswith(_NO_SCRIPT):
             return None

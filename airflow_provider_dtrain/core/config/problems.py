@@ -108,8 +108,8 @@ def _about(kind: str, path: str, error: Any, context: Any) -> str:
     if kind == "missing":
         return "missing; it is required here"
     if kind in _LIMITS:
-        words, limit = _LIMITS[kind]
-        return f"{value} {words} {context[limit]:g}" if context[limit] < 1e6 else f"{value} {words} {context[limit]}"
+        phrase, limit = _LIMITS[kind]
+        return f"{value} {phrase} {context[limit]:g}" if context[limit] < 1e6 else f"{value} {phrase} {context[limit]}"
     if kind in _TYPES:
         return f"{value} is not {_TYPES[kind]}"
     if kind == "finite_number":

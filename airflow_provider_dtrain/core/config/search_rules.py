@@ -25,7 +25,7 @@ def search_problems(config: ExperimentConfig, scope: Scope = WHOLE) -> list[Prob
     :param scope: the fields that count. For a partial document, only contradictions are returned
     """
     found = [*_lacks(config, scope), *_contradictions(config, scope)]
-    return [*(Problem(path=path, message=words) for path, words in found), *_grid(config, scope)]
+    return [*(Problem(path=path, message=message) for path, message in found), *_grid(config, scope)]
 
 
 def _lacks(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
@@ -35,8 +35,8 @@ def _lacks(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
     is_named = scope.knows("searcher.name")
     is_same = searcher.name != "single" and not has_dimension(config.hyperparameters)
     if is_same and is_named and scope.knows("hyperparameters"):
-        words = "constants only, so all trials would be the same"
-        yield "hyperparameters", f"{words}; {searcher.name} requires an int, double, log or categorical that varies"
+        message = "constants only, so all trials would be the same"
+        yield "hyperparameters", f"{message}; {searcher.name} requires an int, double, log or categorical that varies"
     has_limit = searcher.max_length is not None or searcher.max_time is not None
     if not has_limit and is_named and scope.knows("searcher.max_length", "searcher.max_time"):
         if searcher.name in HALVING:
@@ -70,8 +70,8 @@ def _brackets(searcher: AdaptiveAshaSearcher, scope: Scope) -> Iterator[tuple[st
     length = length_of(searcher) if scope.knows("searcher.max_length") or scope.knows("searcher.max_time") else None
     if length is not None and most > floor_log(length[1], divisor) + 1:
         yield path, f"{most} rungs {need} a length of {divisor}^{most - 1}; max_length is {length[1]} {length[0]}"
-    if knows_trials and (words := _bracket_error(searcher, length[1] if length else 1, divisor)):
-        yield path, words
+    if knows_trials and (message := _bracket_error(searcher, length[1] if length else 1, divisor)):
+        yield path, message
 
 
 def _bracket_error(searcher: AdaptiveAshaSearcher, length: int, divisor: int) -> str | None:
@@ -89,5 +89,5 @@ def _grid(config: ExperimentConfig, scope: Scope) -> list[Problem]:
     missing = missing_counts(leaves(space))
     if missing or (count := size(leaves(space))) <= GRID_LIMIT:
         return [] if scope.is_partial else missing
-    words = f"the grid has {shown(count)} points, and at most {GRID_LIMIT} are accepted; lower a count"
-    return [Problem(path="hyperparameters", message=words)]
+    message = f"the grid has {shown(count)} points, and at most {GRID_LIMIT} are accepted; lower a count"
+    return [Problem(path="hyperparameters", message=message)]

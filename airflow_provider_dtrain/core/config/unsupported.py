@@ -70,10 +70,10 @@ def unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = No
     :param origins: from assembly. The message names the origin of a field that the configuration does not set itself
     """
     found: list[Problem] = []
-    for path, is_used, words in UNSUPPORTED:
+    for path, is_used, message in UNSUPPORTED:
         if is_used(_value_at(config, path), config):
             giver = _giver(path, origins or {})
-            found.append(Problem(path=path, message=f"not supported in this version: {words}{giver}"))
+            found.append(Problem(path=path, message=f"not supported in this version: {message}{giver}"))
     if config.command and config.trial_class is None:
         for path, is_used in FOR_TRIAL_CLASSES:
             if is_used(_value_at(config, path), config):
@@ -88,15 +88,15 @@ def notices(config: ExperimentConfig, origins: Mapping[str, str]) -> list[str]:
     :param config: complete
     :param origins: from assembly
     """
-    return [f"{path}: {words}{_giver(path, origins)}" for path, words in _notices(config)]
+    return [f"{path}: {message}{_giver(path, origins)}" for path, message in _notices(config)]
 
 
 def _notices(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     if config.resources.shm_size is not None:
         yield "resources.shm_size", f"{_HOST} and use /dev/shm of the host; it has no effect"
     if config.environment.image is not None:
-        words = "Install there what the image contains, or name an interpreter that has it in environment.python"
-        yield "environment.image", f"{_HOST} in the environment of the host; it has no effect. {words}"
+        message = "Install there what the image contains, or name an interpreter that has it in environment.python"
+        yield "environment.image", f"{_HOST} in the environment of the host; it has no effect. {message}"
     absolute = [mount for mount in config.bind_mounts if mount.container_path.startswith("/")]
     if moved := [mount for mount in absolute if _elsewhere([mount], config)]:
         host, container = moved[0].host_path, moved[0].container_path

@@ -126,14 +126,14 @@ def inference_words(progress: InferenceProgress) -> str:
     """Return the progress in words, e.g. ``63 % done, 63 of 100 shards, 12,345 rows/s, 2 min left``."""
     # 100 % only when nothing is left.
     percent = int(progress.share * 100)
-    words = [f"{percent} % done", f"{progress.done:,} of {progress.total:,} shards"]
+    parts = [f"{percent} % done", f"{progress.done:,} of {progress.total:,} shards"]
     if progress.skipped:
-        words.append(f"{progress.skipped:,} set aside")
+        parts.append(f"{progress.skipped:,} set aside")
     if progress.rows_per_s is not None:
-        words.append(f"{progress.rows_per_s:,.0f} rows/s")
+        parts.append(f"{progress.rows_per_s:,.0f} rows/s")
     if progress.eta_s is not None:
-        words.append(f"{duration(progress.eta_s)} left")
-    return ", ".join(words)
+        parts.append(f"{duration(progress.eta_s)} left")
+    return ", ".join(parts)
 
 
 def result_words(counts: ShardCounts) -> str:

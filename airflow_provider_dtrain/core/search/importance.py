@@ -50,8 +50,8 @@ def importance(
     if len({metric for _, metric in usable}) == 1:
         return _none("All trials have the same metric.")
     found = _evaluated(varying, usable, smaller_is_better=smaller_is_better)
-    words = f"{METHOD}, from {len(usable)} trials"
-    return ImportanceResult(shares=dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))), note=words)
+    message = f"{METHOD}, from {len(usable)} trials"
+    return ImportanceResult(shares=dict(sorted(found.items(), key=lambda one: (-one[1], one[0]))), note=message)
 
 
 def _none(note: str) -> ImportanceResult:

@@ -36,16 +36,16 @@ def trial_name(
     :param task: id and map index of its task
     """
     if hparams is None:
-        words = "not drawn yet"
+        message = "not drawn yet"
     else:
         values = list(_values(hparams, space))
         names = _names(tuple(path for path, _ in values))
-        words = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
-    if not words and task is not None:
+        message = " ".join(f"{name}={_shown(value)}" for name, (_, value) in zip(names, values, strict=True))
+    if not message and task is not None:
         return task[0] if task[1] < 0 else f"{task[0]}[{task[1]}]"
-    if not words:
+    if not message:
         return "" if number is None else f"number {number}"
-    return _cut(" | ".join(filter(None, ["" if number is None else str(number), words])), MAX_CHARS)
+    return _cut(" | ".join(filter(None, ["" if number is None else str(number), message])), MAX_CHARS)
 
 
 def ended_name(name: str, ending: str) -> str:
@@ -86,10 +86,10 @@ def reached_words(count: int, searcher: Mapping[str, Any] | None) -> str:
 
     :param searcher: as for :func:`length_words`
     """
-    words = length_words(count, searcher)
-    number, _, unit = words.partition(" ")
+    message = length_words(count, searcher)
+    number, _, unit = message.partition(" ")
     singular = _SINGULAR.get(unit, unit)
-    return f"{singular} {number}" if singular in _SINGULAR.values() and singular != "unit" else words
+    return f"{singular} {number}" if singular in _SINGULAR.values() and singular != "unit" else message
 
 
 _SINGULAR: Final = {"batches": "batch", "records": "record", "epochs": "epoch", "units": "unit"}

@@ -128,8 +128,8 @@ def planned(config: ExperimentConfig, seed: int, shape: Outline) -> Iterator[Tri
 
 def _too_long(shape: Outline, limit: int) -> Problem:
     path, what = ("hyperparameters", "a count") if shape.method == "grid" else ("searcher.max_trials", "it")
-    words = f"{shape.trials} trials; Airflow maps at most {limit} tasks. Raise [core] max_map_length, or lower {what}"
-    return Problem(path=path, message=words)
+    message = f"{shape.trials} trials; Airflow maps at most {limit} tasks. Raise [core] max_map_length, or lower {what}"
+    return Problem(path=path, message=message)
 
 
 def _count(config: ExperimentConfig) -> int:

@@ -129,5 +129,5 @@ class Deciding:
                 continue
             self._said.add(entry.rung)
             metric = "no finite metric" if entry.metric is None else f"metric {entry.metric:.6g}"
-            words = (entry.rung, entry.units, metric, entry.decision)
-            self.rt.log.event("Rung %d at %d units, %s: the searcher decided %s", *words)
+            values = (entry.rung, entry.units, metric, entry.decision)
+            self.rt.log.event("Rung %d at %d units, %s: the searcher decided %s", *values)

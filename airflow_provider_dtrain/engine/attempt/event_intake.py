@@ -112,11 +112,11 @@ class Intake:
         :param epoch: number of restarts that are stored
         :raises HostProtocolError: always
         """
-        words = f"restarted more than {RESTARTS_MOST} times"
-        mark = gap(frame.offset, 0, "restarted", f"the file was {words} and is not read again", lines=0)
+        message = f"restarted more than {RESTARTS_MOST} times"
+        mark = gap(frame.offset, 0, "restarted", f"the file was {message} and is not read again", lines=0)
         place = (self._rt.attempt_id, self._rt.watch, self._host, str(frame.stream), frame.offset, frame.offset)
         await self._rt.db(self._rt.store.events.commit, *place, [mark], epoch=epoch)
-        raise HostProtocolError(self._host, f"The file {frame.stream} of host '{self._host}' was {words}.")
+        raise HostProtocolError(self._host, f"The file {frame.stream} of host '{self._host}' was {message}.")
 
     def advance(self, frame: Frame) -> None:
         """Record a frame of a log, which is not stored here.

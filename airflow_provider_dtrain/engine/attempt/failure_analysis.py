@@ -69,8 +69,8 @@ async def check_manifest(rt: Runtime, view: AttemptView, job: Job) -> DtrainErro
         return None
     if await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=("manifest",)):
         return None
-    words = "It ended with exit code 0 before the results were published: code of the processor ended the process."
-    error = RankFailedError(rank=0, host=chief_of(view), exit_code=0, traceback="", message=words)
+    message = "It ended with exit code 0 before the results were published: code of the processor ended the process."
+    error = RankFailedError(rank=0, host=chief_of(view), exit_code=0, traceback="", message=message)
     return await blamed_on_shard(rt, view, error)
 
 

@@ -56,8 +56,8 @@ class GiveWay:
 
         :param hosts: hosts whose part still runs
         """
-        if self.words is None and (words := self._wish()) is not None:
-            await self._begin(words)
+        if self.words is None and (message := self._wish()) is not None:
+            await self._begin(message)
         if self.words is None or (self._telling is not None and not self._telling.done()):
             return
         left = [host for host in hosts if host not in self._told]
@@ -92,15 +92,15 @@ class GiveWay:
         # An earlier follower has sent the request already, and ranks may have written their checkpoint.
         return (view.reason or "asked to stop") if view.state == AttemptState.STOPPING else None
 
-    async def _begin(self, words: str) -> None:
+    async def _begin(self, message: str) -> None:
         # Write to the store first: a process that takes over must not mistake the end for the end of training.
-        await self.rt.db(self.rt.store.attempts.set_stopping, self.rt.attempt_id, self.rt.watch, words)
-        self.words = words
+        await self.rt.db(self.rt.store.attempts.set_stopping, self.rt.attempt_id, self.rt.watch, message)
+        self.words = message
         self.asked_at = time.monotonic()
         self.gang.end.asked = True
         self.rt.log.warning(
             "The gang must release its slots: %s. Its ranks have %.0f s to write a checkpoint and end.",
-            words,
+            message,
             self.timeout_s,
         )
 

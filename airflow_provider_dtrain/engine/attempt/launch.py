@@ -174,8 +174,8 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
             "Install it there, or set environment.python to one that exists on every host."
         )
     modules = {name: found["modules"].get(name) for name in job.modules}
-    if (words := shortcoming(found["executable"], found["python"], modules)) is not None:
-        raise EnvironmentMissingError(f"Host '{link.host}': {words}")
+    if (message := shortcoming(found["executable"], found["python"], modules)) is not None:
+        raise EnvironmentMissingError(f"Host '{link.host}': {message}")
     if found["mounts"]:
         raise EnvironmentMissingError(
             f"Host '{link.host}': bind_mounts: {'; '.join(found['mounts'])}. Ranks run without containers: link "

@@ -34,9 +34,9 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
         token = int(name.rpartition(".")[2])
         wait_s = FENCE_WAIT_S
         found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
-        words = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_words(found)}"
+        message = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_words(found)}"
         rt.log.warning(
-            "Run %s on host '%s' is unknown to the store. Was the store restored from a backup? %s", name, host, words
+            "Run %s on host '%s' is unknown to the store. Was the store restored from a backup? %s", name, host, message
         )
     await free_slots(rt, host)
     return unknown

@@ -364,8 +364,8 @@ def _silent(failed: Failed) -> AbstractSet[str]:
 
 
 def _refused_again(error: HostRefusedError, times: int) -> HostError:
-    words = (
+    message = (
         f"Host '{error.host}' refused {times} launches of this trial in a row, and new grants did not help. "
         f"The latest answer: {as_sentence(error)} Check the host with: airflow dtrain hosts probe {error.host}"
     )
-    return HostRefusedError(error.host, words, code=error.code, details=error.details)
+    return HostRefusedError(error.host, message, code=error.code, details=error.details)

@@ -348,8 +348,8 @@ class AttemptRunner:
         """
         view = await self.rt.view()
         host = next(iter(view.placement), "")
-        words = f"The hosts' data of this attempt cannot be read, so the attempt was fenced and ended: {error!r:.500}"
-        return await finish(self.rt, view, "errored", HostProtocolError(host, words))
+        message = f"The hosts' data of this attempt cannot be read, so the attempt was fenced and ended: {error!r:.500}"
+        return await finish(self.rt, view, "errored", HostProtocolError(host, message))
 
     async def _follow(self, view: AttemptView, lost: Mapping[str, HostError] | None = None) -> Outcome | None:
         """Follow the run of an attempt, as long as the store knows it."""

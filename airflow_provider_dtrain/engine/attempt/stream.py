@@ -257,8 +257,8 @@ class HostFollower:
             raise
         except Exception as error:
             log.exception("A frame of %s from host '%s' could not be handled", frame.stream, self.host)
-            words = f"Host '{self.host}' sent a frame of {frame.stream} that cannot be handled: {error!r:.500}"
-            raise HostProtocolError(self.host, words) from error
+            message = f"Host '{self.host}' sent a frame of {frame.stream} that cannot be handled: {error!r:.500}"
+            raise HostProtocolError(self.host, message) from error
 
     async def _take(self, link: HostLink, frame: Frame) -> None:
         assert frame.stream is not None
@@ -283,12 +283,12 @@ class HostFollower:
         if stream == RANK0_LOG:
             self.log_restarts += 1
             if self.log_restarts > RESTARTS_MOST:
-                words = f"Host '{self.host}' restarted {stream} more than {RESTARTS_MOST} times."
-                raise HostProtocolError(self.host, words)
+                message = f"Host '{self.host}' restarted {stream} more than {RESTARTS_MOST} times."
+                raise HostProtocolError(self.host, message)
         elif epoch > RESTARTS_MOST:
             await self.intake.refuse_anew(frame, epoch - 1)
-        words = "Host '%s', %s: %s. It is read again from its start."
-        self.rt.log.event(words, self.host, stream, frame.reason, is_warning=True)
+        message = "Host '%s', %s: %s. It is read again from its start."
+        self.rt.log.event(message, self.host, stream, frame.reason, is_warning=True)
         if stream == RANK0_LOG:
             self._rank_log().begin_anew(is_known=self.is_restarted)
             return

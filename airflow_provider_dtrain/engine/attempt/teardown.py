@@ -61,19 +61,19 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     for host, found in zip(hosts, answers, strict=True):
         if isinstance(found, Exception):
             # The slots of the other hosts are released, whatever went wrong with this one.
-            words = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
+            message = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
             if isinstance(found, HostRefusedError) and found.code in FAULTS:
-                await rt.note_host(host, "unreachable", words)
-            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", words, host)
+                await rt.note_host(host, "unreachable", message)
+            rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", message, host)
         elif isinstance(found, BaseException):
             raise found
         elif found.get("clear"):
             clear.append(host)
             await _show_foreign(rt, view, host, found.get("foreign"))
         else:
-            words = (await rt.redactor()).rank_text(survivors_words(found))
-            rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, words)
-            await _show_stuck(rt, view, host, words)
+            message = (await rt.redactor()).rank_text(survivors_words(found))
+            rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, message)
+            await _show_stuck(rt, view, host, message)
     if clear:
         rt.log.info("No process of %s is left on %s", view.label, ", ".join(clear))
     return clear
@@ -99,8 +99,8 @@ async def fence_forgotten(rt: Runtime, view: AttemptView) -> None:
     for host, found in zip(view.placement, answers, strict=True):
         if isinstance(found, BaseException) and not isinstance(found, Exception):
             raise found
-        words = "is gone" if isinstance(found, dict) and found.get("clear") else f"may be left: {found}"
-        rt.log.warning("%s, which the store has lost, %s on host '%s'", view.label.capitalize(), words, host)
+        message = "is gone" if isinstance(found, dict) and found.get("clear") else f"may be left: {found}"
+        rt.log.warning("%s, which the store has lost, %s on host '%s'", view.label.capitalize(), message, host)
 
 
 def launch_of(view: AttemptView, host: str) -> str | None:
@@ -130,11 +130,11 @@ def _launched(view: AttemptView, host: str) -> dict[str, Any] | None:
     return {"boot_id": boot_id, "state_dir": (record.get("state_dirs") or {}).get(host), "slots": slots}
 
 
-async def _show_stuck(rt: Runtime, view: AttemptView, host: str, words: str) -> None:
+async def _show_stuck(rt: Runtime, view: AttemptView, host: str, message: str) -> None:
     """Mark the slots of surviving processes as stuck. Recovery marks them as ready once the processes are gone."""
     for slot in view.placement.get(host, ()):
         with contextlib.suppress(NotFoundError):
-            await rt.db(rt.store.hosts.mark_slot, host, slot, "stuck", words)
+            await rt.db(rt.store.hosts.mark_slot, host, slot, "stuck", message)
 
 
 async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: object) -> None:
@@ -145,20 +145,20 @@ async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: obje
     users = {user.get("slot"): user for user in reversed(_mappings(foreign)) if type(user.get("slot")) is int}
     for slot in view.placement.get(host, ()):
         if (user := users.get(slot)) is not None:
-            words = f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
-            words = plain(words, SHOWN_CHARS)
-            rt.log.warning("Slot %d of host '%s' is in use by %s", slot, host, words)
+            message = f"process {user.get('pid')} ({user.get('name')}) of user {user.get('user')}"
+            message = plain(message, SHOWN_CHARS)
+            rt.log.warning("Slot %d of host '%s' is in use by %s", slot, host, message)
             with contextlib.suppress(NotFoundError):
-                await rt.db(rt.store.hosts.mark_slot, host, slot, "busy_elsewhere", words)
+                await rt.db(rt.store.hosts.mark_slot, host, slot, "busy_elsewhere", message)
 
 
 def survivors_words(found: Mapping[str, Any]) -> str:
     """Return a text that names living processes, slots that are still locked, and other reasons for doubt."""
-    words = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
-    words += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not words else []
+    parts = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
+    parts += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not parts else []
     for texts in (found.get("unlisted"), found.get("doubts")):
-        words += [one for one in texts if isinstance(one, str)] if isinstance(texts, list) else []
-    return plain(", ".join(words[:20]) or "nothing that it can name", SHOWN_CHARS)
+        parts += [one for one in texts if isinstance(one, str)] if isinstance(texts, list) else []
+    return plain(", ".join(parts[:20]) or "nothing that it can name", SHOWN_CHARS)
 
 
 def _mappings(value: object) -> list[Mapping[str, Any]]:

@@ -112,8 +112,8 @@ class GangWatchdog:
             message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
             if one.kind == "infra":
                 return ProcessStuckError(one.report.host, f"{message} Find out on that host which process stopped it.")
-            words = f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}"
-            return RankHangsError(words, rank=one.report.rank)
+            reason = f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}"
+            return RankHangsError(reason, rank=one.report.rank)
         return None
 
     def _look_at_supervisors(self, fresh: Mapping[str, Progress]) -> None:
@@ -152,5 +152,5 @@ def _mismatch_words(behind: list[Behind]) -> str:
     )
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
+def _sentence(message: str) -> str:
+    return f"{message[:1].upper()}{message[1:]}."

@@ -109,8 +109,8 @@ class TrialLogs:
             async with asyncio.timeout(FINISH_MOST_S):
                 await asyncio.gather(*self._work.values(), return_exceptions=True)
                 await self._rests(view.trial_id)
-        words = f"Airflow has not confirmed within {FINISH_MOST_S:.0f} s that it wrote them; they may be there"
-        self.unconfirmed = [log.buffer.place.missing(log.written, None, words) for log in self._open.values()]
+        message = f"Airflow has not confirmed within {FINISH_MOST_S:.0f} s that it wrote them; they may be there"
+        self.unconfirmed = [log.buffer.place.missing(log.written, None, message) for log in self._open.values()]
         self.abandon()
 
     async def hand_over(self) -> None:

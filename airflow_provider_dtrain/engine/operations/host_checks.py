@@ -70,10 +70,10 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
             if "clock" not in warning:
                 lines.append(line(f"{name}: warning", False, warning))
     if record.state in ("unreachable", "lost"):
-        words = (
+        message = (
             f"{record.state} since its last probe. Once it is reachable, run: airflow dtrain hosts probe {record.name}"
         )
-        lines.append(line(f"{name}: state", False, words))
+        lines.append(line(f"{name}: state", False, message))
     return lines
 
 

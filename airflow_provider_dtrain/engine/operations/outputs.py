@@ -80,14 +80,14 @@ def copy_words(found: Generation) -> list[str]:
     manifest = found.manifest
     at = datetime.fromtimestamp(manifest.at, UTC)
     state = "at its end" if manifest.is_final else "while it ran; newer ones may follow"
-    words = [f"Attempt {manifest.attempt}, copied from host '{manifest.host}' at {at:%Y-%m-%d %H:%M:%S} UTC, {state}."]
+    parts = [f"Attempt {manifest.attempt}, copied from host '{manifest.host}' at {at:%Y-%m-%d %H:%M:%S} UTC, {state}."]
     if manifest.unsettled:
-        words.append(
+        parts.append(
             f"{len(manifest.unsettled)} file(s) were being written at that time: their copies are older, or missing."
         )
     if manifest.left_out_files:
-        words.append(
+        parts.append(
             f"{manifest.left_out_files} file(s), {byte_size(manifest.left_out_bytes)}, were beyond the limits and stay "
             f"on the host, e.g. {manifest.left_out[0] if manifest.left_out else '?'}."
         )
-    return words
+    return parts

@@ -155,8 +155,8 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
         found.append(
             f"Host '{host}': its AMD GPUs are not used, because ROCm is not supported. Its slots are CPU slots."
         )
-    found += [f"Host '{host}': no run can start there: {words}." for words in facts.get("problems") or ()]
-    found += [f"Host '{host}': {words}." for words in facts.get("doubts") or ()]
+    found += [f"Host '{host}': no run can start there: {message}." for message in facts.get("problems") or ()]
+    found += [f"Host '{host}': {message}." for message in facts.get("doubts") or ()]
     if problem := lock_problem(facts):
         found.append(f"Host '{host}': {problem}")
     if is_clock_wrong(facts):

@@ -79,7 +79,7 @@ def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dic
         slots=slots,
     )
     _free_slots(store, record, link)
-    found = [*key_warnings(record), *(words for words in warnings(record.name, facts) if "PyTorch" not in words)]
+    found = [*key_warnings(record), *(message for message in warnings(record.name, facts) if "PyTorch" not in message)]
     return problem or "; ".join(found) or None
 
 

@@ -226,12 +226,12 @@ def _why(search: SearchView, counts: Mapping[str, int], failure: Mapping[str, An
             f"{failure.get('message')} Trials of '{search.experiment}': {states}. Clear its killed trials to continue, "
             f"or show its results: airflow dtrain experiments describe {search.experiment_id}"
         )
-    words = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
+    message = f"No trial of experiment '{search.experiment}' completed ({states} of {search.max_trials})."
     if failure is not None and failed is not None:
-        return f"{words} The first trial that failed is {failed}: {failure.get('message')}"
+        return f"{message} The first trial that failed is {failed}: {failure.get('message')}"
     if any(counts.get(state) for state in TRIAL_LIVE):
-        return f"{words} This task must run after the trials: trials >> best."
-    return f"{words} See the logs of the trial tasks."
+        return f"{message} This task must run after the trials: trials >> best."
+    return f"{message} See the logs of the trial tasks."
 
 
 def _best(store: Store, search: SearchView) -> TrialView:

@@ -122,10 +122,10 @@ class Look:
 
     def report(self, error: Exception) -> None:
         """Log an unexpected error once: this log is that of another trial's task."""
-        words = f"{type(error).__name__}: {error}"
-        if words not in self._reported:
-            self._reported.add(words)
-            log.warning("Background recovery of another trial or a host failed, and is retried: %s", words)
+        message = f"{type(error).__name__}: {error}"
+        if message not in self._reported:
+            self._reported.add(message)
+            log.warning("Background recovery of another trial or a host failed, and is retried: %s", message)
         log.debug("Recovery failed", exc_info=error)
 
     async def _look_at(self, store: Store, host: str) -> list[str]:

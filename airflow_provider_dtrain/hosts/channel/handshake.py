@@ -113,11 +113,11 @@ def _exit_code(channel: Channel) -> int:
 
 def ended(host: str, channel: Channel) -> HostError:
     """Return the error for a channel that ended by itself."""
-    words = shown(channel.errors().strip()[-200:])
+    message = shown(channel.errors().strip()[-200:])
     code = channel.exit_code()
     how = "" if code is None else f" with exit status {code}"
     return HostUnreachableError(
         host,
         f"The channel to host '{host}' ended{how}. The network is cut, the host went down, or its follow process was "
-        f"killed.{f' Its last words: {words}' if words else ''}",
+        f"killed.{f' Its last message: {message}' if message else ''}",
     )

@@ -442,8 +442,8 @@ class HostLink:
             return
         self._faults[cmd] = self._faults.get(cmd, 0) + 1
         if self._faults[cmd] >= MOST_FAULTS:
-            words = f"{error} It answered so {MOST_FAULTS} times in a row, so the channel is opened anew."
-            self._die(HostUnreachableError(self.host, words))
+            message = f"{error} It answered so {MOST_FAULTS} times in a row, so the channel is opened anew."
+            self._die(HostUnreachableError(self.host, message))
 
     def _beat(self, beat: dict[str, Any]) -> None:
         runs = beat.get("runs")

@@ -304,8 +304,8 @@ def _reason(done: Completed) -> dict[str, Any]:
             continue
         if isinstance(answer, dict) and "code" in answer:
             return answer
-    words = done.stderr.decode("utf-8", "replace").strip()[-500:] or shown(done.stdout)
-    return {"code": f"exit {done.exit_code}", "message": words}
+    message = done.stderr.decode("utf-8", "replace").strip()[-500:] or shown(done.stdout)
+    return {"code": f"exit {done.exit_code}", "message": message}
 
 
 def tar_start(output: bytes, tested: int = 0) -> int | None:

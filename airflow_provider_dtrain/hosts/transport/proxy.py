@@ -134,9 +134,9 @@ class ProxySocket(socket.socket):
         """Return the error for a command that ended, or sent nothing before the deadline."""
         is_late = time.monotonic() >= deadline
         self._reader.join(0.0 if is_late else _LAST_WORDS_S)
-        words = shown(bytes(self._errors).strip()[-200:]).strip()
+        message = shown(bytes(self._errors).strip()[-200:]).strip()
         how = "sent nothing in time" if is_late and self._process.poll() is None else "ended"
-        said = f": {words}" if words else ""
+        said = f": {message}" if message else ""
         return HostUnreachableError(
             self._host, f"Host '{self._host}' cannot be reached: its proxy command {how}{said}. {self._hint()}"
         )

@@ -168,10 +168,10 @@ class SSHTransport:
                 raise self._cut(error) from error
 
     def _cut(self, error: Exception) -> HostUnreachableError:
-        words = plain(error, 300) or type(error).__name__
+        message = plain(error, 300) or type(error).__name__
         return HostUnreachableError(
             self.host,
-            f"The SSH connection to host '{self.host}' broke or stalled: {words} Check the network and the host.",
+            f"The SSH connection to host '{self.host}' broke or stalled: {message} Check the network and the host.",
         )
 
     def _no_session(self, error: Exception) -> HostUnreachableError:
@@ -268,9 +268,10 @@ class SSHChannel:
                 self._channel.settimeout(left_s)
                 view = view[self._channel.send(bytes(view[:_CHUNK_BYTES])) :]
         except (OSError, EOFError) as error:
-            words = "it did not read everything before the deadline" if isinstance(error, TimeoutError) else str(error)
+            is_late = isinstance(error, TimeoutError)
+            reason = "it did not read everything before the deadline" if is_late else str(error)
             raise HostUnreachableError(
-                self._host, f"A command on host '{self._host}' does not accept further input: {words}."
+                self._host, f"A command on host '{self._host}' does not accept further input: {reason}."
             ) from error
 
     def receive(self, *, timeout_s: float) -> bytes | None:

@@ -205,14 +205,14 @@ def _closed_at(deadline: float, sock: Any) -> Iterator[threading.Event]:
 
 def _no_route(host: str, where: str, left_s: float, error: OSError) -> HostUnreachableError:
     if isinstance(error, socket.gaierror):
-        words = f"its address is unknown here ({where}: {error.strerror}). Correct the connection's host, or DNS."
+        message = f"its address is unknown here ({where}: {error.strerror}). Correct the connection's host, or DNS."
     elif isinstance(error, ConnectionRefusedError):
-        words = f"{where} refuses connections. Is sshd running there, and is the connection's port right?"
+        message = f"{where} refuses connections. Is sshd running there, and is the connection's port right?"
     elif isinstance(error, TimeoutError):
-        words = f"{where} did not answer within {left_s:.0f} s. The host is down, or a firewall drops packets."
+        message = f"{where} did not answer within {left_s:.0f} s. The host is down, or a firewall drops packets."
     else:
-        words = f"no route to {where} ({error.strerror or error}). Check address, route and firewall."
-    return HostUnreachableError(host, f"Host '{host}' cannot be reached: {words}")
+        message = f"no route to {where} ({error.strerror or error}). Check address, route and firewall."
+    return HostUnreachableError(host, f"Host '{host}' cannot be reached: {message}")
 
 
 def _late(host: str, where: str) -> HostUnreachableError:
@@ -221,42 +221,42 @@ def _late(host: str, where: str) -> HostUnreachableError:
     )
 
 
-def _dropped(host: str, hook: SSHHook, attempts: int, elapsed_s: float, words: str) -> HostUnreachableError:
+def _dropped(host: str, hook: SSHHook, attempts: int, elapsed_s: float, message: str) -> HostUnreachableError:
     return HostUnreachableError(
         host,
         f"Host '{host}' ({hook.remote_host}:{hook.port}) closed {attempts} SSH connections in {elapsed_s:.0f} s "
-        f"before the key exchange ({words}). sshd does so if more than MaxStartups (10:30:100 by default) connections "
-        "are unauthenticated, or if it blocks this address. Raise MaxStartups there, or start fewer tasks at once: "
-        "each worker process opens one connection per host.",
+        f"before the key exchange ({message}). sshd does so if more than MaxStartups (10:30:100 by default) "
+        "connections are unauthenticated, or if it blocks this address. Raise MaxStartups there, or start fewer tasks "
+        "at once: each worker process opens one connection per host.",
     )
 
 
 def _explain(host: str, hook: SSHHook, where: str, error: Exception) -> Exception:
     import paramiko
 
-    words = plain(error, 300)
+    message = plain(error, 300)
     if isinstance(error, paramiko.BadHostKeyException):
         return changed_key(host, where, _host_key(error.key), _host_key(error.expected_key))
-    if "not found in known_hosts" in words:
+    if "not found in known_hosts" in message:
         return _unknown_key(host, hook, where)
-    if isinstance(error, EOFError | ConnectionError) or "protocol banner" in words:
-        return _Dropped(words or "end of file")
+    if isinstance(error, EOFError | ConnectionError) or "protocol banner" in message:
+        return _Dropped(message or "end of file")
     if isinstance(error, paramiko.ssh_exception.IncompatiblePeer):
         return HostUnreachableError(
             host,
-            f"Host '{host}' ({where}) and paramiko have no algorithm in common: {words} See the connection's "
+            f"Host '{host}' ({where}) and paramiko have no algorithm in common: {message} See the connection's "
             "extras ciphers and disabled_algorithms.",
         )
-    if isinstance(error, paramiko.AuthenticationException) and ("timeout" in words or "saw EOF" in words):
-        return HostUnreachableError(host, f"Host '{host}' ({where}) closed the connection during the login: {words}")
-    if isinstance(error, paramiko.AuthenticationException) or "authentication" in words.lower():
-        return _refused(host, hook, where, words)
+    if isinstance(error, paramiko.AuthenticationException) and ("timeout" in message or "saw EOF" in message):
+        return HostUnreachableError(host, f"Host '{host}' ({where}) closed the connection during the login: {message}")
+    if isinstance(error, paramiko.AuthenticationException) or "authentication" in message.lower():
+        return _refused(host, hook, where, message)
     if isinstance(error, FileNotFoundError | PermissionError):
-        return HostAuthError(host, f"The key file for host '{host}' cannot be read on this machine: {words}")
-    return HostUnreachableError(host, f"The SSH connection to host '{host}' ({where}) failed: {words}")
+        return HostAuthError(host, f"The key file for host '{host}' cannot be read on this machine: {message}")
+    return HostUnreachableError(host, f"The SSH connection to host '{host}' ({where}) failed: {message}")
 
 
-def _refused(host: str, hook: SSHHook, where: str, words: str) -> HostAuthError:
+def _refused(host: str, hook: SSHHook, where: str, message: str) -> HostAuthError:
     ways = [
         "the private key of the connection" if hook.pkey else "",
         f"key file {hook.key_file}" if hook.key_file else "",
@@ -265,7 +265,7 @@ def _refused(host: str, hook: SSHHook, where: str, words: str) -> HostAuthError:
     tried = " and ".join(filter(None, ways)) or "the SSH agent and the keys in ~/.ssh of this account"
     return HostAuthError(
         host,
-        f"Host '{host}' ({where}) refused the login of user '{hook.username}' with {tried} ({words}). Add the public "
+        f"Host '{host}' ({where}) refused the login of user '{hook.username}' with {tried} ({message}). Add the public "
         "key to authorized_keys there, or correct login, key_file or private_key of the connection.",
     )
 

@@ -28,7 +28,7 @@ class Message:
 
 def granted_messages(pool: str, allocation_ids: Sequence[int]) -> list[dict[str, str]]:
     """Return the parameters of :data:`TELL` that notify the waiters for these allocations."""
-    return [{"message": f" granted {pool} {words}"} for words in _pieces([str(one) for one in allocation_ids])]
+    return [{"message": f" granted {pool} {piece}"} for piece in _pieces([str(one) for one in allocation_ids])]
 
 
 #: Sends ``message`` when the transaction commits.

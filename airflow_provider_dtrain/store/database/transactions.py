@@ -318,9 +318,9 @@ def _refuse(conn: Connection, attempt_id: int, watch: int) -> AttemptRow:
     )
 
 
-def set_back(attempt_id: int, words: str) -> StoreSetBackError:
+def set_back(attempt_id: int, message: str) -> StoreSetBackError:
     """Return the error for a follower whose commits the store has lost.
 
-    :param words: the evidence, for the message
+    :param message: the evidence, for the message
     """
-    return StoreSetBackError(f"The store has lost the last commits of attempt {attempt_id}: {words}.")
+    return StoreSetBackError(f"The store has lost the last commits of attempt {attempt_id}: {message}.")

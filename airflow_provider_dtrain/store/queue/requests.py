@@ -284,9 +284,9 @@ class Queue:
             )
         known = {entry.host for entry in hosts}
         if strangers := sorted(set(names) - known):
-            words = "', '".join(strangers)
+            listed = "', '".join(strangers)
             raise NotFoundError(
-                f"Attempt {attempt_id} never held slots on '{words}'. Hosts of its gang: {', '.join(sorted(known))}."
+                f"Attempt {attempt_id} never held slots on '{listed}'. Hosts of its gang: {', '.join(sorted(known))}."
             )
         held = {entry.host for entry in hosts if entry.held}
         release_host(conn, now, row.id, None if held <= set(names) else names, proof)

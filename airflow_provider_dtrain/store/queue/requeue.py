@@ -23,7 +23,7 @@ _FORGET_RANKS = ranks.delete().where(ranks.c.attempt_id == sa.bindparam("attempt
 
 def wait_again(conn: Connection, now: datetime, attempt: AttemptRow, row: AllocationRow, reason: str) -> None:
     """Give an attempt whose gang is released a new request in the old place."""
-    note(conn, attempt.trial_id, TimelineKind.RETURNED, now, attempt_id=attempt.id, words=reason)
+    note(conn, attempt.trial_id, TimelineKind.RETURNED, now, attempt_id=attempt.id, message=reason)
     set_waiting(conn, attempt, reason)
     new = request_again(conn, now, row, reason)
     statements.update(conn, attempts, attempt.id, allocation_id=new)
@@ -51,7 +51,7 @@ def exclude(
     excluded = [entry for entry in old if entry["host"] != host] + [new]
     conn.execute(trials.update().where(own).values(excluded=excluded))
     kind = TimelineKind.HOST_EXCLUDED
-    note(conn, attempt.trial_id, kind, now, attempt_id=attempt.id, host=host, words=why)
+    note(conn, attempt.trial_id, kind, now, attempt_id=attempt.id, host=host, message=why)
 
 
 def request_again(

@@ -157,7 +157,7 @@ def ungrant(conn: Connection, now: datetime, row: AllocationRow, reason: str) ->
     if set_allocation(conn, row.id, "granted", "waiting", **values, held_s=held_s(row, now)):
         if row.trial_id is not None and row.granted_at is not None:
             note(conn, row.trial_id, TimelineKind.GRANTED, row.granted_at, until=now, value=row.token)
-            note(conn, row.trial_id, TimelineKind.RETURNED, now, words=reason)
+            note(conn, row.trial_id, TimelineKind.RETURNED, now, message=reason)
         free_rows(conn, now, row.id, "untaken")
         bump(conn, row.pool)
     found: AllocationRow = statements.first(conn, ALLOCATION, {"gang": row.id})

@@ -53,7 +53,7 @@ def note(
     until: datetime | None = None,
     host: str | None = None,
     by: str | None = None,
-    words: str = "",
+    message: str = "",
     value: int | None = None,
 ) -> None:
     """Add a fact to the timeline of a trial, or merge it into the latest fact if that is the same.
@@ -63,8 +63,13 @@ def note(
     """
     of = {"trial": trial_id}
     same = {
-        "kind": kind.value, "attempt_id": attempt_id, "host": host, "by": by, "words": one_line(words), "value": value,
-    }  # fmt: skip
+        "kind": kind.value,
+        "attempt_id": attempt_id,
+        "host": host,
+        "by": by,
+        "words": one_line(message),
+        "value": value,
+    }
     latest = statements.first(conn, _LATEST, of)
     if latest is not None and until is None and all(getattr(latest, name) == same[name] for name in same):
         statements.update(conn, timeline, latest.id, until=at, merged=latest.merged + 1)

@@ -56,13 +56,13 @@ def _is_paused(history: History, since: datetime, until: datetime) -> bool:
 
 def _waited(reason: str, since: datetime, until: datetime | None, number: int | None, now: datetime) -> TimelineEntry:
     took = duration(((until or now) - since).total_seconds())
-    words = f": {reason}" if reason else " for slots."
+    message = f": {reason}" if reason else " for slots."
     return TimelineEntry(
         at=since,
         until=until,
         kind=TimelineKind.WAITED,
         attempt=number,
-        text=f"{'Waited' if until is not None else 'Has waited'} {took}{words}",
+        text=f"{'Waited' if until is not None else 'Has waited'} {took}{message}",
         detail={"reason": reason or None},
     )
 

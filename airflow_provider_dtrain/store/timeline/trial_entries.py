@@ -86,15 +86,15 @@ def _pauses(history: History) -> Iterator[TimelineEntry]:
     for note in resumed:
         yield _of_user(history, note, TimelineKind.ACTIVATED, "resumed the trial")
     for note in history.notes_of(TimelineKind.PRIORITY_SET):
-        words = f"set the priority of its gang to {note.value}"
-        yield _of_user(history, note, TimelineKind.PRIORITY_SET, words, priority=note.value)
+        message = f"set the priority of its gang to {note.value}"
+        yield _of_user(history, note, TimelineKind.PRIORITY_SET, message, priority=note.value)
 
 
 def _of_user(
     history: History,
     note: NoteRow,
     kind: TimelineKind,
-    words: str,
+    message: str,
     *,
     until: datetime | None = None,
     **detail: Detail,
@@ -104,7 +104,7 @@ def _of_user(
         until=until,
         kind=kind,
         attempt=history.attempt_at(note.at),
-        text=f"{_user(note.by)} {words}.",
+        text=f"{_user(note.by)} {message}.",
         detail={"by": note.by, **detail},
     )
 

@@ -235,9 +235,9 @@ class Follow:
                 raise
             return work()
 
-    def _leave(self, words: str) -> None:
+    def _leave(self, message: str) -> None:
         """End the channel after the commands in progress. The control side reads the reason and connects again."""
-        sys.stderr.write(f"{words}\n")
+        sys.stderr.write(f"{message}\n")
         sys.stderr.flush()
         self.open = False
 
@@ -274,8 +274,8 @@ class Follow:
             threading.Thread(target=body, daemon=True).start()
         except RuntimeError as error:
             self.threads -= 1
-            words = f"This host has no room for another thread: {error}. End processes of the account, or raise"
-            raise Refused("busy", f"{words} its limit (ulimit -u).") from error
+            message = f"This host has no room for another thread: {error}. End processes of the account, or raise"
+            raise Refused("busy", f"{message} its limit (ulimit -u).") from error
 
     def _end(self) -> None:
         """End the channel because the zygote is gone. The control side connects again and gets another one."""

@@ -130,12 +130,12 @@ class Stream:
             return None
         data = self._read(self.offset, min(SKIP, size - self.offset))
         end = data.find(b"\n") + 1
-        words = f"a line of more than {WINDOW} bytes" if is_too_long else "an unfinished line"
-        return self.gap(end or len(data), words) if data else None
+        message = f"a line of more than {WINDOW} bytes" if is_too_long else "an unfinished line"
+        return self.gap(end or len(data), message) if data else None
 
     def _anew(self, size: int) -> tuple[Json, bytes]:
-        words = f"the file has only {size} bytes: the host lost data that was not on its disk"
-        frame = {"t": "gap", "stream": self.name, "offset": self.offset, "reason": words}
+        message = f"the file has only {size} bytes: the host lost data that was not on its disk"
+        frame = {"t": "gap", "stream": self.name, "offset": self.offset, "reason": message}
         self.epoch += 1
         self.offset = self.acked = 0
         self.skipped = []

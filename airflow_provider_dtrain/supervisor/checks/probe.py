@@ -138,8 +138,8 @@ def look_for_modules(python: str | None, modules: list[str], folder: str) -> tup
         found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
         if found is not None:
             return found, []
-    words = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {words}"]
+    message = done.stderr.decode("utf-8", "replace").strip()[-300:]
+    return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {message}"]
 
 
 def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
@@ -178,13 +178,13 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     answer, problems = look_for_modules(python, modules, layout.state_dir)
     shared = {}
     for path in paths:
-        shared[path], words = look_at_shared(path, nonce)
-        problems += words
+        shared[path], faults = look_at_shared(path, nonce)
+        problems += faults
     foreign, unusable = device_problems(layout, devices)
     return {
         **answer,
         "foreign": foreign,
         "problems": problems + unusable,
         "shared": shared,
-        "mounts": [words for words in mounts if words is not None],
+        "mounts": [faults for faults in mounts if faults is not None],
     }

@@ -49,8 +49,8 @@ def _failures(layout: Layout) -> Iterator[str]:
         except OSError as error:
             found[_words(folder, error)] = None
     yield from found
-    if (words := _why_no_interpreter()) is not None:
-        yield words
+    if (message := _why_no_interpreter()) is not None:
+        yield message
 
 
 def _write_and_lock(folder: str) -> None:
@@ -92,13 +92,15 @@ def _why_no_interpreter() -> str | None:
     try:
         done = subprocess.run(argv, capture_output=True, timeout=SELF_TEST_S, check=False, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
-        words = getattr(error, "strerror", None) or f"it did not end within {SELF_TEST_S:g} s"
-        return f"{sys.executable} cannot be started: {words}. Check ulimit -u, the memory, and the interpreter's folder"
+        reason = getattr(error, "strerror", None) or f"it did not end within {SELF_TEST_S:g} s"
+        return (
+            f"{sys.executable} cannot be started: {reason}. Check ulimit -u, the memory, and the interpreter's folder"
+        )
     if done.returncode == 0:
         return None
-    words = done.stderr.decode("utf-8", "replace").strip()[-200:]
+    errors = done.stderr.decode("utf-8", "replace").strip()[-200:]
     return (
-        f"{sys.executable} ends with exit status {done.returncode}: {words}. Repair it, or name another one (--python)"
+        f"{sys.executable} ends with exit status {done.returncode}: {errors}. Repair it, or name another one (--python)"
     )
 
 

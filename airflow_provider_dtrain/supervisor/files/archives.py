@@ -36,8 +36,8 @@ def receive_archive(layout: Layout, kind: str, digest: str, source: IO[bytes]) -
                 seen.update(chunk)
                 write_all(fd, chunk)
             if seen.hexdigest() != digest:
-                words = f"The archive must have SHA-256 {digest}, got {seen.hexdigest()}. Send it again."
-                raise Refused("digest", words)
+                message = f"The archive must have SHA-256 {digest}, got {seen.hexdigest()}. Send it again."
+                raise Refused("digest", message)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -49,9 +49,9 @@ def receive_archive(layout: Layout, kind: str, digest: str, source: IO[bytes]) -
     sync_folder(os.path.dirname(target))
 
 
-def bad_archive(name: str, words: str) -> Refused:
+def bad_archive(name: str, message: str) -> Refused:
     """Return the refusal for a member of an archive."""
-    return Refused("bad_archive", f"Archive member {shorten(name)} {words}. It was not unpacked.")
+    return Refused("bad_archive", f"Archive member {shorten(name)} {message}. It was not unpacked.")
 
 
 def member_parts(name: str) -> list[str]:

@@ -100,8 +100,8 @@ def opened_below(root: str, folder: str) -> Iterator[str]:
             except OSError as error:
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     raise
-                words = f"folder: part {shorten(part)} of {shorten(folder)} must be a folder, but is a link or a file"
-                raise Refused("bad_plan", words, field="folder") from error
+                message = f"folder: part {shorten(part)} of {shorten(folder)} must be a folder, but is a link or a file"
+                raise Refused("bad_plan", message, field="folder") from error
             os.close(fd)
             fd = inner
         yield f"/proc/self/fd/{fd}"

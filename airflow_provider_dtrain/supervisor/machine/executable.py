@@ -32,8 +32,8 @@ def why_not_executed(program: str, error: OSError) -> str:
     if error.errno in (errno.ENOENT, errno.ENOEXEC):
         line = _first_line(program)
         if line.startswith(b"#!"):
-            words = shorten(line[2:].decode("utf-8", "replace").strip(" "))
-            return f"{reason}. Its first line names the interpreter {words}, which does not exist there{_windows(line)}"
+            name = shorten(line[2:].decode("utf-8", "replace").strip(" "))
+            return f"{reason}. Its first line names the interpreter {name}, which does not exist there{_windows(line)}"
         if error.errno == errno.ENOEXEC:
             return f"{reason}. Its first line names no interpreter (#!/bin/bash): add it, or {shell}"
     return reason

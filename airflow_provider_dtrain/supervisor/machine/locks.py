@@ -105,21 +105,21 @@ def why_no_lock_dir(path: str) -> str | None:
     try:
         found = os.lstat(path)
     except OSError as error:
-        words = f"it cannot be read: {error.strerror}"
+        message = f"it cannot be read: {error.strerror}"
     else:
         owner = user_name(found.st_uid)
         kind = mount_of(path)[1]
         mode = stat.S_IMODE(found.st_mode)
         if not stat.S_ISDIR(found.st_mode):
-            words = f"it is {kind_of(found)}"
+            message = f"it is {kind_of(found)}"
         elif found.st_uid != 0 or not mode & stat.S_ISVTX or not mode & stat.S_IWOTH:
-            words = f"it has mode {mode:04o} and belongs to user {owner}"
+            message = f"it has mode {mode:04o} and belongs to user {owner}"
         elif kind in NETWORK_FILE_SYSTEMS:
-            words = f"it is on {kind}, not on a file system of the host itself"
+            message = f"it is on {kind}, not on a file system of the host itself"
         else:
             return None
     return (
-        f"lock_dir {path} must be a folder of root with mode 1777, {words}. "
+        f"lock_dir {path} must be a folder of root with mode 1777, {message}. "
         f"As root on the host: install -d -o root -g root -m 1777 {shlex.quote(path)}"
     )
 
@@ -177,13 +177,13 @@ def unusable_lock(path: str) -> Refused:
     """Return the refusal for a lock file that another user made unusable."""
     try:
         found = os.lstat(path)
-        words = f"found {kind_of(found)} with mode {stat.S_IMODE(found.st_mode):04o} and {found.st_nlink} name(s)"
-        words += f" of user {user_name(found.st_uid)}"
+        message = f"found {kind_of(found)} with mode {stat.S_IMODE(found.st_mode):04o} and {found.st_nlink} name(s)"
+        message += f" of user {user_name(found.st_uid)}"
     except OSError as error:
-        words = f"it cannot be read: {error.strerror}"
+        message = f"it cannot be read: {error.strerror}"
     return Refused(
         "slot_busy",
-        f"Lock file {path} must be a regular file with mode 0444 and one name, {words}. "
+        f"Lock file {path} must be a regular file with mode 0444 and one name, {message}. "
         f"As root on the host: rm {shlex.quote(path)}",
     )
 

@@ -113,5 +113,5 @@ def _executable(proc: Proc) -> str:
 
 def _runs_conda(proc: Proc) -> bool:
     """Return whether a process is ``conda run``, which waits for its command without a wait of the kernel."""
-    words = (read_text(f"/proc/{proc.pid}/cmdline") or "").split("\0")
-    return [os.path.basename(word) for word in words[1:3]] == ["conda", "run"]
+    parts = (read_text(f"/proc/{proc.pid}/cmdline") or "").split("\0")
+    return [os.path.basename(word) for word in parts[1:3]] == ["conda", "run"]

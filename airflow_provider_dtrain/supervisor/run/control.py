@@ -48,8 +48,8 @@ def go(layout: Layout, run: str, document: Json) -> Json | None:
         raise buried(run)
     if not folder.alive():
         if folder.has("started"):
-            cause, words = how_gone(folder)
-            raise Refused("lost", f"Run {run} was started here and did not end: {words}.", cause=cause)
+            cause, message = how_gone(folder)
+            raise Refused("lost", f"Run {run} was started here and did not end: {message}.", cause=cause)
         raise Refused("not_prepared", f"Run {run} is not prepared on this host. Prepare it first.")
     state = folder.state().get("state")
     if state in ("running", "stopping", "killing"):
@@ -69,8 +69,8 @@ def ended_answer(folder: RunFolder) -> Json:
     """
     ended = folder.ended() or {}
     if ended.get("reason") == "lost":
-        words = f"Run {folder.name} was started here and did not end: its supervisor is gone."
-        raise Refused("lost", words, cause=ended.get("cause"))
+        message = f"Run {folder.name} was started here and did not end: its supervisor is gone."
+        raise Refused("lost", message, cause=ended.get("cause"))
     return {"state": "ended", "reason": ended.get("reason")}
 
 
@@ -84,8 +84,8 @@ def go_outcome(folder: RunFolder) -> Json | None:
     if folder.state().get("state") in ("running", "stopping", "killing"):
         return {"state": "running"}
     if not folder.alive() and not folder.has("ended"):
-        cause, words = how_gone(folder)
-        raise Refused("lost", f"Run {folder.name} did not start: {words}.", cause=cause)
+        cause, message = how_gone(folder)
+        raise Refused("lost", f"Run {folder.name} did not start: {message}.", cause=cause)
     return None
 
 

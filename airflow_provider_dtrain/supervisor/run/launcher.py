@@ -182,8 +182,8 @@ class Zygote:
             self.socket.sendall(request)
         except OSError as error:
             os.close(reader)
-            words = f"The process that starts supervisors is gone: {error}. Connect again."
-            raise Refused("internal", words) from error
+            message = f"The process that starts supervisors is gone: {error}. Connect again."
+            raise Refused("internal", message) from error
         finally:
             os.close(writer)
         return reader
@@ -218,8 +218,8 @@ class Zygote:
 
 def refuse_fork(report: int, error: OSError) -> None:
     """Answer a start for which no process could be forked, and close its pipe."""
-    words = f"This host cannot fork the run's supervisor: {error.strerror}. The account is at its limit of processes"
-    refused = Refused("os_error", f"{words} (ulimit -u), or memory is short. End processes, or raise the limit.")
+    message = f"This host cannot fork the run's supervisor: {error.strerror}. The account is at its limit of processes"
+    refused = Refused("os_error", f"{message} (ulimit -u), or memory is short. End processes, or raise the limit.")
     with contextlib.suppress(OSError):
         write_all(report, json.dumps(refused.answer()).encode())
     os.close(report)

@@ -119,8 +119,8 @@ def unknown_reapers(folder: RunFolder) -> list[tuple[Proc, list[Proc]]]:
 
 def _is_of(layout: Layout, pid: int) -> bool:
     """Return whether a role of this program has the state folder of this one."""
-    words = read_arguments(pid)
-    given = words[words.index("--state-dir") + 1] if "--state-dir" in words[:-1] else None
+    parts = read_arguments(pid)
+    given = parts[parts.index("--state-dir") + 1] if "--state-dir" in parts[:-1] else None
     if given is None or layout.is_default:
         return given is None and layout.is_default
     return os.path.abspath(os.path.expanduser(given)) == layout.state_dir

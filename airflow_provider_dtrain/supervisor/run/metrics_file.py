@@ -199,12 +199,12 @@ class MetricsFile:
             raise _BadLine(f'the search counts {unit}, so a validation needs "{field}": the number of finished {unit}.')
         return found
 
-    def _say(self, words: str) -> None:
+    def _say(self, message: str) -> None:
         """Write a line to the rank's log, which the task log shows."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self._log_path, flags, 0o600)
         try:
-            write_all(fd, f"dtrain: DTRAIN_METRICS: {words}\n".encode("utf-8", "replace"))
+            write_all(fd, f"dtrain: DTRAIN_METRICS: {message}\n".encode("utf-8", "replace"))
         finally:
             os.close(fd)
 

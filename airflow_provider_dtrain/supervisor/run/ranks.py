@@ -168,8 +168,8 @@ def become_rank(
 
 def say_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
     """Write the reason to the log and to the error file that the supervisor reads."""
-    words = why_not_executed(program, error) if isinstance(error, OSError) else str(error)
-    message = f"cannot execute {program!r}: {words}"
+    reason = why_not_executed(program, error) if isinstance(error, OSError) else str(error)
+    message = f"cannot execute {program!r}: {reason}"
     with contextlib.suppress(OSError):
         os.write(2, message.encode() + b"\n")
     with contextlib.suppress(OSError):
@@ -204,8 +204,8 @@ def error_of(folder: str, exit_code: int) -> Json | None:
     found = find_traceback(log)
     if found is not None:
         return found
-    words = last.splitlines()[-1] if last else "its log is empty"
-    return {"message": f"exit code {exit_code}: {words[:1000]}", "traceback": last}
+    last_line = last.splitlines()[-1] if last else "its log is empty"
+    return {"message": f"exit code {exit_code}: {last_line[:1000]}", "traceback": last}
 
 
 def parse_error_file(document: Json | None) -> Json | None:

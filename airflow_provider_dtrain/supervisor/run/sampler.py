@@ -98,8 +98,8 @@ class Sampler:
     @staticmethod
     def _memory() -> dict[str, float]:
         with open("/proc/meminfo", encoding="ascii") as file:
-            words = next(line.split() for line in file if line.startswith("MemAvailable:"))
-        return {"memory_available": int(words[1]) * 1024}
+            parts = next(line.split() for line in file if line.startswith("MemAvailable:"))
+        return {"memory_available": int(parts[1]) * 1024}
 
     def _network(self) -> dict[str, float]:
         sent = received = 0
@@ -107,20 +107,20 @@ class Sampler:
             for line in list(file)[2:]:
                 name, _, counts = line.partition(":")
                 if self._counts("/sys/class/net", name.strip()):
-                    words = counts.split()
-                    received += int(words[0])
-                    sent += int(words[8])
+                    parts = counts.split()
+                    received += int(parts[0])
+                    sent += int(parts[8])
         return {"net_sent": sent, "net_recv": received}
 
     def _disks(self) -> dict[str, float]:
         operations = read = written = 0
         with open("/proc/diskstats", encoding="utf-8") as file:
             for line in file:
-                words = line.split()
-                if self._counts("/sys/block", words[2]):
-                    operations += int(words[3]) + int(words[7])
-                    read += int(words[5]) * 512
-                    written += int(words[9]) * 512
+                parts = line.split()
+                if self._counts("/sys/block", parts[2]):
+                    operations += int(parts[3]) + int(parts[7])
+                    read += int(parts[5]) * 512
+                    written += int(parts[9]) * 512
         return {"disk_iops": operations, "disk_read": read, "disk_write": written}
 
     def _counts(self, kind: str, name: str) -> bool:

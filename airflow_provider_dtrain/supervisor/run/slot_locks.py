@@ -49,8 +49,8 @@ class SlotLocks:
             holder = str((read_json(path) or {}).get("run"))
             ending = RUN_NAME.fullmatch(holder) is not None and self.layout.run(holder).has("ended")
             if time.monotonic() - begun > (SLOT_WAIT_S if ending else PROBE_S):
-                words = f"Slot {index} is held by run {holder}. Wait for its end, or fence it."
-                raise Refused("slot_busy", words, slot=index, run=holder)
+                message = f"Slot {index} is held by run {holder}. Wait for its end, or fence it."
+                raise Refused("slot_busy", message, slot=index, run=holder)
             time.sleep(0.002)
         return lock
 
@@ -60,8 +60,8 @@ class SlotLocks:
             # A run of this account that is about to end may have released only the other lock.
             while (lock := take_machine_lock(path, create=True)) is None:
                 if time.monotonic() - begun > SLOT_WAIT_S:
-                    words = f"Slot {index} is held by {lock_taker(path)}, outside this account's runs ({path})."
-                    raise Refused("slot_busy", f"{words} Wait for its end.", slot=index, run=None)
+                    message = f"Slot {index} is held by {lock_taker(path)}, outside this account's runs ({path})."
+                    raise Refused("slot_busy", f"{message} Wait for its end.", slot=index, run=None)
                 time.sleep(0.005)
         except Refused as error:
             error.details["slot"] = index
@@ -76,15 +76,16 @@ class SlotLocks:
                 continue
             shared = [index for index in plan_slots(folder.plan() or {}) if index in self.held]
             if shared and (folder.alive() or has_left(folder)):
-                words = f"Slot {shared[0]} is used by run {name}, although its lock is free."
-                raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=shared[0], run=name)
+                message = f"Slot {shared[0]} is used by run {name}, although its lock is free."
+                raise Refused("slot_busy", f"{message} Wait for its end, or fence it.", slot=shared[0], run=name)
 
         # Without a label the file is new: no run has taken it, or a cleaner has removed the one before.
         new = {index for index, locks in self.held.items() if not os.fstat(locks[0]).st_size}
         for _, index, label in removed_slot_locks(self.layout) if new else ():
             if index in new:
-                words = f"Slot {index} is used by run {label.get('run')}, whose files were removed."
-                raise Refused("slot_busy", f"{words} Wait for its end, or fence it.", slot=index, run=label.get("run"))
+                run = label.get("run")
+                message = f"Slot {index} is used by run {run}, whose files were removed."
+                raise Refused("slot_busy", f"{message} Wait for its end, or fence it.", slot=index, run=run)
 
     def check_tokens(self) -> None:
         """Record the token of the grant for each slot.
@@ -96,8 +97,8 @@ class SlotLocks:
         for index in self.held:
             known = number(self.layout.tokens(index).get(store))
             if known > token:
-                words = f"Slot {index} was granted under token {known}, but the plan has {token}. Its grant is over."
-                raise Refused("stale_token", words, slot=index, recorded=known)
+                message = f"Slot {index} was granted under token {known}, but the plan has {token}. Its grant is over."
+                raise Refused("stale_token", message, slot=index, recorded=known)
         self.layout.record_tokens(store, token, self.held)
 
     def release(self) -> None:

@@ -193,19 +193,19 @@ class Supervisor:
         os.close(self.run_lock)
         self.run_lock = -1
         self._refuse_namesake()
-        cause, words = how_gone(self.folder)
+        cause, message = how_gone(self.folder)
         recover(self.folder)
         ended = self.folder.ended() or {"reason": "lost", "cause": cause}
         if ended.get("reason") != "lost":
             return {"state": "ended", "attached": True, "port": None, "reason": ended.get("reason")}
         cause = str(ended.get("cause", cause))
-        raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {words}.", cause=cause)
+        raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {message}.", cause=cause)
 
     def _refuse_namesake(self) -> None:
         """Refuse a run whose name another launch uses here. Its grant was issued twice."""
         if self.folder.is_other_launch(self.plan["launch"]):
-            words = f"Run {self.folder.name} of another launch is on this host: the store was restored from a backup."
-            raise Refused("other_launch", f"{words} Request a new grant.", run=self.folder.name)
+            message = f"Run {self.folder.name} of another launch is on this host: the store was restored from a backup."
+            raise Refused("other_launch", f"{message} Request a new grant.", run=self.folder.name)
 
     def _check_archives(self) -> None:
         missing = {}
@@ -215,10 +215,10 @@ class Supervisor:
             if digest and not unpacked and not os.path.isfile(self.layout.archive(kind, digest)):
                 missing[kind] = [digest]
         if missing:
-            words = ", ".join(f"{kind}/{digests[0][:12]}" for kind, digests in missing.items())
+            message = ", ".join(f"{kind}/{digests[0][:12]}" for kind, digests in missing.items())
             digests = [digest for found in missing.values() for digest in found]
-            words = f"This host does not have {words}. Send it and prepare again."
-            raise Refused("need", words, missing=digests, kinds=missing)
+            message = f"This host does not have {message}. Send it and prepare again."
+            raise Refused("need", message, missing=digests, kinds=missing)
 
     def _write_files(self) -> None:
         """Unpack the code and write all files that ranks and followers read."""
@@ -432,13 +432,13 @@ class Supervisor:
 
     def _not_started(self, rank: Rank, error: OSError) -> None:
         """Record that the system refused a process for a rank, and fail the run."""
-        words = f"cannot start a process: {error.strerror}"
+        message = f"cannot start a process: {error.strerror}"
         rank.exit_code = 126
         self.event(
             "exit",
             rank=rank.number,
             exit_code=126,
-            error={"message": words, "traceback": ""},
+            error={"message": message, "traceback": ""},
             log_tail="",
             sent_signal=False,
         )

@@ -176,6 +176,6 @@ class ProfilerContext:
         """Log that system metrics are sampled to the end of the trial."""
         self._say("profiler.off() has no effect. To sample no system metrics, set profiling.enabled: false.")
 
-    def _say(self, words: str) -> None:
+    def _say(self, message: str) -> None:
         if self._ctx.is_chief:
-            log.info(words)
+            log.info(message)

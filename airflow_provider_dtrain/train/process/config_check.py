@@ -98,9 +98,9 @@ def check_ranges(space: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         path = ranges[0][0].split(".")
         value = "..." if len(path) == 1 else "{" + ": {".join(f"'{name}'" for name in path[1:]) + ": ..."
         example = f"{{'{path[0]}': {value}" + "}" * len(path)
-        words = ", ".join(f"hyperparameters.{name} is a range ({kind})" for name, kind in ranges)
+        names = ", ".join(f"hyperparameters.{name} is a range ({kind})" for name, kind in ranges)
         raise SetupError(
-            f"{words}, and off-cluster no searcher draws from it. Give a value: hparams={example}, or write a constant."
+            f"{names}, and off-cluster no searcher draws from it. Give a value: hparams={example}, or write a constant."
         )
 
 

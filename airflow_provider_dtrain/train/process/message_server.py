@@ -180,13 +180,13 @@ class MessageServer:
             del self._exchanges[key], self._answered[key]
         return [parts[each] for each in range(self._size)] if to in (None, rank) else []
 
-    def _wait(self, is_done: Any, timeout_s: float, words: str) -> None:
+    def _wait(self, is_done: Any, timeout_s: float, message: str) -> None:
         self._changed.wait_for(lambda: is_done() or self._lost is not None, timeout_s)
         if is_done():
             return
         if self._lost is not None:
             raise LostRankError(self._lost)
-        raise TimeoutError(f"{words} within {timeout_s:g} s")
+        raise TimeoutError(f"{message} within {timeout_s:g} s")
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -136,8 +136,8 @@ def capture() -> dict[str, Any]:
     """Return the states of this process's generators, in a form that ``torch.load(weights_only=True)`` accepts."""
     import torch
 
-    version, words, gauss = random.getstate()
-    state: dict[str, Any] = {"python": [version, list(words), gauss], "torch": torch.get_rng_state()}
+    version, numbers, gauss = random.getstate()
+    state: dict[str, Any] = {"python": [version, list(numbers), gauss], "torch": torch.get_rng_state()}
     numpy = _numpy()
     if numpy is not None:
         name, keys, position, has_gauss, cached = numpy.random.get_state()
@@ -161,8 +161,8 @@ def apply(state: Mapping[str, Any]) -> None:
     """Set this process's generators to captured states."""
     import torch
 
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
+    version, numbers, gauss = state["python"]
+    random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(state["torch"])
     numpy = _numpy()
     if numpy is not None and "numpy" in state:

@@ -16,8 +16,8 @@ def say_validation(env: Environment, step: int, metrics: Mapping[str, Any]) -> N
     if env.on_cluster or env.rank != 0:
         return
     pairs = metrics.items()
-    words = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in pairs]
-    log.info("Validation at step %d: %s", step, ", ".join(words))
+    parts = [f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in pairs]
+    log.info("Validation at step %d: %s", step, ", ".join(parts))
 
 
 def say_where(env: Environment, checkpoint: str | None) -> None:

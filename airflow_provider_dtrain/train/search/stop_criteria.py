@@ -41,15 +41,15 @@ class Goal:
         """
         if self.metric is None or self.metric in metrics:
             return
-        words = (
+        message = (
             f"searcher.metric is {self.metric!r}, but validation reports {', '.join(sorted(metrics)) or 'nothing'}. "
             "Report a metric of that name, or change searcher.metric."
         )
         if self._decides:
-            raise MissingMetricError(words)
+            raise MissingMetricError(message)
         if not self._warned:
             self._warned = True
-            log.warning("%s Without it, no checkpoint can be the best one.", words)
+            log.warning("%s Without it, no checkpoint can be the best one.", message)
 
     def check_epochs(self, *, is_asked: bool) -> None:
         """Check that the length is not in epochs, of which a loop of the script's own has given no number.
@@ -59,15 +59,15 @@ class Goal:
         """
         if not self.counts or self.max_length is None or self.max_length.unit != "epochs":
             return
-        words = (
+        message = (
             f"{self.max_length.name} counts epochs, and the number of finished epochs is unknown. Pass it: "
             "ctx.report_validation(step, metrics, epoch=3), use ctx.epochs, or give the length in batches."
         )
         if is_asked:
-            raise SetupError(words)
+            raise SetupError(message)
         if not self._warned_of_epochs:
             self._warned_of_epochs = True
-            log.warning("%s Until then, the script itself ends the training.", words)
+            log.warning("%s Until then, the script itself ends the training.", message)
 
     def time_is_up(self, metrics: Mapping[str, Any]) -> bool:
         """Return whether ``time_metric`` has reached ``max_time``.
