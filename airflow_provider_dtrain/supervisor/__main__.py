@@ -27,7 +27,7 @@ from .files.layout import Layout, RunFolder
 from .files.outputs import Outputs
 from .limits import FENCE_WAIT_S, GO_WAIT_S, MAX_LINE, OUTPUT_FILES, PROTOCOL, UNPACKED_LIMIT
 from .names import DIGEST, KINDS, Json
-from .refusal import Refused, buried, refusal_of
+from .refusal import Refused, fenced_refusal, refusal_of
 from .run.control import go, go_outcome
 from .run.fencing import fence, stop
 from .run.launcher import Zygote, launch, read_report
@@ -87,8 +87,8 @@ def role_put(layout: Layout, args: argparse.Namespace) -> Json:
     """Unpack a tar from standard input below a path in a run's folder, which may not be prepared yet."""
     layout.ensure()
     folder = checked_run(layout, args.run)
-    if folder.buried:
-        raise buried(folder.name)
+    if folder.has_tombstone:
+        raise fenced_refusal(folder.name)
     path = below(folder.path, args.relpath.rstrip("/"))
     os.makedirs(path, mode=0o700, exist_ok=True)
     try:

@@ -16,7 +16,7 @@ SKIP = 16 << 20
 HIGH_WATER = 4 << 20
 BEAT_S = 5.0
 #: Period at which the progress of ranks is polled.
-LOOK_S = 1.0
+POLL_S = 1.0
 #: A rank stalled for STANDS_S to STOOD_S is reported at every poll. After that the heartbeat reports it.
 STANDS_S, STOOD_S = 3.0, 20.0
 #: A process that uses less of one CPU than this is idle.
@@ -64,7 +64,7 @@ MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000
 #: Most output files that are sent, most that are examined, longest path of one, most folders above one.
-OUTPUT_FILES, OUTPUT_LOOKS, OUTPUT_PATH, OUTPUT_DEPTH = 10_000, 500_000, 1024, 31
+OUTPUT_FILES, OUTPUT_CHECKED, OUTPUT_PATH, OUTPUT_DEPTH = 10_000, 500_000, 1024, 31
 #: A file that changed within SETTLED_S and is open for writing is not sent yet. SETTLE_WAIT_S limits the wait.
 SETTLED_S, SETTLE_WAIT_S = 5.0, 10.0
 #: Bytes reserved so that the end of a run can be recorded on a full disk.

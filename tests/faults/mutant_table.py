@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="go starts a run that a stop has forbidden",
         path=f"{SUPERVISOR}/run/control.py",
-        old="    if folder.buried:\n        raise buried(run)\n    if not folder.alive():",
+        old="    if folder.has_tombstone:\n        raise fenced_refusal(run)\n    if not folder.alive():",
         new="    if not folder.alive():",
         test="tests/unit/test_supervisor_records.py::"
         "test_a_run_that_a_fence_or_a_stop_has_forbidden_is_refused_as_such_when_it_shall_go",
@@ -679,7 +679,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a run whose folder is gone goes on",
         path=f"{SUPERVISOR}/run/supervisor.py",
-        old="        if folder.is_gone(self.inode):",
+        old="        if folder.is_removed(self.inode):",
         new="        if False:",
         test="tests/contract/test_supervisor_lost_folders.py"
         "::test_a_run_without_folder_ends_itself_although_no_fence_comes",

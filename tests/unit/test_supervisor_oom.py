@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.supervisor.run import ranks as ranks_module
-from airflow_provider_dtrain.supervisor.run.ranks import oom_kills, who_killed
+from airflow_provider_dtrain.supervisor.run.ranks import oom_cause, oom_kills
 
 
 def test_the_kernels_own_count_is_read() -> None:
@@ -25,5 +25,5 @@ def test_a_count_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_kernel_without_memory_is_told_apart_from_somebody_else() -> None:
-    assert re.fullmatch(r"the kernel was out of memory and ended 2 .* this host has \d+\.\d GiB", who_killed(2))
-    assert who_killed(0).startswith("not sent by dtrain")
+    assert re.fullmatch(r"the kernel was out of memory and ended 2 .* this host has \d+\.\d GiB", oom_cause(2))
+    assert oom_cause(0).startswith("not sent by dtrain")

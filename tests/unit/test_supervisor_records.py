@@ -173,7 +173,7 @@ def test_a_fence_from_before_the_grant_of_its_run_changes_nothing(layout: Layout
     with pytest.raises(Refused) as refused:
         fence(layout, "t1.1.7", 6)
     assert refused.value.code == "stale_token"
-    assert not layout.run("t1.1.7").buried
+    assert not layout.run("t1.1.7").has_tombstone
 
 
 def test_a_run_that_a_fence_or_a_stop_has_forbidden_is_refused_as_such_when_it_shall_go(

@@ -77,7 +77,7 @@ def test_files_of_a_start_that_was_refused_are_removed_and_it_never_starts_later
     assert collect(layout, 3 * HOUR_S)["removed"] == []
     assert list(collect(layout, HOUR_S, dry_run=True)["sizes"]) == ["t1.1.1"]
     assert collect(layout, HOUR_S)["sizes"]["t1.1.1"] >= 100_000
-    assert (os.listdir(os.path.dirname(folder.path)), folder.buried) == ([], True)
+    assert (os.listdir(os.path.dirname(folder.path)), folder.has_tombstone) == ([], True)
 
 
 def test_a_start_that_still_sends_files_keeps_them(layout: Layout, later: Callable[[float], None]) -> None:
@@ -150,7 +150,7 @@ def test_on_a_full_disk_the_folders_of_an_ended_run_make_room_for_its_tombstone(
     folder = make_run(layout, "t1.1.1", "ended", "started", "work/big")
     full_while(monkeypatch, lambda run: folder.has("work"))
     assert collect(layout, 0)["removed"] == ["t1.1.1"]
-    assert (folder.buried, os.path.exists(folder.path)) == (True, False)
+    assert (folder.has_tombstone, os.path.exists(folder.path)) == (True, False)
 
 
 def test_on_a_full_disk_a_run_without_a_tombstone_keeps_the_record_of_its_end(

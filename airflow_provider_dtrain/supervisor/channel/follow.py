@@ -18,7 +18,7 @@ from typing import TypeVar
 from ..checks.network_checks import NetworkChecks
 from ..fields import Fields, parse_object, shorten
 from ..files.layout import Layout, RunFolder
-from ..limits import BEAT_S, GO_WAIT_S, LOOK_S, MAX_LINE, MAX_THREADS, PROTOCOL, TELEMETRY_WATER
+from ..limits import BEAT_S, GO_WAIT_S, MAX_LINE, MAX_THREADS, POLL_S, PROTOCOL, TELEMETRY_WATER
 from ..machine.host import machine_id
 from ..machine.processes import boot_id, boottime, pid_namespace, program, read_proc
 from ..names import WORD, Json
@@ -168,7 +168,7 @@ class Follow:
     def _timeout(self) -> float:
         """Return the seconds until the next deadline or poll."""
         now = time.monotonic()
-        times = [self.next_beat - now, LOOK_S]
+        times = [self.next_beat - now, POLL_S]
         if self.subscriptions.of_runs:
             times.append(self.next_progress - now)
         if self.waiting_go:
@@ -295,7 +295,7 @@ class Follow:
             self.threads -= 1
             self._answer(key, answer, data)
             if self.upkeep.failures:
-                self.subscriptions.report_gone(self.upkeep.failures)
+                self.subscriptions.report_lost(self.upkeep.failures)
 
     def _answer(self, key: str | None, answer: Json, data: bytes = b"") -> None:
         """Send an answer once for each copy of its request, and keep it for later copies."""
@@ -369,8 +369,8 @@ class Follow:
         now = time.monotonic()
         with_beat = now >= self.next_beat
         if with_beat or now >= self.next_progress:
-            self.next_progress = now + LOOK_S
-            self.subscriptions.tell_progress(with_beat)
+            self.next_progress = now + POLL_S
+            self.subscriptions.send_progress(with_beat)
         if not with_beat:
             return
         self.next_beat = now + BEAT_S
@@ -390,5 +390,5 @@ class Follow:
         for subscription in self.subscriptions.of_runs.values():
             if not subscription.final and subscription.folder.ended():
                 self.upkeep.restore_end(subscription.folder)
-        self.subscriptions.report_gone(self.upkeep.failures)
+        self.subscriptions.report_lost(self.upkeep.failures)
         self.output.frame({"t": "beat", "boottime_s": boottime(), "runs": alive})

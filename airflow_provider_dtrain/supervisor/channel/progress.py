@@ -8,13 +8,13 @@ import struct
 from ..fields import Fields, number, parse_object
 from ..file_access import read_bytes, read_text
 from ..files.layout import RunFolder, rank_records
-from ..limits import IDLE_RATIO, LOOK_S, PAGE_BYTES, STANDS_S, STOOD_S
+from ..limits import IDLE_RATIO, PAGE_BYTES, POLL_S, STANDS_S, STOOD_S
 from ..machine.processes import LIBC, Proc, boottime, find_process, is_dead, read_proc
 from ..names import WORD, Json
 from ..refusal import Refused
 
 
-class RankLook:
+class RankActivity:
     """State of one rank's process, gathered from all polls so far."""
 
     def __init__(self, proc: Proc, cpu_s: float, now: float) -> None:
@@ -30,7 +30,7 @@ class RankLook:
         if proc.state != self.state:
             self.state = proc.state
             self.state_since = now
-        if 0 < now - self.at < LOOK_S / 2:
+        if 0 < now - self.at < POLL_S / 2:
             # One tick of the kernel's clock would look like work.
             return
         if cpu_s - self.cpu_s >= IDLE_RATIO * (now - self.at):
@@ -48,11 +48,11 @@ class RunProgress:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.looks: dict[int, RankLook] = {}
+        self.activities: dict[int, RankActivity] = {}
         self.stopped_since: float | None = None
         self.had_news = False
 
-    def look(self) -> tuple[Json, bool]:
+    def poll(self) -> tuple[Json, bool]:
         """Return the report, and whether it should be sent at once."""
         now = boottime()
         ranks = [found for found in (self._rank(one, now) for one in rank_records(self.folder)) if found is not None]
@@ -73,12 +73,12 @@ class RunProgress:
         pid = number(record.get("pid"))
         proc = read_proc(pid) if pid > 0 and record.get("exit_code") is None else None
         if proc is None or proc.start_time != record.get("start_time") or is_dead(proc):
-            self.looks.pop(rank, None)
+            self.activities.pop(rank, None)
             return None
         cpu_s = cpu_seconds(pid)
-        seen = self.looks.get(rank)
+        seen = self.activities.get(rank)
         if seen is None or seen.start_time != proc.start_time:
-            seen = self.looks[rank] = RankLook(proc, cpu_s, now)
+            seen = self.activities[rank] = RankActivity(proc, cpu_s, now)
         seen.take(proc, cpu_s, now)
         found = {
             "rank": rank,

@@ -83,13 +83,13 @@ class Subscriptions:
         self._watch_supervisor(folder)
         return {}, b""
 
-    def report_gone(self, failures: Mapping[str, str]) -> None:
+    def report_lost(self, failures: Mapping[str, str]) -> None:
         """Report to the control side the runs whose files can no longer show their end, and end their subscriptions.
 
         :param failures: run -> why the end of a run without supervisor cannot be recorded
         """
         for run, subscription in list(self.of_runs.items()):
-            reason = "its folder was removed" if subscription.folder.is_gone(subscription.inode) else None
+            reason = "its folder was removed" if subscription.folder.is_removed(subscription.inode) else None
             if reason is None and run in failures and not subscription.final and not subscription.folder.alive():
                 reason = f"its end cannot be recorded: {failures[run]}"
             if reason is not None:
@@ -144,12 +144,12 @@ class Subscriptions:
             if run in self.of_runs:
                 self.of_runs[run].dirty = True
 
-    def tell_progress(self, with_beat: bool) -> None:
+    def send_progress(self, with_beat: bool) -> None:
         """Poll the ranks of subscribed runs. Report them with each heartbeat, and a stalled one at once."""
         for run, subscription in self.of_runs.items():
             if subscription.final:
                 continue
-            report, is_news = subscription.progress.look()
+            report, is_news = subscription.progress.poll()
             if report["ranks"] and (is_news or with_beat):
                 self.output.frame({"t": "progress", "run": run, **report})
 

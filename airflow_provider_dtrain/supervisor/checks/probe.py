@@ -122,7 +122,7 @@ sys.stdout.write("\\nDTRAIN " + json.dumps({
 """
 
 
-def look_for_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
+def find_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
     """Return the versions of some modules of an interpreter, without importing them, and the problems."""
     if python is None and not modules:
         return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
@@ -142,7 +142,7 @@ def look_for_modules(python: str | None, modules: list[str], folder: str) -> tup
     return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {message}"]
 
 
-def look_at_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
+def check_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
     """Write this host's mark below a shared path and return the marks of all hosts found there."""
     folder = os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}")
     own = f"{machine_id()}-{pid_namespace()}"
@@ -175,10 +175,10 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     nonce = fields.text("nonce", WORD) if paths else ""
     pairs = [Fields(mount, "mounts") for mount in fields.items("mounts", default=[])]
     mounts = [mount_problem(pair.text("host_path"), pair.text("container_path")) for pair in pairs]
-    answer, problems = look_for_modules(python, modules, layout.state_dir)
+    answer, problems = find_modules(python, modules, layout.state_dir)
     shared = {}
     for path in paths:
-        shared[path], faults = look_at_shared(path, nonce)
+        shared[path], faults = check_shared(path, nonce)
         problems += faults
     foreign, unusable = device_problems(layout, devices)
     return {

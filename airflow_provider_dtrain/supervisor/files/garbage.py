@@ -101,7 +101,7 @@ def is_collectable(folder: RunFolder, older_than_s: float, now: float) -> bool:
     if folder.has("started"):
         return False
     newest = max((found.st_ctime for _, found in walk_tree(folder.path)), default=now)
-    return now - newest >= (older_than_s if folder.buried else max(older_than_s, UNSTARTED_S))
+    return now - newest >= (older_than_s if folder.has_tombstone else max(older_than_s, UNSTARTED_S))
 
 
 def bury_collected(folder: RunFolder) -> None:
@@ -219,7 +219,7 @@ def why_no_checkpoint(path: str) -> str | None:
         known = {"metadata.json", *(name.partition("/")[0] for name in metadata["files"])}
         if not isinstance(metadata["step"], int) or not isinstance(metadata["format"], int):
             return "its metadata.json was not written by the training library"
-        strangers = sorted(set(os.listdir(path)) - known)
+        foreign = sorted(set(os.listdir(path)) - known)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         return f"its metadata cannot be read: {type(error).__name__}"
-    return f"it also contains {shorten(strangers[0])}" if strangers else None
+    return f"it also contains {shorten(foreign[0])}" if foreign else None

@@ -20,7 +20,7 @@ from ..names import LOCK_DIR, NETWORK_FILE_SYSTEMS, NO_LOCK_DIR, RUN_NAME, Json
 from ..refusal import Refused
 
 
-def how_gone(folder: RunFolder) -> tuple[str, str]:
+def why_lost(folder: RunFolder) -> tuple[str, str]:
     """Return cause and description of the disappearance of a supervisor."""
     # After a crash of the host only the ``started`` mark is known to be intact.
     known = folder.supervisor() or read_json(folder.file("started"))
@@ -59,11 +59,11 @@ class RunFolder:
         return self.has("lock") or self.has("supervisor.json")
 
     @property
-    def buried(self) -> bool:
+    def has_tombstone(self) -> bool:
         """Return whether this run must never start here."""
         return os.path.lexists(self.tombstone)
 
-    def buried_launch(self, launch: str | None) -> bool:
+    def has_tombstone_of(self, launch: str | None) -> bool:
         """Return whether this one launch of the run must never start here."""
         return launch is not None and os.path.lexists(f"{self.tombstone}+{launch}")
 
@@ -96,8 +96,8 @@ class RunFolder:
         is_whole = all(isinstance(one, (int, float)) and not isinstance(one, bool) for one in times.values())
         known = checksum([*times.values()])
         # Only a record in place is as long, and can be read while it is written.
-        told = found.get("checksum", known if len(content) < IN_PLACE_BYTES else None)
-        return times if is_whole and told == known else {}
+        recorded = found.get("checksum", known if len(content) < IN_PLACE_BYTES else None)
+        return times if is_whole and recorded == known else {}
 
     def renew(self, reading: float, deadline: float) -> None:
         """Record a renewal: on a full disk in place, in the block that was allocated when the run was prepared.
@@ -127,7 +127,7 @@ class RunFolder:
             os.unlink(self.file("reserve"))
             write_json(self.file(name), document, durable=False)
 
-    def is_gone(self, inode: int) -> bool:
+    def is_removed(self, inode: int) -> bool:
         """Return whether the folder that had an inode was removed or replaced."""
         return inode_of(self.path) not in (inode, -1)
 

@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple
 
 from ..fields import parse_object
 from ..file_access import names_in, read_bytes, read_text, write_json
-from ..limits import OUTPUT_DEPTH, OUTPUT_LOOKS, OUTPUT_PATH, SETTLE_WAIT_S, SETTLED_S
+from ..limits import OUTPUT_CHECKED, OUTPUT_DEPTH, OUTPUT_PATH, SETTLE_WAIT_S, SETTLED_S
 from ..machine.processes import all_procs, descendants, find_process
 from ..names import OUTPUT_FOLDERS, OUTPUTS_END, TRACES, Json
 from ..refusal import Refused
@@ -107,7 +107,7 @@ class Outputs:
         self.unsettled: list[str] = []
         self.left_out: list[tuple[int, str]] = []
         #: Number of entries that are not sent: links, sockets, odd paths, unreadable ones, those beyond the limits.
-        self.others = 0
+        self.more = 0
         self.total = 0
 
     def send(self, target: IO[bytes]) -> None:
@@ -133,7 +133,7 @@ class Outputs:
             "bytes": sum(size for size, _ in self.left_out),
             "largest": [path for _, path in largest],
         }
-        return {"files": self.files, "unsettled": self.unsettled, "left_out": left_out, "others": self.others}
+        return {"files": self.files, "unsettled": self.unsettled, "left_out": left_out, "others": self.more}
 
     def chosen(self) -> list[OutputFile]:
         """Return the files up to the limits: checkpoints first, then those changed last."""
@@ -160,15 +160,15 @@ class Outputs:
         plan = self.folder.plan() or {}
         # Checkpoints on shared storage stay there.
         has_own = "DTRAIN_CHECKPOINT_DIR" not in (plan.get("env") or {})
-        looks = 0
+        checked = 0
         for name in self.folders:
             for path, status in walk_files(self.folder, name) if has_own or name != "checkpoints" else ():
-                looks += 1
+                checked += 1
                 version = version_of(status)
-                if looks > OUTPUT_LOOKS:
-                    self.others += 1
+                if checked > OUTPUT_CHECKED:
+                    self.more += 1
                 elif not stat.S_ISREG(status.st_mode) or not is_plain_path(path):
-                    self.others += baseline.get(path) != version
+                    self.more += baseline.get(path) != version
                 elif baseline.get(path) != version:
                     yield output_file(path, status)
 
@@ -188,7 +188,7 @@ class Outputs:
             return True
         except OSError:
             # Without access rights, or of another user. Errors of the archive itself end the role.
-            self.others += 1
+            self.more += 1
             return True
         if is_known or (source is not None and self._write(archive, file, source)):
             self.files[file.path] = [file.size, file.mtime, file.version]

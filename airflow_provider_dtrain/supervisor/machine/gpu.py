@@ -80,7 +80,7 @@ class Nvml:
             if instance is not None:
                 yield instance
 
-    def words(self, function: str, handle: Any) -> str:
+    def text(self, function: str, handle: Any) -> str:
         """Return a text property of a device, empty if the call fails."""
         return self.call(function, handle) or ""
 
@@ -92,8 +92,8 @@ class Nvml:
         memory = self.call("nvmlDeviceGetMemoryInfo", handle)
         return {
             "index": index,
-            "uuid": self.words("nvmlDeviceGetUUID", handle),
-            "name": self.words("nvmlDeviceGetName", handle),
+            "uuid": self.text("nvmlDeviceGetUUID", handle),
+            "name": self.text("nvmlDeviceGetName", handle),
             "memory_bytes": memory.total if memory else 0,
         }
 

@@ -238,7 +238,7 @@ def has_name(pid: int, name: str) -> bool:
     return read_text(f"/proc/{pid}/comm") == name and is_ours(pid)
 
 
-def known_processes(procs: dict[int, Proc]) -> set[int]:
+def recorded_processes(procs: dict[int, Proc]) -> set[int]:
     """Return the pids of all roles of this program, of any ``state_dir``, and of their descendants."""
     roles = [proc.pid for proc in procs.values() if is_ours(proc.pid)]
     return {*roles, *(proc.pid for proc in descendants(roles, procs))}

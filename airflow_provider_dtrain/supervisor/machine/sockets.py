@@ -122,10 +122,10 @@ def connect_one(nonce: str, address: str, port: int, timeout_s: float) -> Json:
     try:
         with socket.create_connection((address, port), timeout=timeout_s) as sock:
             found["source_address"] = sock.getsockname()[0].replace("::ffff:", "")
-            heard = b""
-            while len(heard) <= len(nonce) and (chunk := sock.recv(256)):
-                heard += chunk
-        found["ok"] = heard == nonce.encode() + b"\n"
+            received = b""
+            while len(received) <= len(nonce) and (chunk := sock.recv(256)):
+                received += chunk
+        found["ok"] = received == nonce.encode() + b"\n"
         if not found["ok"]:
             found["error"] = "another program answers there"
         found["interface"] = interface_of(found["source_address"])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 
 from ..file_access import read_json, write_json
-from ..files.layout import Layout, RunFolder, how_gone
+from ..files.layout import Layout, RunFolder, why_lost
 from ..limits import DECISIONS_LIMIT
 from ..machine.locks import wait_lock
 from ..machine.processes import boottime
 from ..names import Json
-from ..refusal import Refused, buried
+from ..refusal import Refused, fenced_refusal
 
 
 def decide(folder: RunFolder, token: int, decisions: dict[str, str]) -> Json:
@@ -44,11 +44,11 @@ def go(layout: Layout, run: str, document: Json) -> Json | None:
     folder = layout.run(run)
     if folder.has("ended"):
         return ended_answer(folder)
-    if folder.buried:
-        raise buried(run)
+    if folder.has_tombstone:
+        raise fenced_refusal(run)
     if not folder.alive():
         if folder.has("started"):
-            cause, message = how_gone(folder)
+            cause, message = why_lost(folder)
             raise Refused("lost", f"Run {run} was started here and did not end: {message}.", cause=cause)
         raise Refused("not_prepared", f"Run {run} is not prepared on this host. Prepare it first.")
     state = folder.state().get("state")
@@ -84,7 +84,7 @@ def go_outcome(folder: RunFolder) -> Json | None:
     if folder.state().get("state") in ("running", "stopping", "killing"):
         return {"state": "running"}
     if not folder.alive() and not folder.has("ended"):
-        cause, message = how_gone(folder)
+        cause, message = why_lost(folder)
         raise Refused("lost", f"Run {folder.name} did not start: {message}.", cause=cause)
     return None
 

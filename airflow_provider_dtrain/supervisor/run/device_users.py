@@ -17,8 +17,8 @@ from ..machine.processes import (
     command_of,
     describe,
     is_dead,
-    known_processes,
     real_uid,
+    recorded_processes,
     user_of,
 )
 from ..names import Json
@@ -62,7 +62,7 @@ def device_users(layout: Layout, devices: Iterable[str]) -> tuple[list[Json], li
     return users, [device for device in devices if device in before and device not in listed]
 
 
-def unlisted_words(device: str) -> str:
+def unlisted_text(device: str) -> str:
     """Return the reason why a device with unlisted processes does not count as free."""
     return f"{device}: the driver no longer lists its processes. Repair the driver, or reboot the host."
 
@@ -71,11 +71,11 @@ def device_problems(layout: Layout, devices: list[str]) -> tuple[list[Json], lis
     """Return the processes on some devices, and a text for each device that cannot be used."""
     present = {gpu["uuid"] for gpu in gpus()} if devices else set()
     users, unlisted = device_users(layout, devices)
-    missing = [missing_words(device) for device in devices if device not in present]
-    return users, missing + [unlisted_words(device) for device in unlisted if device in present]
+    missing = [missing_text(device) for device in devices if device not in present]
+    return users, missing + [unlisted_text(device) for device in unlisted if device in present]
 
 
-def missing_words(device: str) -> str:
+def missing_text(device: str) -> str:
     """Return the reason why a device that the driver does not know cannot be used."""
     return (
         f"{device}: the driver does not list this GPU. Repair the driver, reboot the host, or disable the slot "
@@ -83,7 +83,7 @@ def missing_words(device: str) -> str:
     )
 
 
-def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Json], list[str]]:
+def foreign_device_users(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Json], list[str]]:
     """Return the processes on a run's GPUs that belong to no known run: possible own ones, and foreign ones.
 
     A process of this account that is younger than the run may be its own. Each foreign process has its ``slot``. The
@@ -98,7 +98,7 @@ def device_strangers(folder: RunFolder, plan: Json) -> tuple[list[Json], list[Js
     foreign = []
     users, unlisted = device_users(folder.layout, slots)
     procs = all_procs() if users else {}
-    spared = known_processes(procs) | ancestors(os.getpid(), procs) if users else set()
+    spared = recorded_processes(procs) | ancestors(os.getpid(), procs) if users else set()
     for user in users:
         proc = procs.get(user["pid"])
         if proc is not None and (proc.pid in spared or is_dead(proc)):

@@ -11,13 +11,13 @@ from typing import Any
 
 from ..file_access import read_json, write_json
 from ..files.events import EventWriter
-from ..files.layout import Layout, RunFolder, how_gone
+from ..files.layout import Layout, RunFolder, why_lost
 from ..limits import FENCE_WAIT_S, KILLING_S, OBEY_S
 from ..machine.locks import lock_holders, take_lock
 from ..machine.processes import Proc, describe, find_process, open_pidfd, send_signal
 from ..names import Json
 from ..refusal import Refused
-from .device_users import device_strangers, unlisted_words
+from .device_users import foreign_device_users, unlisted_text
 from .leftovers import left_of, leftovers, remains
 from .lost_folder import Launched, end_lost
 from .plan import plan_slots
@@ -27,12 +27,12 @@ from .status import busy_slots
 
 def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
     """Record the end of a run whose supervisor could not. The caller holds the run's lock."""
-    last = tell_end(folder, reason, cause)
+    last = write_ended_event(folder, reason, cause)
     shown = {key: last[key] for key in ("reason", "first_failure", "cause", "at") if key in last}
     write_json(folder.file("ended"), shown)
 
 
-def tell_end(folder: RunFolder, reason: str, cause: str | None) -> Json:
+def write_ended_event(folder: RunFolder, reason: str, cause: str | None) -> Json:
     """Write the ``ended`` event unless it exists already, and return it. The caller holds the run's lock."""
     events = EventWriter(folder.file("events.supervisor"))
     try:
@@ -57,7 +57,7 @@ def restore_end(folder: RunFolder) -> None:
         return
     try:
         ended = folder.ended() or {}
-        tell_end(folder, str(ended.get("reason", "lost")), ended.get("cause"))
+        write_ended_event(folder, str(ended.get("reason", "lost")), ended.get("cause"))
     finally:
         os.close(lock)
 
@@ -83,11 +83,11 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
         while any(left := remains(folder)):
             if time.monotonic() > deadline or not left[0]:
                 # Send followers the event now, so that they fence the run and show what is left.
-                tell_end(folder, "lost", how_gone(folder)[0])
+                write_ended_event(folder, "lost", why_lost(folder)[0])
                 return False
             time.sleep(pause_s)
             pause_s = min(0.25, pause_s * 2)
-        write_end(folder, "lost", how_gone(folder)[0])
+        write_end(folder, "lost", why_lost(folder)[0])
         return True
     finally:
         os.close(lock)
@@ -164,11 +164,11 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float, launched: Launch
         left = [describe(proc) for found in remains(folder) for proc in found]
         left += [describe(proc) for proc in end_commands(folder, elapsed_s)]
         busy = [] if left else busy_slots(folder, plan, token)
-        own, foreign, unlisted = ([], [], []) if left or busy else device_strangers(folder, plan)
+        own, foreign, unlisted = ([], [], []) if left or busy else foreign_device_users(folder, plan)
         if left or busy or own or unlisted:
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
             answer = {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
-            return {**answer, "unlisted": [unlisted_words(device) for device in unlisted]} if unlisted else answer
+            return {**answer, "unlisted": [unlisted_text(device) for device in unlisted]} if unlisted else answer
         if plan and not folder.has("ended"):
             # On a full disk the next fence or recovery writes it.
             with contextlib.suppress(OSError):

@@ -23,10 +23,10 @@ from ..machine.processes import (
     find_process,
     is_dead,
     is_ours,
-    known_processes,
     pid_namespace,
     read_proc,
     real_uid,
+    recorded_processes,
     send_signal,
 )
 from ..names import RUN_NAME, Json
@@ -151,8 +151,8 @@ def suspects(folder: RunFolder) -> list[Proc]:
     if folder.has("ended") or not folder.has("started") or start < 0 or is_proved(known) or folder.has("swept"):
         return []
     procs = all_procs()
-    told = (read_json(folder.file("started")) or {}).get("origin")
-    source: Json = told if isinstance(told, dict) else {}
+    recorded = (read_json(folder.file("started")) or {}).get("origin")
+    source: Json = recorded if isinstance(recorded, dict) else {}
     parents = orphans_parents(source, procs)
     sessions = {number(rank.get("pid")) for rank in rank_records(folder)}
     sessions.add(number(source.get("session")))
@@ -164,7 +164,7 @@ def suspects(folder: RunFolder) -> list[Proc]:
         and is_suspect(proc, source)
     ]
     found = {proc.pid: proc for proc in [*first, *descendants([proc.pid for proc in first], procs)]}
-    spared = known_processes(procs) | ancestors(os.getpid(), procs)
+    spared = recorded_processes(procs) | ancestors(os.getpid(), procs)
     return [proc for proc in found.values() if proc.pid not in spared and not is_dead(proc)]
 
 

@@ -76,8 +76,8 @@ class MetricsFile:
         """Return whether the searcher has stopped the trial at a rung that this file asked about."""
         if self._asked < 0:
             return False
-        told = read_json(self._folder.file("decisions.json")) or {}
-        return any(told.get(str(rung)) == "stop" for rung in range(self._asked + 1))
+        answers = read_json(self._folder.file("decisions.json")) or {}
+        return any(answers.get(str(rung)) == "stop" for rung in range(self._asked + 1))
 
     def _read_piece(self) -> bool:
         """Read the next bytes. Return whether more are there."""
@@ -96,14 +96,14 @@ class MetricsFile:
         self._offset += len(data)
         self._split(data)
         if self._offset > READ_IN_ALL:
-            self._say(f"The file has more than {READ_IN_ALL:,} bytes. The rest is not read. Write fewer lines.")
+            self._warn(f"The file has more than {READ_IN_ALL:,} bytes. The rest is not read. Write fewer lines.")
             self._closed = True
         return len(data) == READ_AT_ONCE
 
     def _open(self) -> bool:
         """Open the events file. Return False if the training library writes it."""
         if os.path.exists(self._events_path):
-            self._say("It is not read, because this program uses the training library. Call ctx.report instead.")
+            self._warn("It is not read, because this program uses the training library. Call ctx.report instead.")
             self._closed = True
             return False
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -135,9 +135,9 @@ class MetricsFile:
         except _BadLine as error:
             self._bad += 1
             if self._bad <= NAMED_LIMIT:
-                self._say(f"Line {self._lines} is ignored: {error}")
+                self._warn(f"Line {self._lines} is ignored: {error}")
             if self._bad == NAMED_LIMIT:
-                self._say("Further lines like this are not named.")
+                self._warn("Further lines like this are not named.")
 
     def _events_of(self, line: bytes) -> list[tuple[str, Json]]:
         if len(line) > LINE_LIMIT:
@@ -168,7 +168,7 @@ class MetricsFile:
                 raise _BadLine(f"a validation needs the metric {metric!r}, which searcher.metric names.")
             units = self._units(step, values, document)
         except _BadLine as error:
-            self._say(f"Line {self._lines} takes no part in the search: {error}")
+            self._warn(f"Line {self._lines} takes no part in the search: {error}")
             return []
         rung = bisect.bisect_right(self._rungs, units) - 1
         if rung <= self._asked:
@@ -199,7 +199,7 @@ class MetricsFile:
             raise _BadLine(f'the search counts {unit}, so a validation needs "{field}": the number of finished {unit}.')
         return found
 
-    def _say(self, message: str) -> None:
+    def _warn(self, message: str) -> None:
         """Write a line to the rank's log, which the task log shows."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self._log_path, flags, 0o600)

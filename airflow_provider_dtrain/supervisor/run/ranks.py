@@ -162,11 +162,11 @@ def become_rank(
     try:
         os.execvpe(argv[0], argv, env)  # noqa: S606 - without a shell on purpose
     except OSError as error:
-        say_cannot_start(rank, argv[0], error)
+        report_cannot_start(rank, argv[0], error)
         os._exit(126 if error.errno == errno.EACCES else 127)
 
 
-def say_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
+def report_cannot_start(rank: Rank, program: str, error: BaseException) -> None:
     """Write the reason to the log and to the error file that the supervisor reads."""
     reason = why_not_executed(program, error) if isinstance(error, OSError) else str(error)
     message = f"cannot execute {program!r}: {reason}"
@@ -242,7 +242,7 @@ def oom_kills() -> int:
     return int(found[1]) if found else 0
 
 
-def who_killed(kills: int) -> str:
+def oom_cause(kills: int) -> str:
     """Return the probable sender of a SIGKILL that the supervisor did not send.
 
     :param kills: number of processes that the kernel killed for lack of memory since the ranks were started

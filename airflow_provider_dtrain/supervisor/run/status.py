@@ -14,7 +14,7 @@ from ..machine.locks import is_locked, machine_holder, take_lock
 from ..machine.processes import boot_id, boottime
 from ..names import Json
 from .control import run_state
-from .device_users import device_users, unlisted_words
+from .device_users import device_users, unlisted_text
 from .leftovers import has_left
 from .plan import plan_slots
 
@@ -86,7 +86,7 @@ def slot_holder(layout: Layout, index: int, devices: dict[int, str | None], stuc
     if holder is not None or index not in devices or device is None:
         return holder
     users, unlisted = device_users(layout, [device])
-    return process_words(users[0]) if users else unlisted_words(device) if unlisted else None
+    return process_text(users[0]) if users else unlisted_text(device) if unlisted else None
 
 
 def stuck_slots(layout: Layout) -> dict[int, str]:
@@ -99,7 +99,7 @@ def stuck_slots(layout: Layout) -> dict[int, str]:
     return found
 
 
-def process_words(user: Json) -> str:
+def process_text(user: Json) -> str:
     """Return a description of a process on a device."""
     return f"process {user['pid']} ({user['name'][:100]}) of user {user['user']}"
 
@@ -124,6 +124,6 @@ def run_status(folder: RunFolder) -> Json:
         "token": int(folder.name.rpartition(".")[2]),
         "store": plan.get("store"),
         "launch": plan.get("launch"),
-        "buried": folder.buried,
+        "buried": folder.has_tombstone,
         "stop_requested": folder.has("stop_requested"),
     }

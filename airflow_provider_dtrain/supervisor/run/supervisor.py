@@ -15,7 +15,7 @@ from typing import Any
 from ..file_access import read_json, sync_folder, write_atomic, write_json, write_mark
 from ..files.archives import unpack_archive
 from ..files.events import EventWriter
-from ..files.layout import Layout, how_gone, inode_of
+from ..files.layout import Layout, inode_of, why_lost
 from ..files.outputs import note_baseline, take_carried
 from ..limits import (
     ATTACH_WAIT_S,
@@ -42,7 +42,7 @@ from ..machine.processes import (
 )
 from ..machine.sockets import bind_everywhere, ports_of
 from ..names import Json
-from ..refusal import Refused, buried
+from ..refusal import Refused, fenced_refusal
 from .cgroup import Cgroup
 from .fencing import recover
 from .leftovers import origin
@@ -52,12 +52,12 @@ from .ranks import (
     Rank,
     become_rank,
     error_of,
+    oom_cause,
     oom_kills,
     rank_argv,
     rank_environment,
-    say_cannot_start,
+    report_cannot_start,
     tail_of,
-    who_killed,
 )
 from .sampler import start_sampler
 from .slot_locks import SlotLocks
@@ -96,7 +96,7 @@ class Supervisor:
         self.prepare_deadline = float("inf")
         #: On CLOCK_BOOTTIME.
         self.orphan_deadline = float("inf")
-        self.is_rung = False
+        self.is_woken = False
         self.next_log_check = 0.0
         self.log_check_s = FLOOD_CHECK_S
         self.kill_pause_s = 0.001
@@ -132,8 +132,8 @@ class Supervisor:
             self._check_archives()
             self.slots.take()
             self.slots.check_tokens()
-            if self.folder.buried:
-                raise buried(self.folder.name)
+            if self.folder.has_tombstone:
+                raise fenced_refusal(self.folder.name)
             self._write_files()
             port = self._bind_port()
             self._listen(port)
@@ -152,8 +152,8 @@ class Supervisor:
         """Lock the run folder. Return an answer instead if the run is alive or has ended already."""
         deadline = time.monotonic() + ATTACH_WAIT_S
         while True:
-            if self.folder.buried or self.folder.buried_launch(self.plan["launch"]):
-                raise buried(self.folder.name)
+            if self.folder.has_tombstone or self.folder.has_tombstone_of(self.plan["launch"]):
+                raise fenced_refusal(self.folder.name)
             if self._lock_run():
                 break
             state = self.folder.state()
@@ -193,7 +193,7 @@ class Supervisor:
         os.close(self.run_lock)
         self.run_lock = -1
         self._refuse_namesake()
-        cause, message = how_gone(self.folder)
+        cause, message = why_lost(self.folder)
         recover(self.folder)
         ended = self.folder.ended() or {"reason": "lost", "cause": cause}
         if ended.get("reason") != "lost":
@@ -324,13 +324,13 @@ class Supervisor:
         for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
             with contextlib.suppress(BlockingIOError):
                 os.read(fd, 4096)
-            self.is_rung = self.is_rung or fd == self.control
+            self.is_woken = self.is_woken or fd == self.control
 
     def _read_commands(self) -> None:
         folder = self.folder
-        if folder.buried:
+        if folder.has_tombstone:
             self.begin_stop("fenced", 0.0)
-        if folder.is_gone(self.inode):
+        if folder.is_removed(self.inode):
             # Its end cannot be recorded, and the fence finds this process by its lock.
             self.begin_stop("lost", self.plan["grace_s"])
         if self.terminated:
@@ -365,9 +365,9 @@ class Supervisor:
         grace = asked.get("grace_s")
         if isinstance(grace, (int, float)):
             self.request_deadline = time.monotonic() + grace
-        self._ask_to_stop()
+        self._request_stop()
 
-    def _ask_to_stop(self) -> None:
+    def _request_stop(self) -> None:
         self.request = StopRequest()
         self.to_signal = [rank for rank in self.ranks if rank.running]
 
@@ -421,7 +421,7 @@ class Supervisor:
                 try:
                     become_rank(argv, env, self.folder, rank, parent, self.cgroup, log, locks)
                 except BaseException as error:
-                    say_cannot_start(rank, argv[0], error)
+                    report_cannot_start(rank, argv[0], error)
                 finally:
                     os._exit(127)
         finally:
@@ -471,7 +471,7 @@ class Supervisor:
         tail = tail_of(os.path.join(rank.folder, "log"), LOG_TAIL).decode("utf-8", "replace")
         error = error_of(rank.folder, code)
         if code == -signal.SIGKILL and not rank.signalled and error is not None:
-            error["message"] += f": {who_killed(oom_kills() - self.oom_kills)}"
+            error["message"] += f": {oom_cause(oom_kills() - self.oom_kills)}"
         self.event(
             "exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail, sent_signal=rank.signalled
         )
@@ -489,9 +489,9 @@ class Supervisor:
             self.request_deadline = float("inf")
             self.begin_stop("stopped", self.plan["grace_s"])
         # A process that wakes the supervisor may have shortened the lease.
-        rung = self.is_rung
-        self.is_rung = False
-        if (rung or boottime() > self.orphan_deadline) and self._is_orphan():
+        was_woken = self.is_woken
+        self.is_woken = False
+        if (was_woken or boottime() > self.orphan_deadline) and self._is_orphan():
             self.begin_stop("orphaned", self.plan["grace_s"])
         if self.state in ("running", "stopping") and now >= self.next_log_check:
             cut = [cap_log(rank, self.plan["log_limit_bytes"]) for rank in self.ranks]
@@ -505,7 +505,7 @@ class Supervisor:
         """Read the metrics file. Send SIGTERM to the ranks once the searcher has stopped the trial."""
         metrics.check()
         if self.state == "running" and self.request is None and metrics.is_stopped():
-            self._ask_to_stop()
+            self._request_stop()
 
     def _is_orphan(self) -> bool:
         """Return whether the last renewal has expired. Called only if it may have, because this reads a file."""
