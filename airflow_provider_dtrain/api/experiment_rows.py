@@ -18,8 +18,8 @@ def experiment_fields(entry: ExperimentEntry, *, may_edit: bool) -> dict[str, An
     """Return the fields of :class:`ExperimentRow`."""
     view = entry.view
     names = (
-        "experiment_id", "name", "dag_id", "run_id", "state", "wish", "method", "metric", "smaller_is_better",
-        "best_trial", "max_trials", "created_at", "ended_at",
+        "experiment_id", "name", "dag_id", "run_id", "state", "control_request", "method", "metric",
+        "smaller_is_better", "best_trial", "max_trials", "created_at", "ended_at",
     )  # fmt: skip
     return {
         **{name: getattr(view, name) for name in names},

@@ -42,7 +42,7 @@ def _trial(verb: str, *, asks: bool, then: str) -> Function:
     return run
 
 
-def _experiment(verb: str, route: str, question: str = "") -> Function:
+def _experiment(verb: str, question: str = "") -> Function:
     """Return a command that sends a control request to an experiment.
 
     :param question: asked before; empty = the command asks nothing
@@ -55,7 +55,7 @@ def _experiment(verb: str, route: str, question: str = "") -> Function:
             states = ", ".join(f"{number} {state}" for state, number in found.trials.items()) or "no trial yet"
             if not _agreed(args, question.format(f"{found.experiment} '{found.name}' ({states})")):
                 return 0
-        note(session.send("POST", f"/experiments/{args.experiment_id}/{route}").record(Message).message)
+        note(session.send("POST", f"/experiments/{args.experiment_id}/{verb}").record(Message).message)
         hint(f"dtrain experiments {'activate' if verb == 'pause' else 'describe'} {args.experiment_id}")
         return 0
 
@@ -122,11 +122,11 @@ ACTIONS: dict[str, Function] = {
     "trials.activate": _trial("activate", asks=False, then="dtrain trials describe"),
     "trials.set_trial": set_trial,
     "lifecycle_commands.stop_trial": _trial("stop", asks=True, then="dtrain trials describe"),
-    "lifecycle_commands.pause": _experiment("pause", "pause"),
-    "lifecycle_commands.activate": _experiment("activate", "activate"),
-    "lifecycle_commands.stop": _experiment("stop", "finish", "Stop experiment {} and keep the best of its trials?"),
+    "lifecycle_commands.pause": _experiment("pause"),
+    "lifecycle_commands.activate": _experiment("activate"),
+    "lifecycle_commands.stop": _experiment("stop", "Stop experiment {} and keep the best of its trials?"),
     "lifecycle_commands.kill": _experiment(
-        "kill", "cancel", "Kill experiment {}? Running trials lose their work since the last checkpoint."
+        "kill", "Kill experiment {}? Running trials lose their work since the last checkpoint."
     ),
     "experiments.set_experiment": set_experiment,
 }

@@ -270,11 +270,11 @@ class Experiment:
 
     def stop(self) -> None:
         """End it with its best trial so far."""
-        self._act("finish")
+        self._act("stop")
 
     def kill(self) -> None:
         """Kill all its trials."""
-        self._act("cancel")
+        self._act("kill")
 
     def _act(self, verb: str) -> None:
         self._client.session.send("POST", f"/experiments/{self.id}/{verb}")

@@ -32,8 +32,8 @@ def experiment_description(store: Store, view: ExperimentView) -> ExperimentDesc
         best_hyperparameters=None if best is None else plain_data(best),
         weight=view.weight,
         max_slots=view.max_slots,
-        wish=view.wish,
-        wished_by=view.wished_by,
+        control_request=view.control_request,
+        requested_by=view.requested_by,
     )
 
 
@@ -60,11 +60,11 @@ def _labels(labels: Labels) -> dict[str, Any]:
 
 
 def _state(view: ExperimentView) -> str:
-    if view.state not in EXPERIMENT_LIVE or view.wish is None:
+    if view.state not in EXPERIMENT_LIVE or view.control_request is None:
         return view.state
-    if view.wish == "pause":
+    if view.control_request == "pause":
         return "running, pauses" if view.trials.get("running") else "paused"
-    return f"{view.state}, {'stops' if view.wish == 'stop' else 'is killed'}"
+    return f"{view.state}, {'stops' if view.control_request == 'stop' else 'is killed'}"
 
 
 def wider_trials(store: Store, experiment_id: int, max_slots: int | None) -> str:

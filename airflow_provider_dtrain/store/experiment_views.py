@@ -184,7 +184,7 @@ def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
 
 def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
     names = (
-        "name", "dag_id", "run_id", "wish", "wished_by", "search_id", "method", "generation", "metric",
+        "name", "dag_id", "run_id", "control_request", "requested_by", "search_id", "method", "generation", "metric",
         "smaller_is_better", "weight", "max_slots", "created_at", "ended_at",
     )  # fmt: skip
     planned = sum(counts.values()) if row.max_trials is None else row.max_trials

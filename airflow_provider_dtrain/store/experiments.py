@@ -19,7 +19,7 @@ from airflow_provider_dtrain.store.queue.control_requests import (
     require_experiment,
     set_priority_of,
 )
-from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView, ExperimentWish
+from airflow_provider_dtrain.store.records.searches import ControlRequest, ExperimentState, ExperimentView
 
 
 class Experiments:
@@ -51,7 +51,7 @@ class Experiments:
         :param by: the user
         :raises NotFoundError: there is no such experiment
         """
-        return self._wish(conn, experiment_id, "stop", by)
+        return self._request_end(conn, experiment_id, "stop", by)
 
     @writes
     def kill(self, conn: Connection, experiment_id: int, by: str) -> int:
@@ -60,7 +60,7 @@ class Experiments:
         :param by: the user
         :raises NotFoundError: there is no such experiment
         """
-        return self._wish(conn, experiment_id, "kill", by)
+        return self._request_end(conn, experiment_id, "kill", by)
 
     @writes
     def pause(self, conn: Connection, experiment_id: int, by: str) -> int:
@@ -75,10 +75,10 @@ class Experiments:
         """
         _lock_pools(conn, experiment_id)
         row = _locked_experiment(conn, experiment_id)
-        if row.state != "running" or row.wish in {"stop", "kill"}:
-            now = row.state if row.state != "running" else f"being ended by {row.wished_by}"
+        if row.state != "running" or row.control_request in {"stop", "kill"}:
+            now = row.state if row.state != "running" else f"being ended by {row.requested_by}"
             raise ConflictError(f"Experiment {experiment_id} is {now}: there is nothing to pause.")
-        self._set_wish(conn, experiment_id, "pause", by)
+        self._set_request(conn, experiment_id, "pause", by)
         held = sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempts.c.allocation_id).exists()
         uses_gang = sa.select(attempts.c.id).where(
             attempts.c.trial_id == trials.c.id, attempts.c.ended_at.is_(None), held
@@ -100,8 +100,8 @@ class Experiments:
         """
         _lock_pools(conn, experiment_id)
         row = _locked_experiment(conn, experiment_id)
-        if row.wish == "pause":
-            self._set_wish(conn, experiment_id, None, by)
+        if row.control_request == "pause":
+            self._set_request(conn, experiment_id, None, by)
         of = (trials.c.experiment_id == experiment_id, trials.c.pause_requested_at.is_not(None))
         found = list(
             conn.scalars(sa.select(trials.c.id).where(*of, trials.c.state.in_(TRIAL_LIVE)).order_by(trials.c.id))
@@ -110,17 +110,17 @@ class Experiments:
             raise ConflictError(f"Experiment {experiment_id} is {row.state}: there is nothing to activate.")
         return sum(activate_trial(self.db, conn, trial_id, by) for trial_id in found)
 
-    def _wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish, by: str) -> int:
+    def _request_end(self, conn: Connection, experiment_id: int, request: ControlRequest, by: str) -> int:
         """Request the end of all trials of an experiment, including those that are submitted later."""
         row = _locked_experiment(conn, experiment_id)
-        if row.state == "running" and not (row.wish == "kill" and wish == "stop"):
-            self._set_wish(conn, experiment_id, wish, by)
-        return request_end(conn, self.db.now(), trials.c.experiment_id == experiment_id, wish, by)
+        if row.state == "running" and not (row.control_request == "kill" and request == "stop"):
+            self._set_request(conn, experiment_id, request, by)
+        return request_end(conn, self.db.now(), trials.c.experiment_id == experiment_id, request, by)
 
-    def _set_wish(self, conn: Connection, experiment_id: int, wish: ExperimentWish | None, by: str) -> None:
-        values = {"wish": wish, "wished_by": None if wish is None else by}
+    def _set_request(self, conn: Connection, experiment_id: int, request: ControlRequest | None, by: str) -> None:
+        values = {"control_request": request, "requested_by": None if request is None else by}
         conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
-        action = "activated" if wish is None else f"{wish} requested"
+        action = "activated" if request is None else f"{request} requested"
         self.db.audit(conn, by, action, f"experiment {experiment_id}")
 
     @writes

@@ -66,7 +66,7 @@ class Searches:
             raise _taken(submission.experiment_name, key, former)
         query = searches.insert().values(**self._values(submission, former), experiment_id=experiment.id)
         search_id = conn.scalar(query.returning(searches.c.id))
-        again = {"wish": None, "wished_by": None}
+        again = {"control_request": None, "requested_by": None}
         conn.execute(experiments.update().where(experiments.c.id == experiment.id).values(**again))
         return _require(_search_view(conn, searches.c.id == search_id), int(search_id or 0))
 
@@ -229,14 +229,14 @@ class Searches:
         if of is None:
             raise _no_search(search_id)
         now = self.db.now()
-        locked = sa.select(experiments.c.wish, experiments.c.wished_by).where(experiments.c.id == of)
+        locked = sa.select(experiments.c.control_request, experiments.c.requested_by).where(experiments.c.id == of)
         experiment = conn.execute(locked.with_for_update()).one()
         is_open = (searches.c.id == search_id, searches.c.ended_at.is_(None))
         conn.execute(searches.update().where(*is_open).values(ended_at=now))
         own = (trials.c.search_id == search_id, trials.c.cleared_at.is_(None))
         counted = conn.execute(_COUNTED.where(*own))
         counts: dict[str, int] = {row.state: row.all for row in counted}
-        state: ExperimentState = experiment_end(counts, experiment.wish) or "errored"
+        state: ExperimentState = experiment_end(counts, experiment.control_request) or "errored"
         newest = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == of).scalar_subquery()
         where = (experiments.c.id == of, newest == search_id)
         # The task that calls this runs after the last trial, and again whenever it is cleared.
@@ -244,8 +244,8 @@ class Searches:
         conn.execute(experiments.update().where(*where).values(state=state, ended_at=ended_at))
         if state == "completed":
             return SearchEnd(state=state, failure=None, failed_trial_id=None, trials=counts)
-        if state == "killed" and experiment.wish == "kill":
-            killed = {**_KILLED, "message": f"The experiment was killed by {experiment.wished_by}."}
+        if state == "killed" and experiment.control_request == "kill":
+            killed = {**_KILLED, "message": f"The experiment was killed by {experiment.requested_by}."}
             return SearchEnd(state=state, failure=killed, failed_trial_id=None, trials=counts)
         first = sa.select(trials.c.id, trials.c.failure).where(*own, trials.c.failure.is_not(None))
         row = conn.execute(first.order_by(trials.c.ended_at, trials.c.id).limit(1)).one_or_none()

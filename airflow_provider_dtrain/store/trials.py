@@ -71,7 +71,7 @@ class Trials:
         now = self.db.now()
         experiment = experiment_of(conn, now, submission)
         trial_id = insert_trial(conn, now, submission, experiment)
-        allocation_id = _request(conn, now, submission, trial_id, is_paused=experiment.wish == "pause")
+        allocation_id = _request(conn, now, submission, trial_id, is_paused=experiment.control_request == "pause")
         attempt_id = _inserted(
             conn,
             attempts,
@@ -248,26 +248,26 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
     values = {name: getattr(submission, name) for name in names}
     values.update(_sample(conn, submission))
     key = submission.key
-    wish = experiment.wish
-    wished: dict[str, Any] = {}
-    if wish is not None:
-        wished = {f"{wish}_requested_at": now, f"{wish}_requested_by": experiment.wished_by}
+    request = experiment.control_request
+    requested: dict[str, Any] = {}
+    if request is not None:
+        requested = {f"{request}_requested_at": now, f"{request}_requested_by": experiment.requested_by}
     trial_id = _inserted(
         conn,
         trials,
         **values,
-        **wished,
+        **requested,
         experiment_id=experiment.id,
         dag_id=key.dag_id,
         run_id=key.run_id,
         task_id=key.task_id,
         map_index=key.map_index,
         max_tries=key.max_tries,
-        state="paused" if wish == "pause" else "queued",
+        state="paused" if request == "pause" else "queued",
         created_at=now,
     )
-    if wish == "pause":
-        note(conn, trial_id, TimelineKind.PAUSED, now, by=experiment.wished_by)
+    if request == "pause":
+        note(conn, trial_id, TimelineKind.PAUSED, now, by=experiment.requested_by)
     return trial_id
 
 

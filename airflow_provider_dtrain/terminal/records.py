@@ -276,8 +276,8 @@ class ExperimentDescription:
     weight: float
     max_slots: int | None
     #: Control request in force, and its user.
-    wish: str | None
-    wished_by: str | None
+    control_request: str | None
+    requested_by: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,7 @@ def live(site: Simulation) -> Life:
             record(run, machines, since, now)
             since = now
     except AskedError:
-        by = site.store.control.wishes(run.ticket.attempt_id).kill_by
+        by = site.store.control.pending(run.ticket.attempt_id).kill_by
         run.exits({}, {0: f"ended after {second} s\n"})
         run.finish("stopped" if by is None else "killed")
 

@@ -58,17 +58,17 @@ class Run:
 
     def _end_waiting(self) -> None:
         """End the trial, which holds no slots, as a user requested."""
-        by = self.store.control.wishes(self.ticket.attempt_id).kill_by
+        by = self.store.control.pending(self.ticket.attempt_id).kill_by
         self.finish("stopped" if by is None else "killed", None if by is None else killed(by))
         raise EndedError
 
     @property
     def is_asked(self) -> bool:
         """True when the trial has to end or to release its gang."""
-        wishes = self.store.control.wishes(self.ticket.attempt_id)
+        requests = self.store.control.pending(self.ticket.attempt_id)
         if self.ticket.attempt_id in self.site.leases:
-            return bool(wishes.kill_by or wishes.stop_by or wishes.pause_by or wishes.preempted_for)
-        return self.ticket.allocation_id in self.site.waiting and bool(wishes.kill_by or wishes.stop_by)
+            return bool(requests.kill_by or requests.stop_by or requests.pause_by or requests.preempted_for)
+        return self.ticket.allocation_id in self.site.waiting and bool(requests.kill_by or requests.stop_by)
 
     def launch(self) -> None:
         """Start the ranks on the granted slots."""

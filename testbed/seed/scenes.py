@@ -78,17 +78,17 @@ def trained(run: Run, course: Course, progress: Progress, *, rungs: Sequence[int
     """Train to the end, and release the gang on the way whenever that is requested."""
     while True:
         yield from train(run, course, progress, rungs=rungs)
-        wishes = run.store.control.wishes(run.ticket.attempt_id)
+        requests = run.store.control.pending(run.ticket.attempt_id)
         every = [rank for ranks in run.ranks.values() for rank in ranks]
         logs = {rank: log_of(course, progress, rank) for rank in every}
-        run.exits(dict.fromkeys(every, -15) if wishes.kill_by else {}, logs, sent_signal=wishes.kill_by is not None)
+        run.exits(dict.fromkeys(every, -15) if requests.kill_by else {}, logs, sent_signal=requests.kill_by is not None)
         yield 3.0
-        if wishes.kill_by is not None:
-            return run.finish("killed", killed(wishes.kill_by))
-        if run.verdict != "asked" or wishes.stop_by is not None:
+        if requests.kill_by is not None:
+            return run.finish("killed", killed(requests.kill_by))
+        if run.verdict != "asked" or requests.stop_by is not None:
             return run.finish("completed" if run.verdict == "completed" else "stopped")
-        words = f"paused by {wishes.pause_by}" if wishes.pause_by else f"preempted for {wishes.preempted_for}"
-        run.give_way(words, paused=wishes.pause_by is not None)
+        words = f"paused by {requests.pause_by}" if requests.pause_by else f"preempted for {requests.preempted_for}"
+        run.give_way(words, paused=requests.pause_by is not None)
         yield from run.start()
 
 

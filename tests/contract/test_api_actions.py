@@ -92,12 +92,12 @@ def test_priorities_are_changed_within_their_range(api, search):
         assert status == 422
 
 
-@pytest.mark.parametrize(("action", "wish"), [("pause", "pause"), ("finish", "stop"), ("cancel", "kill")])
-def test_an_experiment_is_paused_finished_or_cancelled(api, search, action, wish):
+@pytest.mark.parametrize("action", ["pause", "stop", "kill"])
+def test_an_experiment_is_paused_stopped_or_killed(api, search, action):
     search.submit(0, slots=1)
     of = f"/experiments/{search.view.experiment_id}"
-    assert done(api, f"{of}/{action}")["experiment"]["wish"] == wish
-    assert search.store.experiments.get(search.view.experiment_id).wished_by == "ann"
+    assert done(api, f"{of}/{action}")["experiment"]["control_request"] == action
+    assert search.store.experiments.get(search.view.experiment_id).requested_by == "ann"
 
 
 def test_labels_change_only_what_is_given(api, search):
@@ -119,7 +119,7 @@ ACTIONS = [
     ("POST", "/trials/{trial}/pause", {}), ("POST", "/trials/{trial}/activate", {}),
     ("POST", "/trials/{trial}/stop", {}), ("POST", "/trials/{trial}/kill", {}), ("PATCH", "/trials/{trial}", {}),
     ("POST", "/experiments/{experiment}/pause", {}), ("POST", "/experiments/{experiment}/activate", {}),
-    ("POST", "/experiments/{experiment}/finish", {}), ("POST", "/experiments/{experiment}/cancel", {}),
+    ("POST", "/experiments/{experiment}/stop", {}), ("POST", "/experiments/{experiment}/kill", {}),
     ("PATCH", "/experiments/{experiment}", {}),
 ]  # fmt: skip
 OF_HOSTS = [
@@ -142,7 +142,7 @@ def test_a_user_who_may_only_read_changes_nothing(search):
     assert statuses(reader, search, ACTIONS + OF_HOSTS) == {403}
     assert reader.refusal("POST", "/experiments", json={"config": CONFIG})[:2] == (403, "forbidden")
     assert reader.logged == []
-    assert search.store.experiments.get(search.view.experiment_id).wish is None
+    assert search.store.experiments.get(search.view.experiment_id).control_request is None
 
 
 def test_a_user_who_may_not_read_the_dag_finds_nothing_to_change(search):

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.airflow
 SQLITE = pytest.mark.parametrize("url", ["sqlite"], indirect=True)
 #: Changes of an experiment and its trial, each with a body.
 EDITS: dict[str, dict[str, Any]] = {
-    "/experiments/1/pause": {}, "/experiments/1/activate": {}, "/experiments/1/finish": {}, "/experiments/1/cancel": {},
+    "/experiments/1/pause": {}, "/experiments/1/activate": {}, "/experiments/1/stop": {}, "/experiments/1/kill": {},
     "/trials/1/pause": {}, "/trials/1/stop": {}, "/trials/1/kill": {},
 }  # fmt: skip
 

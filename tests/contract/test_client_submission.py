@@ -288,9 +288,9 @@ def test_a_change_that_the_line_does_not_show_prints_no_line(server, search, tri
     [
         ("trials stop 1 -y", lambda store: store.trials.get(1).stop_requested_by == "ann"),
         ("trials kill 1 -y", lambda store: store.trials.get(1).kill_requested_by == "ann"),
-        ("experiments pause 1 -y", lambda store: store.experiments.get(1).wish == "pause"),
-        ("experiments stop 1 -y", lambda store: store.experiments.get(1).wish == "stop"),
-        ("experiments kill 1 -y", lambda store: store.experiments.get(1).wish == "kill"),
+        ("experiments pause 1 -y", lambda store: store.experiments.get(1).control_request == "pause"),
+        ("experiments stop 1 -y", lambda store: store.experiments.get(1).control_request == "stop"),
+        ("experiments kill 1 -y", lambda store: store.experiments.get(1).control_request == "kill"),
         ("trials set 1 --tag a --name first", lambda store: store.labels.get("trial", 1).tags == ("a",)),
         ("experiments set 1 --priority 7", lambda store: store.attempts.get(1).priority == 7),
     ],

@@ -272,11 +272,11 @@ def test_a_waiting_trial_that_ends_leaves_the_queue(store, submit):
     assert [slot for slot in store.hosts.slots() if slot.allocation_id] == []
 
 
-def test_a_kill_is_a_wish_with_a_name(store, submit):
+def test_a_kill_is_a_control_request_with_a_name(store, submit):
     ticket = submit()
-    assert store.control.wishes(ticket.attempt_id).kill_by is None
+    assert store.control.pending(ticket.attempt_id).kill_by is None
     store.control.kill(ticket.trial_id, "ann")
-    assert store.control.wishes(ticket.attempt_id).kill_by == "ann"
+    assert store.control.pending(ticket.attempt_id).kill_by == "ann"
     assert store.trials.get(ticket.trial_id).kill_requested_by == "ann"
     with pytest.raises(NotFoundError):
         store.control.kill(10**6, "ann")

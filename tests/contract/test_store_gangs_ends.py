@@ -116,7 +116,7 @@ def test_a_gang_in_use_is_freed_only_with_the_attempt(world: Store, use: Callabl
     watch = begin(world, ticket)
     world.gangs.end(gang.allocation_id, "the DAG run has failed")
     assert held(world) == [0, 1]
-    assert world.control.wishes(ticket.attempt_id).gang_ended == "the DAG run has failed"
+    assert world.control.pending(ticket.attempt_id).gang_ended == "the DAG run has failed"
     world.queue.release(ticket.attempt_id, watch, "gpu-01", proof="clear")
     assert held(world) == [0, 1]
     world.attempts.end(ticket.attempt_id, watch, state="killed", failure=BAD)

@@ -99,7 +99,7 @@ def test_who_waits_for_a_pool_hears_of_a_change_by_another_process(real):
     assert sleeper.wakes()
 
 
-def test_who_waits_for_a_request_hears_of_its_grant_and_of_a_wish_to_kill_it(real):
+def test_who_waits_for_a_request_is_woken_by_its_grant_and_by_a_kill(real):
     mine, other = real
     other.hosts.add(host("a", 2))
     ticket = submitted(other, 0, 2)

@@ -53,7 +53,7 @@ def urgent(store, submit, start, clock):
 
 def test_a_gang_that_has_to_go_hears_for_whom(store, urgent):
     victim, _, claimant = urgent
-    assert store.control.wishes(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
+    assert store.control.pending(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
     assert store.attempts.get(victim.attempt_id).preempted_for == f"trial {claimant.trial_id}"
     assert store.attempts.get(claimant.attempt_id).preempted_for is None
     assert row_of(store, claimant.allocation_id).claim == {"h1": [0, 1]}

@@ -297,12 +297,12 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
         True,
         True,
     )
-    assert store.control.wishes(ticket.attempt_id).pause_by is None
+    assert store.control.pending(ticket.attempt_id).pause_by is None
     event = {"kind": "checkpoint", "step": 7, "path": "checkpoints/7", "at": 1.0, "seq": 1, "metrics": {}}
     store.events.commit(ticket.attempt_id, watch, "a", "rank0.events", 0, 10, [event])
     done = world("trials", "pause", number)
     assert (done.code, "from the checkpoint of step 7" in done.err) == (0, True)
-    assert store.control.wishes(ticket.attempt_id).pause_by is not None
+    assert store.control.pending(ticket.attempt_id).pause_by is not None
     store.attempts.set_stopping(ticket.attempt_id, watch, "paused by ann")
     assert "is still stopping. Then" in world("trials", "activate", number).err
     ended(store, ticket)

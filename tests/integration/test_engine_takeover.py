@@ -134,7 +134,7 @@ async def without_store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Asyn
         return call
 
     of_attempts = ((type(store.attempts), name) for name in ("get", "check_watch", "renew", "end"))
-    others = (type(store.control), "wishes"), (type(store.trials), "get"), (type(store.queue), "release")
+    others = (type(store.control), "pending"), (type(store.trials), "get"), (type(store.queue), "release")
     for kind, name in (*of_attempts, *others):
         monkeypatch.setattr(kind, name, away(getattr(kind, name)))
     yield engine.runtime

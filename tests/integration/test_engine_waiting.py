@@ -33,11 +33,11 @@ async def reason_of(engine: Engine, ticket: Ticket) -> str:
     return reason
 
 
-async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_looked_for_wishes(
+async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_read_its_control_requests(
     engine: Engine,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runtime, "WISH_CHECK_S", 3600.0)
+    monkeypatch.setattr(runtime, "CONTROL_CHECK_S", 3600.0)
     monkeypatch.setitem(wakeup.changed.__kwdefaults__, "timeout_s", 3600.0)
     holding(engine)
     waiting = engine.submit(config("facts"))

@@ -246,7 +246,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.now += timedelta(seconds=10)
         self.submit_now(slots, 1, False)
         self.schedule(False)
-        wanted = [attempt for attempt in self.watches if self.store.control.wishes(attempt).preempted_for is not None]
+        wanted = [attempt for attempt in self.watches if self.store.control.pending(attempt).preempted_for is not None]
         SEEN["preempted"] += len(wanted)
 
     @rule(which=ANY, crashes=SOMETIMES, paused=st.booleans())
@@ -263,14 +263,14 @@ class StoreMachine(RuleBasedStateMachine):
                 "control.set_priority", self.store.attempts.get(picked[0]).trial_id, priority, "m", crashes=crashes
             )
 
-    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, wished=st.booleans(), partly=st.booleans())
-    def give_way(self, which: int, stale: bool, crashes: bool, wished: bool, partly: bool) -> None:
+    @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, requested=st.booleans(), partly=st.booleans())
+    def give_way(self, which: int, stale: bool, crashes: bool, requested: bool, partly: bool) -> None:
         """Yield as a follower does: on request of a user or the queue, or in a race with the end of that request."""
         picked = self.pick(which, stale, {"starting", "running", "stopping"})
         if picked is None:
             return
-        view, wishes = self.store.attempts.get(picked[0]), self.store.control.wishes(picked[0])
-        if wished and wishes.pause_by is None and wishes.preempted_for is None:
+        view, requests = self.store.attempts.get(picked[0]), self.store.control.pending(picked[0])
+        if requested and requests.pause_by is None and requests.preempted_for is None:
             return
         if picked[1] == self.watches[picked[0]][-1]:
             for host in view.held_hosts[: 1 if partly else None]:
@@ -278,7 +278,7 @@ class StoreMachine(RuleBasedStateMachine):
                 for place in ended:
                     del self.processes[place]
                 self.call("queue.release", *picked, host, proof="clear")
-        paused = wishes.pause_by is not None
+        paused = requests.pause_by is not None
         self.learn(self.change(picked, "attempts.yield_gang", crashes=crashes, reason="why", paused=paused))
 
     # -- recovery and hosts --------------------------------------------------------------------

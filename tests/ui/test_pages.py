@@ -50,7 +50,7 @@ def test_a_viewer_sees_no_action_and_the_api_refuses_one(visit: Visits, site: Pa
         page = one.open(site.address(facts.path))
         expect(page.get_by_role("button", name="Actions of")).to_have_count(0)
     token = site.server.token("viewer")
-    for path in ("hosts/cpu-01/drain", "trials/1/kill", "experiments/1/cancel"):
+    for path in ("hosts/cpu-01/drain", "trials/1/kill", "experiments/1/kill"):
         status, answer = site.server.request("POST", f"/dtrain/api/v1/{path}", {"reason": "x"}, token=token)
         assert (status, answer["detail"]["code"]) == (403, "forbidden"), path
 

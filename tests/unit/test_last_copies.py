@@ -20,7 +20,7 @@ from airflow_provider_dtrain.engine.copies import last
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import HandedOver, Killed, Runtime
-from airflow_provider_dtrain.store.records.queue import Wishes
+from airflow_provider_dtrain.store.records.queue import PendingControlRequests
 
 #: Seconds after which a test has failed: the requests must act within seconds.
 SOON_S = 10.0
@@ -40,10 +40,10 @@ VIEW: Any = SimpleNamespace(
 
 class FakeStore:
     def __init__(self) -> None:
-        self.asked = Wishes()
+        self.asked = PendingControlRequests()
         self.attempts = self.control = self
 
-    def wishes(self, attempt_id: int) -> Wishes:
+    def pending(self, attempt_id: int) -> PendingControlRequests:
         return self.asked
 
     def get(self, attempt_id: int) -> Any:
@@ -56,7 +56,7 @@ class FakeStore:
 @pytest.fixture
 def rt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runtime:
     monkeypatch.setattr(last, "CHECK_S", 0.01)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.WISH_CHECK_S", 0.0)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.CONTROL_CHECK_S", 0.0)
     hook: Any = SimpleNamespace(settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=0.0))
     store: Any = FakeStore()
     return Runtime(hook, store, 1, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
@@ -84,7 +84,7 @@ async def test_a_kill_or_a_handover_ends_copies_that_never_end(rt: Runtime, end:
     await asyncio.wait_for(copies.begun.wait(), SOON_S)
     match end:
         case "kill by a user":
-            rt.store.asked = Wishes(kill_by="ann")  # type: ignore[attr-defined]
+            rt.store.asked = PendingControlRequests(kill_by="ann")  # type: ignore[attr-defined]
         case "kill by Airflow":
             rt.kill()
         case "handover":
@@ -109,16 +109,16 @@ async def test_a_stop_or_a_timeout_ends_the_wait_and_leaves_the_outcome_to_the_r
     waiting = asyncio.ensure_future(until_copied(rt, copies.run()))
     await asyncio.wait_for(copies.begun.wait(), SOON_S)
     # The first check has read the requests by now.
-    await rt.db(rt.store.control.wishes, 1)
+    await rt.db(rt.store.control.pending, 1)
     match end:
         case "stop":
-            while rt.wishes is not rt.store.asked:  # type: ignore[attr-defined]
+            while rt.control_requests is not rt.store.asked:  # type: ignore[attr-defined]
                 await asyncio.sleep(0)
-            rt.store.asked = Wishes(stop_by="ann")  # type: ignore[attr-defined]
+            rt.store.asked = PendingControlRequests(stop_by="ann")  # type: ignore[attr-defined]
         case "deadline":
             rt.deadline = time.time() - 1.0
         case "gang":
-            rt.store.asked = Wishes(gang_ended="hold_for")  # type: ignore[attr-defined]
+            rt.store.asked = PendingControlRequests(gang_ended="hold_for")  # type: ignore[attr-defined]
     await asyncio.wait_for(waiting, SOON_S)
     assert copies.cancelled
     assert words in caplog.text
@@ -126,12 +126,12 @@ async def test_a_stop_or_a_timeout_ends_the_wait_and_leaves_the_outcome_to_the_r
 
 
 async def test_a_stop_from_before_waits_for_the_checkpoint_that_it_caused(rt: Runtime) -> None:
-    rt.store.asked = Wishes(stop_by="ann")  # type: ignore[attr-defined]
+    rt.store.asked = PendingControlRequests(stop_by="ann")  # type: ignore[attr-defined]
     copied = []
 
     async def copy() -> None:
         for _ in range(5):
-            await rt.db(rt.store.control.wishes, 1)
+            await rt.db(rt.store.control.pending, 1)
             await asyncio.sleep(2 * last.CHECK_S)
         copied.append(1)
 

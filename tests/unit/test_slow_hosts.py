@@ -23,7 +23,7 @@ from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, carried_
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import HandedOver, Killed, Runtime, Stopped, TimedOut
 from airflow_provider_dtrain.errors import GangEndedError, HostUnreachableError
-from airflow_provider_dtrain.store.records.queue import Wishes
+from airflow_provider_dtrain.store.records.queue import PendingControlRequests
 
 #: Seconds after which a test has failed.
 LATEST_S = 10.0
@@ -41,7 +41,7 @@ def attempt(number: int) -> Any:
 
 class FakeStore:
     def __init__(self) -> None:
-        self.asked, self.renewed = Wishes(), threading.Event()
+        self.asked, self.renewed = PendingControlRequests(), threading.Event()
         self.attempts = self.events = self.control = self
         self.hosts = SimpleNamespace(get=lambda name: SimpleNamespace(name=name))
 
@@ -51,7 +51,7 @@ class FakeStore:
     def of_attempt(self, attempt_id: int, *, kinds: Any) -> list[Any]:
         return []
 
-    def wishes(self, attempt_id: int) -> Wishes:
+    def pending(self, attempt_id: int) -> PendingControlRequests:
         return self.asked
 
     def renew(self, watches: dict[int, int]) -> set[int]:
@@ -99,7 +99,7 @@ def host() -> Iterator[SlowHost]:
 
 @pytest.fixture
 def rt(tmp_path: Path, host: SlowHost, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.WISH_CHECK_S", 0.1)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.CONTROL_CHECK_S", 0.1)
 
     async def address(record: Any) -> None:
         """Return no address, because the link needs none."""
@@ -134,15 +134,15 @@ async def test_a_control_request_ends_a_start_that_waits_for_outputs_of_a_slow_h
         case "kill by Airflow":
             rt.kill()
         case "kill by a user":
-            store.asked = Wishes(kill_by="ann")
+            store.asked = PendingControlRequests(kill_by="ann")
         case "stop":
-            store.asked = Wishes(stop_by="ann")
+            store.asked = PendingControlRequests(stop_by="ann")
         case "deadline":
             rt.deadline = time.time() - 1.0
         case "handover":
             rt.hand_over()
         case "gang":
-            store.asked = Wishes(gang_ended="hold_for")
+            store.asked = PendingControlRequests(gang_ended="hold_for")
     with pytest.raises(REQUESTS[request_of]):
         await asyncio.wait_for(waiting, LATEST_S)
 

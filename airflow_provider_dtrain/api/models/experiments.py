@@ -12,7 +12,7 @@ from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
 from airflow_provider_dtrain.api.models.configs import Document
 from airflow_provider_dtrain.api.models.trials import TrialRow
-from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentWish
+from airflow_provider_dtrain.store.records.searches import ControlRequest, ExperimentState
 
 Tags = list[str]
 
@@ -28,7 +28,7 @@ class ExperimentRow(Model):
     run_id: str
     state: ExperimentState
     #: Control request of a user that is in force.
-    wish: ExperimentWish | None
+    control_request: ControlRequest | None
     #: Name of the searcher; None: its only trial was submitted without one.
     method: str | None
     metric: str | None
@@ -109,8 +109,8 @@ class Experiment(ExperimentRow):
     weight: float
     #: Most slots that its gangs hold at one time; None: no cap.
     max_slots: int | None
-    #: The user of ``wish``.
-    wished_by: str | None
+    #: The user of ``control_request``.
+    requested_by: str | None
     metrics: list[MetricName]
     #: Reports name their epoch.
     has_epochs: bool

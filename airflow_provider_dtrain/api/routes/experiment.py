@@ -60,7 +60,7 @@ def experiment(call: CallDep, experiment_id: int) -> Experiment:
         best_checkpoint=_best_checkpoint(call, entry),
         weight=view.weight,
         max_slots=view.max_slots,
-        wished_by=view.wished_by,
+        requested_by=view.requested_by,
         metrics=shown_names(call.store.curves.names(shown)),
         has_epochs=call.store.curves.have_epochs(shown),
         config_description=str(document.get("description") or ""),

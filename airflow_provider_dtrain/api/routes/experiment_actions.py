@@ -37,19 +37,19 @@ def activate(call: CallDep, experiment_id: int) -> ExperimentAction:
     return _answer(call, experiment_id, f"{_trials(count)} back in the queue.")
 
 
-@router.post("/experiments/{experiment_id}/finish", **guarded(Rule.EDIT_DAG))
-def finish(call: CallDep, experiment_id: int) -> ExperimentAction:
+@router.post("/experiments/{experiment_id}/stop", **guarded(Rule.EDIT_DAG))
+def stop(call: CallDep, experiment_id: int) -> ExperimentAction:
     """End an experiment with its best trial so far."""
-    _require_live(_begun(call, "experiment_finish", experiment_id))
+    _require_live(_begun(call, "experiment_stop", experiment_id))
     count = call.store.experiments.stop(experiment_id, call.access.name)
     words = f"{_trials(count)} asked to end. Running trials write a checkpoint first."
     return _answer(call, experiment_id, words)
 
 
-@router.post("/experiments/{experiment_id}/cancel", **guarded(Rule.EDIT_DAG))
-def cancel(call: CallDep, experiment_id: int) -> ExperimentAction:
+@router.post("/experiments/{experiment_id}/kill", **guarded(Rule.EDIT_DAG))
+def kill(call: CallDep, experiment_id: int) -> ExperimentAction:
     """Kill all trials of an experiment."""
-    _require_live(_begun(call, "experiment_cancel", experiment_id))
+    _require_live(_begun(call, "experiment_kill", experiment_id))
     count = call.store.experiments.kill(experiment_id, call.access.name)
     return _answer(call, experiment_id, f"{_trials(count)} killed within seconds.")
 

@@ -63,7 +63,7 @@ NOTIFYING_FOR = timedelta(minutes=5)
 #: Seconds of retries while the store does not answer. Ranks keep running meanwhile.
 STORE_PATIENCE_S = 300.0
 #: Seconds between two reads of the control requests of users and of other gangs.
-WISH_CHECK_S = 2.0
+CONTROL_CHECK_S = 2.0
 #: Seconds between two polls of a paused trial. A user who activates it waits for as long at most.
 PAUSED_LOOK_S = 3.0
 

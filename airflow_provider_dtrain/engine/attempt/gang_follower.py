@@ -162,7 +162,7 @@ class GangFollower:
         self.gang.changed.clear()
         waits: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self.gang.changed.wait()),
-            asyncio.ensure_future(self.rt.wished(TICK_S)),
+            asyncio.ensure_future(self.rt.interrupted(TICK_S)),
         ]
         running = [task for task in tasks.values() if not task.done()]
         try:

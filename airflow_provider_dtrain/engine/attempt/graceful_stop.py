@@ -56,7 +56,7 @@ class GiveWay:
 
         :param hosts: hosts whose part still runs
         """
-        if self.words is None and (message := self._wish()) is not None:
+        if self.words is None and (message := self._cause()) is not None:
             await self._begin(message)
         if self.words is None or (self._telling is not None and not self._telling.done()):
             return
@@ -78,17 +78,17 @@ class GiveWay:
             return False
         return end.left_early or end.is_unfinished
 
-    def _wish(self) -> str | None:
+    def _cause(self) -> str | None:
         """Return why the gang must release its slots, or None when it may keep them."""
-        wishes = self.rt.wishes
+        requests = self.rt.control_requests
         view = self.gang.view
-        if wishes.stop_by is not None:
-            return f"stopped by {wishes.stop_by}"
-        if wishes.pause_by is not None:
+        if requests.stop_by is not None:
+            return f"stopped by {requests.stop_by}"
+        if requests.pause_by is not None:
             self.paused = True
-            return f"paused by {wishes.pause_by}"
-        if wishes.preempted_for is not None:
-            return f"preempted for {wishes.preempted_for}"
+            return f"paused by {requests.pause_by}"
+        if requests.preempted_for is not None:
+            return f"preempted for {requests.preempted_for}"
         # An earlier follower has sent the request already, and ranks may have written their checkpoint.
         return (view.reason or "asked to stop") if view.state == AttemptState.STOPPING else None
 

@@ -175,7 +175,7 @@ class Restarts:
     def _request(self, give_way: GiveWay | None) -> Request | None:
         if give_way is None:
             return None
-        if self.rt.wishes.stop_by is not None:
+        if self.rt.control_requests.stop_by is not None:
             return "stopped"
         return "paused" if give_way.paused else "preempted"
 

@@ -48,7 +48,7 @@ async def stopped(rt: Runtime, view: AttemptView) -> Outcome:
     """End a trial that a user stopped. It keeps its results."""
     if view.ended_at is not None:
         return ended(view)
-    rt.log.warning("The trial was stopped by %s. Its checkpoints are kept.", rt.wishes.stop_by or "a user")
+    rt.log.warning("The trial was stopped by %s. Its checkpoints are kept.", rt.control_requests.stop_by or "a user")
     return await finish(rt, view, "stopped", None)
 
 

@@ -71,7 +71,7 @@ async def _requested(rt: Runtime, requests: tuple[type[Exception], ...], has_run
         if is_first:
             # A stop from before has ended the ranks, and waits for the copy of the checkpoint that they wrote for it.
             is_first = False
-            is_stopping = has_run and rt.wishes.stop_by is not None
+            is_stopping = has_run and rt.control_requests.stop_by is not None
         await asyncio.sleep(CHECK_S)
 
 

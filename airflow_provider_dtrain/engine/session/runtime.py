@@ -12,9 +12,9 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
     ATTEMPT_RENEW_S,
     COMMAND_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
+    CONTROL_CHECK_S,
     HOLD_MARGIN_S,
     PROVED_S,
-    WISH_CHECK_S,
 )
 from airflow_provider_dtrain.engine.logs.trial_logs import TrialLogs
 from airflow_provider_dtrain.engine.session.lease_renewer import Follower, renewer
@@ -27,7 +27,7 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.hooks.secrets import redactor
-from airflow_provider_dtrain.store.records.queue import Wishes
+from airflow_provider_dtrain.store.records.queue import PendingControlRequests
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.redaction import Redactor
@@ -87,7 +87,7 @@ class Runtime:
         self.deadline: float | None = None
         self.connect_timeout_s = CONNECT_TIMEOUT_S
         #: Control requests, as of the last read.
-        self.wishes = Wishes()
+        self.control_requests = PendingControlRequests()
         #: time.monotonic() when this process accepted the attempt's grant; None = it did not.
         self.taken_up_at: float | None = None
         #: The attempt as it was when this process began to follow its run; None while it follows none.
@@ -102,7 +102,7 @@ class Runtime:
         self.trace_parent: Mapping[str, str] | None = None
         self._killed = asyncio.Event()
         self._handing_over = asyncio.Event()
-        self._wishes_read_at = time.monotonic() - WISH_CHECK_S
+        self._control_read_at = time.monotonic() - CONTROL_CHECK_S
         self._records: dict[str, HostRecord] = {}
         self._redactor: Redactor | None = None
         self._redactor_at = 0.0
@@ -138,8 +138,8 @@ class Runtime:
         self.taken_up_at = None
         self.proved_at = time.monotonic()
         self.followed = None
-        self.wishes = Wishes()
-        self._wishes_read_at = time.monotonic() - WISH_CHECK_S
+        self.control_requests = PendingControlRequests()
+        self._control_read_at = time.monotonic() - CONTROL_CHECK_S
 
     async def prove_watch(self) -> None:
         """Verify that this process is the follower that may stop and fence.
@@ -272,7 +272,7 @@ class Runtime:
     async def check(self, *, at_once: bool = False, runs: bool = False) -> None:
         """Raise when a control request, the deadline or a handover ends the coroutine's work.
 
-        :param at_once: read the control requests even when the last read was less than :data:`WISH_CHECK_S` ago
+        :param at_once: read the control requests even when the last read was less than :data:`CONTROL_CHECK_S` ago
         :param runs: ranks run, so their follower lets them write a checkpoint when a user stops the trial
         :raises Killed: the trial was killed
         :raises Stopped: a user stopped it, and no rank runs
@@ -280,18 +280,18 @@ class Runtime:
         :raises HandedOver: another process takes over
         :raises GangEndedError: the held gang that it uses has ended
         """
-        is_due = at_once or time.monotonic() - self._wishes_read_at >= WISH_CHECK_S
+        is_due = at_once or time.monotonic() - self._control_read_at >= CONTROL_CHECK_S
         if is_due and not self._killed.is_set():
-            self._wishes_read_at = time.monotonic()
-            self.wishes = await self.db(self.store.control.wishes, self.attempt_id)
-            if self.wishes.kill_by is not None:
+            self._control_read_at = time.monotonic()
+            self.control_requests = await self.db(self.store.control.pending, self.attempt_id)
+            if self.control_requests.kill_by is not None:
                 self._killed.set()
         if self._killed.is_set():
             raise Killed
-        if self.wishes.stop_by is not None and not runs:
+        if self.control_requests.stop_by is not None and not runs:
             raise Stopped
-        if self.wishes.gang_ended is not None:
-            raise GangEndedError(f"The held gang of this trial has ended: {self.wishes.gang_ended}.")
+        if self.control_requests.gang_ended is not None:
+            raise GangEndedError(f"The held gang of this trial has ended: {self.control_requests.gang_ended}.")
         if self.deadline is not None and time.time() > self.deadline:
             raise TimedOut
         if self._handing_over.is_set():
@@ -299,10 +299,10 @@ class Runtime:
 
     async def pause(self, seconds: float) -> None:
         """Wait for the time, a kill or a handover, then raise as :meth:`check` does."""
-        await self.wished(seconds)
+        await self.interrupted(seconds)
         await self.check()
 
-    async def wished(self, timeout_s: float) -> None:
+    async def interrupted(self, timeout_s: float) -> None:
         """Return when a kill or a handover was requested, or after ``timeout_s``."""
         waits = [asyncio.ensure_future(self._killed.wait()), asyncio.ensure_future(self._handing_over.wait())]
         try:

@@ -51,7 +51,7 @@ async def changed(rt: Runtime, view: AttemptView, *, timeout_s: float = REQUEST_
     if rt.deadline is not None:
         timeout_s = max(0.0, min(timeout_s, rt.deadline - time.time()))
     with wakeups(rt.store, view.pool, view.allocation_id, rt.settings.pass_interval_s) as woken:
-        waits = [asyncio.ensure_future(woken.wait()), asyncio.ensure_future(rt.wished(timeout_s))]
+        waits = [asyncio.ensure_future(woken.wait()), asyncio.ensure_future(rt.interrupted(timeout_s))]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL_S
@@ -13,6 +13,7 @@ from airflow_provider_dtrain.engine.upkeep.recovery import runtime_of
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.searches import ControlRequest
 
 
 def kill_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
@@ -42,7 +43,7 @@ def stop_unfollowed(hook: DtrainHook, trial_id: int) -> bool:
     return asyncio.run(_instead(hook, trial_id, "stop"))
 
 
-async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause", "stop"]) -> bool:
+async def _instead(hook: DtrainHook, trial_id: int, request: ControlRequest) -> bool:
     from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 
     store = await in_thread(lambda: hook.store)
@@ -51,11 +52,11 @@ async def _instead(hook: DtrainHook, trial_id: int, wish: Literal["kill", "pause
     if view.ended_at is not None or await in_thread(store.attempts.silent_for_s, attempt_id) < LEASE_TTL_S:
         return False
     runs = view.state in STARTED
-    if wish == "pause" and not runs:
+    if request == "pause" and not runs:
         return False
     watch = await in_thread(store.attempts.watch, attempt_id, watcher=RECOVERY)
     runner = AttemptRunner(runtime_of(hook, store, attempt_id, watch, trial_id=trial_id))
-    if wish == "kill":
+    if request == "kill":
         await runner.kill()
     elif runs:
         await runner.salvage({})

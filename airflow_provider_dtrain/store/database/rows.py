@@ -111,8 +111,8 @@ class ExperimentRow(Protocol):
     state: str
     weight: float
     max_slots: int | None
-    wish: str | None
-    wished_by: str | None
+    control_request: str | None
+    requested_by: str | None
     created_at: datetime
     ended_at: datetime | None
 

@@ -199,8 +199,8 @@ experiments = sa.Table(
     _seconds("weight", 1.0),
     sa.Column("max_slots", sa.Integer),
     # Control request ``pause``, ``stop`` or ``kill`` for all its trials, including later ones.
-    sa.Column("wish", Name),
-    sa.Column("wished_by", sa.Text),
+    sa.Column("control_request", Name),
+    sa.Column("requested_by", sa.Text),
     _time("created_at", nullable=False),
     _time("ended_at"),
     sa.UniqueConstraint("dag_id", "run_id", "name"),

@@ -24,7 +24,7 @@ _TIMES = sa.DateTime(timezone=True)
 _ROWS: sa.Select[Any] = (
     sa.select(
         experiments.c.dag_id,
-        *(experiments.c[name] for name in ("id", "state", "wish")),
+        *(experiments.c[name] for name in ("id", "state", "control_request")),
         sa.type_coerce(experiments.c.ended_at, _TIMES),
         searches.c.id,
         searches.c.max_trials,

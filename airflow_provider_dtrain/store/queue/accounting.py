@@ -50,7 +50,7 @@ def ineligible(row: CounterRow, now: datetime) -> dict[str, Any]:
     return {"waited_s": waited_s(row, now), "eligible_since": None}
 
 
-_WISH = sa.select(experiments.c.wish).where(experiments.c.id == sa.bindparam("experiment"))
+_CONTROL_REQUEST = sa.select(experiments.c.control_request).where(experiments.c.id == sa.bindparam("experiment"))
 
 
 def paused_by(conn: Connection, trial: TrialRow) -> str:
@@ -59,6 +59,6 @@ def paused_by(conn: Connection, trial: TrialRow) -> str:
     :param trial: row of its trial
     """
     who = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
-    is_whole = statements.first(conn, _WISH, {"experiment": trial.experiment_id}).wish == "pause"
+    is_whole = statements.first(conn, _CONTROL_REQUEST, {"experiment": trial.experiment_id}).control_request == "pause"
     again = f"experiments activate {trial.experiment_id}" if is_whole else f"trials activate {trial.id}"
     return f"it is paused{who}; resume with: airflow dtrain {again}"

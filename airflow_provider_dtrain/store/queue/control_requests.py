@@ -16,12 +16,12 @@ from airflow_provider_dtrain.store.database.tables import allocations, attempts,
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
 from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
-from airflow_provider_dtrain.store.records.queue import Wishes
-from airflow_provider_dtrain.store.records.searches import ExperimentWish
+from airflow_provider_dtrain.store.records.queue import PendingControlRequests
+from airflow_provider_dtrain.store.records.searches import ControlRequest
 from airflow_provider_dtrain.store.timeline.notes import enter_wait, note, note_all
 from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 
-_WISHES: sa.Select[Any] = (
+_PENDING: sa.Select[Any] = (
     sa.select(
         trials.c.kill_requested_at,
         trials.c.kill_requested_by,
@@ -45,15 +45,15 @@ class ControlRequests:
         self.db = db
 
     @reads
-    def wishes(self, conn: Connection, attempt_id: int) -> Wishes:
+    def pending(self, conn: Connection, attempt_id: int) -> PendingControlRequests:
         """Return the control requests to the follower of an attempt. This is one indexed read.
 
         :raises NotFoundError: there is no such attempt
         """
-        row: Row[Any] | None = conn.execute(_WISHES, {"attempt": attempt_id}).one_or_none()
+        row: Row[Any] | None = conn.execute(_PENDING, {"attempt": attempt_id}).one_or_none()
         if row is None:
             raise NotFoundError(f"There is no attempt {attempt_id}.")
-        return Wishes(
+        return PendingControlRequests(
             kill_by=None if row.kill_requested_at is None else row.kill_requested_by or "an unknown user",
             pause_by=None if row.pause_requested_at is None else row.pause_requested_by or "an unknown user",
             stop_by=None if row.stop_requested_at is None else row.stop_requested_by or "an unknown user",
@@ -281,11 +281,11 @@ def activate_trial(db: Database, conn: Connection, trial_id: int, by: str) -> bo
 
 
 def request_end(
-    conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], wish: ExperimentWish, by: str
+    conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], request: ControlRequest, by: str
 ) -> int:
     """Request a stop or a kill of these trials, and return the number of those that have not ended."""
-    at = f"{wish}_requested_at"
-    who = f"{wish}_requested_by"
+    at = f"{request}_requested_at"
+    who = f"{request}_requested_by"
     # Airflow may retry an errored trial, which must then end at once.
     asked = (of_trials, trials.c.state.in_((*states.TRIAL_LIVE, "errored")), trials.c[at].is_(None))
     conn.execute(trials.update().where(*asked).values({at: now, who: by}))

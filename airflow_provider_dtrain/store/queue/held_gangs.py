@@ -159,7 +159,7 @@ def end_held_gang(conn: Connection, now: datetime, row: AllocationRow, because: 
     """End a held gang.
 
     The slots of an unused gang are free at once, because its hosts have confirmed the end of every run. A gang in
-    use ends with the attempt that uses it, whose follower is notified by ``wishes``.
+    use ends with the attempt that uses it, whose follower is notified by :meth:`ControlRequests.pending`.
 
     :param because: why, in words
     """

@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.queue.slot_release import (
     release_host,
     set_allocation,
 )
-from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentWish
+from airflow_provider_dtrain.store.records.searches import ControlRequest, ExperimentState
 from airflow_provider_dtrain.store.records.trials import AttemptState, EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
 from airflow_provider_dtrain.store.timeline.notes import note
@@ -40,7 +40,9 @@ _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
 _LOCK_TRIAL = sa.select(trials.c.state, trials.c.dag_id).where(trials.c.id == _TRIAL).with_for_update()
 _EXPERIMENT_OF = sa.select(trials.c.experiment_id).where(trials.c.id == _TRIAL).scalar_subquery()
 _LOCK_EXPERIMENT_OF = (
-    sa.select(experiments.c.id, experiments.c.wish).where(experiments.c.id == _EXPERIMENT_OF).with_for_update()
+    sa.select(experiments.c.id, experiments.c.control_request)
+    .where(experiments.c.id == _EXPERIMENT_OF)
+    .with_for_update()
 )
 _SAME_EXPERIMENT = ("dag_id", "run_id", "name")
 _LOCK_EXPERIMENT = (
@@ -63,12 +65,12 @@ _TRIALS_BESIDE = (
 )
 
 
-def experiment_end(trials_by_state: Mapping[str, int], wish: ExperimentWish | None) -> ExperimentState | None:
+def experiment_end(trials_by_state: Mapping[str, int], request: ControlRequest | None) -> ExperimentState | None:
     """Return the end state of an experiment by its trials, None when no trial has ended.
 
-    :param wish: the control request of a user
+    :param request: the control request of a user
     """
-    if wish == "kill" and trials_by_state.get("killed"):
+    if request == "kill" and trials_by_state.get("killed"):
         return "killed"
     if trials_by_state.get("completed") or trials_by_state.get("stopped"):
         return "completed"
@@ -181,7 +183,9 @@ def open_experiment(
     if row.state == "running":
         return row
     # The control requests of users were done when it ended.
-    statements.update(conn, experiments, row.id, state="running", ended_at=None, wish=None, wished_by=None)
+    statements.update(
+        conn, experiments, row.id, state="running", ended_at=None, control_request=None, requested_by=None
+    )
     again: ExperimentRow = statements.first(conn, _LOCK_EXPERIMENT, asked)
     return again
 
@@ -198,7 +202,7 @@ def _end_experiment(conn: Connection, now: datetime, trial_id: int) -> None:
     rows = statements.read(conn, (_TRIALS_BESIDE,), {"trial": trial_id, "search": search})[0]
     counts = {row.state: row.all for row in rows}
     planned = sum(row.planned for row in rows)
-    state = experiment_end(counts, of.wish)
+    state = experiment_end(counts, of.control_request)
     is_open = newest is not None and newest.ended_at is None and planned < newest.max_trials
     if state is None or is_open or any(row.state in states.TRIAL_LIVE for row in rows):
         return

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class PendingControlRequests:
     """Control requests to the follower of an attempt. None means no request."""
 
     #: The user who requested a kill of the trial.

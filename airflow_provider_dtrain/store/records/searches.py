@@ -13,7 +13,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 
 #: ``queued``: it has trials, and all of them wait for slots. Its row has ``running`` then, as that of a running one.
 ExperimentState = Literal["queued", "running", "completed", "errored", "killed"]
-ExperimentWish = Literal["pause", "stop", "kill"]
+ControlRequest = Literal["pause", "stop", "kill"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,8 +140,8 @@ class ExperimentView:
     run_id: str
     state: ExperimentState
     #: Control request in force (``pause``, ``stop`` or ``kill``) and its user; None = no request.
-    wish: ExperimentWish | None
-    wished_by: str | None
+    control_request: ControlRequest | None
+    requested_by: str | None
     #: None without a search.
     search_id: int | None
     #: Name of the searcher; ``single`` if no search planned the trials.

@@ -7,7 +7,7 @@ export interface ExperimentTarget {
   experiment_id: number;
   name: string;
   state: string;
-  wish: string | null;
+  control_request: string | null;
   may_edit: boolean;
 }
 
@@ -17,7 +17,7 @@ export const isOpen = ({ state }: { state: string }): boolean => state === "queu
 const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
 
 /** Return the actions that the state of an experiment and the rights of the user allow. */
-export const experimentActions = ({ experiment_id, name, state, wish, may_edit }: ExperimentTarget, mayChangePriority: boolean): Action[] => {
+export const experimentActions = ({ experiment_id, name, state, control_request, may_edit }: ExperimentTarget, mayChangePriority: boolean): Action[] => {
   if (!isOpen({ state })) return [];
   const path = `experiments/${experiment_id}`;
   const words = `experiment ${name}`;
@@ -31,36 +31,36 @@ export const experimentActions = ({ experiment_id, name, state, wish, may_edit }
     });
   }
   if (!may_edit) return actions;
-  if (wish === "pause") {
+  if (control_request === "pause") {
     actions.push({
       id: "activate", label: "Activate", icon: "play", verb: "Activate", title: `Activate ${words}`,
       text: "Its trials wait for slots again and resume at their latest checkpoints.",
       run: () => post(`${path}/activate`),
     });
-  } else if (wish === null) {
+  } else if (control_request === null) {
     actions.push({
       id: "pause", label: "Pause", icon: "pause", verb: "Pause", title: `Pause ${words}`,
       text: "Its trials save a checkpoint and release their slots until the experiment is activated.",
       run: () => post(`${path}/pause`),
     });
   }
-  if (wish !== "stop" && wish !== "kill") {
+  if (control_request !== "stop" && control_request !== "kill") {
     actions.push({
-      id: "finish", label: "Finish", icon: "flag", verb: "Finish", dangerous: true, title: `Finish ${words}`,
+      id: "stop", label: "Stop", icon: "stop", verb: "Stop", dangerous: true, title: `Stop ${words}`,
       text: "Running trials save a checkpoint and end, and no further trial starts. The best result so far counts.",
-      run: () => post(`${path}/finish`),
+      run: () => post(`${path}/stop`),
     });
   }
-  if (wish !== "kill") {
+  if (control_request !== "kill") {
     actions.push({
-      id: "cancel", label: "Cancel", icon: "close", verb: "Cancel the experiment", dangerous: true, title: `Cancel ${words}`,
+      id: "kill", label: "Kill", icon: "close", verb: "Kill", dangerous: true, title: `Kill ${words}`,
       text: "All its trials end without a result. What they trained since their latest checkpoints is lost.",
-      run: () => post(`${path}/cancel`),
+      run: () => post(`${path}/kill`),
     });
   }
   return actions;
 };
 
 /** Return the state of an experiment with the control request that is in force. */
-export const shownState = ({ state, wish }: { state: string; wish: string | null }): string =>
-  !isOpen({ state }) || wish === null ? state : wish === "pause" ? "paused" : "stopping";
+export const shownState = ({ state, control_request }: { state: string; control_request: string | null }): string =>
+  !isOpen({ state }) || control_request === null ? state : control_request === "pause" ? "paused" : "stopping";

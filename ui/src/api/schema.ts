@@ -1382,7 +1382,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/experiments/{experiment_id}/finish": {
+    "/api/v1/experiments/{experiment_id}/stop": {
         parameters: {
             query?: never;
             header?: never;
@@ -1392,17 +1392,17 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Finish
+         * Stop
          * @description End an experiment with its best trial so far.
          */
-        post: operations["finish_api_v1_experiments__experiment_id__finish_post"];
+        post: operations["stop_api_v1_experiments__experiment_id__stop_post"];
         delete?: never;
         options?: never;
         head?: never;
         patch?: never;
         trace?: never;
     };
-    "/api/v1/experiments/{experiment_id}/cancel": {
+    "/api/v1/experiments/{experiment_id}/kill": {
         parameters: {
             query?: never;
             header?: never;
@@ -1412,10 +1412,10 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Cancel
+         * Kill
          * @description Kill all trials of an experiment.
          */
-        post: operations["cancel_api_v1_experiments__experiment_id__cancel_post"];
+        post: operations["kill_api_v1_experiments__experiment_id__kill_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1925,8 +1925,8 @@ export interface components {
              * @enum {string}
              */
             state: "queued" | "running" | "completed" | "errored" | "killed";
-            /** Wish */
-            wish: ("pause" | "stop" | "kill") | null;
+            /** Control Request */
+            control_request: ("pause" | "stop" | "kill") | null;
             /** Method */
             method: string | null;
             /** Metric */
@@ -1968,8 +1968,8 @@ export interface components {
             weight: number;
             /** Max Slots */
             max_slots: number | null;
-            /** Wished By */
-            wished_by: string | null;
+            /** Requested By */
+            requested_by: string | null;
             /** Metrics */
             metrics: components["schemas"]["MetricName"][];
             /** Has Epochs */
@@ -2045,10 +2045,10 @@ export interface components {
             weight: number;
             /** Max Slots */
             max_slots: number | null;
-            /** Wish */
-            wish: string | null;
-            /** Wished By */
-            wished_by: string | null;
+            /** Control Request */
+            control_request: string | null;
+            /** Requested By */
+            requested_by: string | null;
         };
         /**
          * ExperimentLine
@@ -2121,8 +2121,8 @@ export interface components {
              * @enum {string}
              */
             state: "queued" | "running" | "completed" | "errored" | "killed";
-            /** Wish */
-            wish: ("pause" | "stop" | "kill") | null;
+            /** Control Request */
+            control_request: ("pause" | "stop" | "kill") | null;
             /** Method */
             method: string | null;
             /** Metric */
@@ -10324,7 +10324,7 @@ export interface operations {
             };
         };
     };
-    finish_api_v1_experiments__experiment_id__finish_post: {
+    stop_api_v1_experiments__experiment_id__stop_post: {
         parameters: {
             query?: never;
             header?: never;
@@ -10409,7 +10409,7 @@ export interface operations {
             };
         };
     };
-    cancel_api_v1_experiments__experiment_id__cancel_post: {
+    kill_api_v1_experiments__experiment_id__kill_post: {
         parameters: {
             query?: never;
             header?: never;

@@ -66,7 +66,7 @@ const searcher = ({ method, metric, smaller_is_better, search }: Experiment): st
 
 /** Progress, best trial, expected end and plan of an experiment. */
 export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
-  const { progress, trials, max_trials, expected_end, ended_at, created_at, wish, wished_by, weight, max_slots } = experiment;
+  const { progress, trials, max_trials, expected_end, ended_at, created_at, control_request, requested_by, weight, max_slots } = experiment;
   return (
     <Facts
       facts={[
@@ -101,7 +101,7 @@ export const ExperimentFacts = ({ experiment }: { experiment: Experiment }) => {
         { label: "Searcher", value: searcher(experiment) },
         { label: "DAG run", value: <DagLinks experiment={experiment} /> },
         (weight !== 1 || max_slots !== null) && { label: "Share of the queue", value: `weight ${number(weight)}${max_slots === null ? "" : `, at most ${plural(max_slots, "slot")}`}` },
-        wish !== null && { label: "Requested", value: `${wish}${wished_by === null ? "" : ` by ${wished_by}`}` },
+        control_request !== null && { label: "Requested", value: `${control_request}${requested_by === null ? "" : ` by ${requested_by}`}` },
       ]}
     />
   );

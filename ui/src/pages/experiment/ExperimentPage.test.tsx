@@ -109,7 +109,7 @@ describe("the page of an experiment", () => {
     serve({ "experiments/5": { body: experiment() }, "experiments/5/curves": curves(curve(1)) });
     const { unmount } = show(<App />, ADDRESS);
     const actions = await screen.findByRole("group", { name: "Actions of experiment resnet" });
-    expect([...actions.querySelectorAll("button")].map((button) => button.textContent.trim())).toEqual(["Pause", "Finish", "Cancel"]);
+    expect([...actions.querySelectorAll("button")].map((button) => button.textContent.trim())).toEqual(["Pause", "Stop", "Kill"]);
     unmount();
     serve({ "experiments/5": { body: experiment({ may_edit: false }) }, "experiments/5/curves": curves(curve(1)) });
     show(<App />, ADDRESS);

@@ -7,7 +7,7 @@ import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
 
 const row = (id: number, values: object = {}) => ({
-  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "running", wish: null, method: "asha", metric: "loss",
+  experiment_id: id, name: `experiment-${id}`, display_name: null, may_edit: true, dag_id: "train", run_id: "run", state: "running", control_request: null, method: "asha", metric: "loss",
   smaller_is_better: true, best: 0.25, best_trial: 3, trials: { running: 2, completed: 5 }, max_trials: 16, progress: 0.4, expected_end: null,
   created_at: "2026-01-31T12:00:00Z", ended_at: null, description: "", tags: ["vision"], ...values,
 });
@@ -16,7 +16,7 @@ const page = (rows: object[], total = rows.length) => ({ body: { rows, total, ta
 
 describe("the page of experiments", () => {
   it("shows the rows with states, progress and links", async () => {
-    serve({ experiments: page([row(1), row(2, { best: "nan", wish: "pause" })]) });
+    serve({ experiments: page([row(1), row(2, { best: "nan", control_request: "pause" })]) });
     show(<App />, "/plugin/dtrain/experiments");
     expect((await screen.findByRole("link", { name: "experiment-1" })).getAttribute("href")).toBe("/plugin/dtrain/experiments/1");
     expect(screen.getAllByText("2 running, 5 completed")).toHaveLength(2);
@@ -64,7 +64,7 @@ describe("the page of experiments", () => {
     serve({ me: { body: me }, experiments: page([row(1), row(2, { may_edit: false, state: "completed" })]) });
     const { router } = show(<App />, "/plugin/dtrain/experiments");
     await userEvent.click(await screen.findByRole("button", { name: "Actions of experiment 1" }));
-    await waitFor(() => expect(screen.getAllByRole("menuitem").map((item) => item.textContent.trim())).toEqual(["Edit name and tags", "Fork", "Pause", "Finish", "Cancel"]));
+    await waitFor(() => expect(screen.getAllByRole("menuitem").map((item) => item.textContent.trim())).toEqual(["Edit name and tags", "Fork", "Pause", "Stop", "Kill"]));
     await userEvent.keyboard("{Escape}");
     await userEvent.click(screen.getByRole("button", { name: "Actions of experiment 2" }));
     await userEvent.click(await screen.findByRole("menuitem", { name: "Fork" }));

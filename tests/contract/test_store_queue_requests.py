@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations
 from airflow_provider_dtrain.store.queue.transitions import ungrant
-from airflow_provider_dtrain.store.records.queue import Wishes
+from airflow_provider_dtrain.store.records.queue import PendingControlRequests
 from testbed.stores import host
 
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
@@ -35,19 +35,19 @@ def renewed(store, *tickets):
 
 
 def test_nobody_wants_anything_from_a_new_attempt(store, submit):
-    assert store.control.wishes(submit().attempt_id) == Wishes()
+    assert store.control.pending(submit().attempt_id) == PendingControlRequests()
     with pytest.raises(NotFoundError):
-        store.control.wishes(10**6)
+        store.control.pending(10**6)
 
 
-def test_a_kill_and_a_pause_are_wishes_with_names(store, submit, start):
+def test_a_kill_and_a_pause_are_control_requests_with_names(store, submit, start):
     ticket = submit()
     start(ticket)
     store.control.kill(ticket.trial_id, "ann")
     store.control.pause(ticket.trial_id, "bob")
-    assert store.control.wishes(ticket.attempt_id) == Wishes(kill_by="ann", pause_by="bob")
+    assert store.control.pending(ticket.attempt_id) == PendingControlRequests(kill_by="ann", pause_by="bob")
     assert store.control.activate(ticket.trial_id, "eve")
-    assert store.control.wishes(ticket.attempt_id) == Wishes(kill_by="ann")
+    assert store.control.pending(ticket.attempt_id) == PendingControlRequests(kill_by="ann")
     assert not store.control.activate(ticket.trial_id, "eve")
 
 

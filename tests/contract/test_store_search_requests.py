@@ -31,31 +31,31 @@ def test_a_stop_of_an_experiment_reaches_trials_that_run_wait_and_come_later(sea
     assert store.experiments.stop(experiment, "ann") == 2
     late = search.submit(3)
     for ticket in (runs, waits, late):
-        assert store.control.wishes(ticket.attempt_id).stop_by == "ann"
+        assert store.control.pending(ticket.attempt_id).stop_by == "ann"
         assert store.trials.get(ticket.trial_id).stop_requested_by == "ann"
         search.watches.setdefault(ticket.attempt_id, store.attempts.watch(ticket.attempt_id, watcher="test"))
         search.watches[ticket.attempt_id] = store.attempts.watch(ticket.attempt_id, watcher="test")
         search.end(ticket, "stopped")
-    assert store.control.wishes(over.attempt_id).stop_by is None
+    assert store.control.pending(over.attempt_id).stop_by is None
     assert states(search) == ["stopped", "stopped", "completed", "stopped"]
     assert store.searches.end(search.view.search_id).state == "completed"
     view = store.experiments.get(experiment)
-    assert (view.state, view.wish, view.wished_by) == ("completed", "stop", "ann")
+    assert (view.state, view.control_request, view.requested_by) == ("completed", "stop", "ann")
 
 
 def test_a_stop_of_one_trial_leaves_the_others_alone(search):
     first, second = search.start(0), search.start(1)
     assert search.store.control.stop(first.trial_id, "ann") == 1
-    assert search.store.control.wishes(first.attempt_id).stop_by == "ann"
-    assert search.store.control.wishes(second.attempt_id).stop_by is None
-    assert search.store.experiments.get(search.view.experiment_id).wish is None
+    assert search.store.control.pending(first.attempt_id).stop_by == "ann"
+    assert search.store.control.pending(second.attempt_id).stop_by is None
+    assert search.store.experiments.get(search.view.experiment_id).control_request is None
 
 
 def test_who_asked_first_stays_the_one_who_asked(search):
     ticket = search.start(0)
     search.store.control.stop(ticket.trial_id, "ann")
     assert search.store.control.stop(ticket.trial_id, "bob") == 1
-    assert search.store.control.wishes(ticket.attempt_id).stop_by == "ann"
+    assert search.store.control.pending(ticket.attempt_id).stop_by == "ann"
 
 
 def test_a_retry_of_a_trial_that_failed_before_the_stop_is_stopped_too(search):
@@ -64,7 +64,7 @@ def test_a_retry_of_a_trial_that_failed_before_the_stop_is_stopped_too(search):
     assert search.store.experiments.stop(search.view.experiment_id, "ann") == 0
     watch = search.store.attempts.watch(ticket.attempt_id, watcher="the retry")
     again = search.store.attempts.next(ticket.attempt_id, watch, failure={"kind": "user"}, counted=False)
-    assert search.store.control.wishes(again.attempt_id).stop_by == "ann"
+    assert search.store.control.pending(again.attempt_id).stop_by == "ann"
 
 
 def test_a_clear_after_the_end_of_a_stopped_experiment_runs(search):
@@ -74,14 +74,17 @@ def test_a_clear_after_the_end_of_a_stopped_experiment_runs(search):
     search.end(ticket, "stopped")
     store.searches.end(search.view.search_id)
     again = search.submit(0, max_tries=1)
-    assert store.control.wishes(again.attempt_id).stop_by is None
-    assert (store.experiments.get(experiment).state, store.experiments.get(experiment).wish) == ("queued", None)
+    assert store.control.pending(again.attempt_id).stop_by is None
+    assert (store.experiments.get(experiment).state, store.experiments.get(experiment).control_request) == (
+        "queued",
+        None,
+    )
 
 
 def test_a_new_plan_forgets_what_was_wanted_of_the_old_one(search):
     search.store.experiments.stop(search.view.experiment_id, "ann")
     search.plan(max_tries=1)
-    assert search.store.control.wishes(search.submit(0, max_tries=1).attempt_id).stop_by is None
+    assert search.store.control.pending(search.submit(0, max_tries=1).attempt_id).stop_by is None
 
 
 def test_a_stop_names_a_trial_or_an_experiment_that_exists(search):
@@ -102,7 +105,7 @@ def test_a_kill_of_an_experiment_reaches_every_trial_and_outweighs_a_stop(search
     assert store.experiments.kill(experiment, "bob") == 1
     assert store.experiments.stop(experiment, "ann") == 1
     late = search.submit(1)
-    assert [store.control.wishes(ticket.attempt_id).kill_by for ticket in (runs, late)] == ["bob", "bob"]
+    assert [store.control.pending(ticket.attempt_id).kill_by for ticket in (runs, late)] == ["bob", "bob"]
     with pytest.raises(ConflictError, match="being ended by bob"):
         store.experiments.pause(experiment, "ann")
 
@@ -112,7 +115,7 @@ def test_a_paused_experiment_starts_nothing_until_it_is_activated(search):
     runs, waits = search.start(0), search.submit(1)
     assert store.experiments.pause(experiment, "ann") == 2
     late = search.submit(2)
-    assert store.control.wishes(runs.attempt_id).pause_by == "ann"
+    assert store.control.pending(runs.attempt_id).pause_by == "ann"
     assert states(search) == ["running", "paused", "paused"]
     assert store.queue.schedule("gpus").granted == ()
     for ticket in (waits, late):
@@ -121,7 +124,7 @@ def test_a_paused_experiment_starts_nothing_until_it_is_activated(search):
     assert store.experiments.pause(experiment, "bob") == 0
     assert store.experiments.activate(experiment, "ann") == 3
     assert store.queue.schedule("gpus").granted == (waits.allocation_id, late.allocation_id)
-    assert store.control.wishes(runs.attempt_id).pause_by is None
+    assert store.control.pending(runs.attempt_id).pause_by is None
     assert states(search) == ["running", "queued", "queued"]
     assert store.experiments.activate(experiment, "ann") == 0
     assert search.submit(3)
