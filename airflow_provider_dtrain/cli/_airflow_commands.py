@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+from collections.abc import Callable
 from typing import Any
 
 from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
@@ -26,7 +28,19 @@ def _group(group: Group) -> GroupCommand:
 
 
 def _action(command: Command) -> ActionCommand:
-    function = lazy_load_command(f"airflow_provider_dtrain.cli.{command.target}")
+    if command.port is None:
+        function = lazy_load_command(f"airflow_provider_dtrain.cli.{command.target}")
+    else:
+        function = _in_process(command)
     # Airflow's parser uses the attributes of an argument and its method, never its class.
     args: Any = command.args
     return ActionCommand(name=command.name, help=command.help, func=function, args=args)
+
+
+def _in_process(command: Command) -> Callable[[Namespace], None]:
+    def run(args: Namespace) -> None:
+        from airflow_provider_dtrain.cli import _in_process
+
+        _in_process.run(command, args)
+
+    return run

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 
 @command
-def list_hosts(args: Namespace) -> None:
-    """List the registered hosts."""
-    cluster.list_hosts(args, StoreSource(_hook().store))
-
-
-@command
 def probe(args: Namespace) -> int:
     """Probe hosts again and store the results. Exit 1 if a host has a problem."""
     hook = _hook()

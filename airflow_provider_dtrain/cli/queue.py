@@ -1,4 +1,4 @@
-"""``airflow dtrain queue``: waiting and running gangs."""
+"""``airflow dtrain queue set``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.errors import UsageError
-from airflow_provider_dtrain.listings.source import StoreSource
-from airflow_provider_dtrain.terminal import cluster
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX as GANG
 from airflow_provider_dtrain.terminal.output import hint, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
-
-
-@command
-def list_tasks(args: Namespace) -> None:
-    """List waiting and running gangs, the running ones first."""
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-
-    cluster.list_tasks(args, StoreSource(DtrainHook().store))
 
 
 @command

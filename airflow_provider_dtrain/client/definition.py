@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 
-from airflow_provider_dtrain.client.actions import ACTIONS
-from airflow_provider_dtrain.client.listings import LISTINGS
-from airflow_provider_dtrain.client.login import login, logout
+from airflow_provider_dtrain.client.login import login, logout, session_of
 from airflow_provider_dtrain.terminal import arguments as a
 from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group
 from airflow_provider_dtrain.terminal.definition import commands as all_commands
@@ -46,12 +44,32 @@ def _later(module: str, name: str) -> Function:
     return run
 
 
+def _shared(command: Command) -> Function:
+    """Return the function of a command of both programs, with records and control requests of a server."""
+
+    def run(args: Namespace) -> None:
+        from airflow_provider_dtrain.client.control import ServerControl
+        from airflow_provider_dtrain.client.live_views import PatientSource
+        from airflow_provider_dtrain.client.source import ServerSource
+        from airflow_provider_dtrain.terminal.shared import run_shared
+
+        session = session_of(args)
+        source = PatientSource(session) if getattr(args, "watch", False) else ServerSource(session)
+        run_shared(command, args, source, ServerControl(session))
+
+    return run
+
+
+def _all_commands() -> Iterator[Command]:
+    for one in all_commands():
+        yield from one.commands if isinstance(one, Group) else (one,)
+
+
 #: Target of a command -> its function here. The others need a shell on the machine of Airflow.
 FUNCTIONS: dict[str, Function] = {
     "login.login": login,
     "login.logout": logout,
-    **LISTINGS,
-    **ACTIONS,
+    **{one.target: _shared(one) for one in _all_commands() if one.port is not None},
     "experiments_create.create": _later("create", "create"),
     "experiments_create.fork": _later("create", "fork"),
     "trials_logs.logs": _later("logs", "logs"),

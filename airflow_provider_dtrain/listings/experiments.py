@@ -34,6 +34,7 @@ def experiment_description(store: Store, view: ExperimentView) -> ExperimentDesc
         max_slots=view.max_slots,
         control_request=view.control_request,
         requested_by=view.requested_by,
+        without_checkpoint=store.checkpoints.missing(view.experiment_id) if entry is not None else [],
     )
 
 
@@ -65,15 +66,3 @@ def _state(view: ExperimentView) -> str:
     if view.control_request == "pause":
         return "running, pauses" if view.trials.get("running") else "paused"
     return f"{view.state}, {'stops' if view.control_request == 'stop' else 'is killed'}"
-
-
-def wider_trials(store: Store, experiment_id: int, max_slots: int | None) -> str:
-    """Return which waiting trials can never start below a cap, in a sentence. Empty: each can start.
-
-    :param max_slots: None or 0 = no cap
-    """
-    if not max_slots:
-        return ""
-    own = [one for one in store.queue_view.tasks() if one.experiment_id == experiment_id and one.state == "waiting"]
-    wider = [str(one.trial_id) for one in own if one.slots > max_slots]
-    return f"trials that request more than {max_slots} slots can never start: {', '.join(wider)}" if wider else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import ExperimentRow
@@ -19,7 +20,7 @@ from airflow_provider_dtrain.store.queue.control_requests import (
     require_experiment,
     set_priority_of,
 )
-from airflow_provider_dtrain.store.records.searches import ControlRequest, ExperimentState, ExperimentView
+from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
 
 
 class Experiments:

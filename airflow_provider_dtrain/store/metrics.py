@@ -128,6 +128,15 @@ class Checkpoints:
         return [replace(one, metrics={}) if one.checkpoint_id in refused else one for one in found]
 
     @reads
+    def missing(self, conn: Connection, experiment_id: int) -> list[int]:
+        """Return the running trials of an experiment that have no checkpoint, in the order of their ids."""
+        saved = sa.select(checkpoints.c.id).where(
+            checkpoints.c.trial_id == trials.c.id, checkpoints.c.refused.is_(None), _IS_THERE
+        )
+        where = (trials.c.experiment_id == experiment_id, trials.c.state == "running", sa.not_(saved.exists()))
+        return [int(one) for one in conn.scalars(sa.select(trials.c.id).where(*where).order_by(trials.c.id))]
+
+    @reads
     def find(self, conn: Connection, url: str) -> CheckpointView | None:
         """Return the newest checkpoint with this path, or with a copy at this URL, None without one."""
         same = sa.or_(checkpoints.c.copy_url == url, checkpoints.c.path == url)

@@ -75,7 +75,7 @@ class Operations:
             "through": through.value,
             "state": OperationState.WAITING.value,
             "requested_at": now,
-            "read_at": now,
+            "read_at": now + KEPT if kind is OperationKind.CONTROL else now,
             "size_bytes": 0,
             "read_bytes": 0,
         }

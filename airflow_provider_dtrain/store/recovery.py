@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL, PROBED_AFTER
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
 from airflow_provider_dtrain.store.queue.held_gangs import last_users
 from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -50,6 +50,41 @@ class Recovery:
         wanted = list(conn.scalars(query))
         found = {view.attempt_id: view for view in attempt_views(conn, attempts.c.id.in_(wanted))} if wanted else {}
         return [found[attempt_id] for attempt_id in wanted]
+
+    @reads
+    def unfollowed(
+        self,
+        conn: Connection,
+        *,
+        trial_id: int | None = None,
+        experiment_id: int | None = None,
+        has_ranks: bool = False,
+    ) -> list[int]:
+        """Return trials whose attempt has not ended, but whose follower or waiter is gone, in the order of their ids.
+
+        :param has_ranks: only those whose ranks were started
+        """
+        gone_at = self.db.now() - LEASE_TTL
+        asks = sa.and_(attempts.c.state == "waiting", sa.func.coalesce(allocations.c.renewed_at, _NEVER) > gone_at)
+        where = [
+            attempts.c.ended_at.is_(None),
+            sa.func.coalesce(attempts.c.renewed_at, _NEVER) <= gone_at,
+            sa.not_(asks),
+        ]
+        if trial_id is not None:
+            where.append(attempts.c.trial_id == trial_id)
+        if experiment_id is not None:
+            where.append(trials.c.experiment_id == experiment_id)
+        if has_ranks:
+            where.append(attempts.c.state.in_(STARTED))
+        query = (
+            sa.select(attempts.c.trial_id)
+            .join(trials, trials.c.id == attempts.c.trial_id)
+            .join(allocations, allocations.c.id == attempts.c.allocation_id)
+            .where(*where)
+            .order_by(attempts.c.trial_id)
+        )
+        return [int(one) for one in conn.scalars(query)]
 
     @writes
     def claim(self, conn: Connection, allocation_id: int, by: str, for_s: float) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}=?\Z")
@@ -173,6 +173,8 @@ class Command:
     #: Module and function of its code, ``trials.list_trials``.
     target: str
     args: tuple[Arg, ...]
+    #: What a command that both programs have needs from them, besides records; None: each program has its own code.
+    port: Literal["source", "control"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +235,16 @@ def action(noun: str, verb: str, help: str, *args: Arg, function: str | None = N
     :param function: default: the verb
     """
     return Command(name=verb, help=help, target=f"{noun}.{function or verb}", args=(*args, *COMMON))
+
+
+def reads(noun: str, verb: str, help: str, *args: Arg, function: str | None = None) -> Command:
+    """Return a command of both programs that only reads. Its function is in this package."""
+    return replace(action(noun, verb, help, *args, function=function), port="source")
+
+
+def controls(noun: str, verb: str, help: str, *args: Arg) -> Command:
+    """Return a command of both programs that changes trials or experiments. Its function is in this package."""
+    return replace(action("control", verb, help, *args, function=f"{verb}_{noun}"), port="control")
 
 
 #: Options that change the labels of an experiment or a trial.

@@ -22,7 +22,7 @@ def _hosts() -> Group:
         help="Register and manage hosts",
         commands=(
             _command("hosts_add", "add", "Probe a machine and register it", *_ADD, _DRY_RUN),
-            _command("hosts", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
+            a.reads("cluster", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
             _command("hosts", "set", "Set the environment of a host's ranks", a.HOST, *_VARIABLES, function="set_host"),
             _command("hosts", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
@@ -208,7 +208,7 @@ def _queue() -> Group:
         name="queue",
         help="Waiting and running gangs",
         commands=(
-            _command("queue", "list", "List waiting and running gangs", a.ONLY_POOL, watch, function="list_tasks"),
+            a.reads("cluster", "list", "List waiting and running gangs", a.ONLY_POOL, watch, function="list_tasks"),
             _command("queue", "set", "Change the priority of a gang", a.GANG, a.PRIORITY, function="set_task"),
         ),
     )
@@ -220,7 +220,7 @@ def _others() -> tuple[Group | Command, ...]:
         Group(
             name="slots",
             help="Accelerators and CPU slots",
-            commands=(_command("slots", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
+            commands=(a.reads("cluster", "list", "List slots and their trials", a.ONLY_POOL, function="list_slots"),),
         ),
         Group(
             name="db",

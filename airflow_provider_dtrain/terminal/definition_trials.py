@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_LIVE
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.terminal import arguments as a
-from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group, action
+from airflow_provider_dtrain.terminal.arguments import Arg, Command, Group, action, controls, reads
 
 _LIMIT = Arg(("--limit",), help="At most N, latest first (default 50)", type=a.count, default=50, metavar="N")
 
@@ -29,7 +29,7 @@ def experiment(group: str) -> Group:
         help="Experiments" + (" (short for: experiments)" if group == "e" else ": start and control them"),
         commands=(
             _create(),
-            action(
+            reads(
                 "experiments",
                 "list",
                 "List experiments with their ids",
@@ -38,16 +38,14 @@ def experiment(group: str) -> Group:
                 _LIMIT,
                 function="list_experiments",
             ),
-            action("experiments", "describe", "Show an experiment", a.EXPERIMENT),
+            reads("experiments", "describe", "Show an experiment", a.EXPERIMENT),
             action("experiments", "config", "Print the effective configuration, secrets masked", a.EXPERIMENT),
-            action("lifecycle_commands", "pause", "Pause its trials: they release their slots", a.EXPERIMENT, a.YES),
-            action("lifecycle_commands", "activate", "Resume its paused trials", a.EXPERIMENT),
-            action("lifecycle_commands", "stop", "End it with its best trial so far: a success", a.EXPERIMENT, a.YES),
-            action(
-                "lifecycle_commands", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES
-            ),
-            action(
-                "experiments",
+            controls("experiment", "pause", "Pause its trials: they release their slots", a.EXPERIMENT, a.YES),
+            controls("experiment", "activate", "Resume its paused trials", a.EXPERIMENT),
+            controls("experiment", "stop", "End it with its best trial so far: a success", a.EXPERIMENT, a.YES),
+            controls("experiment", "kill", "Kill all its trials, on every host and in the queue", a.EXPERIMENT, a.YES),
+            controls(
+                "experiment",
                 "set",
                 "Change name, description or tags, and priority, weight or slot cap of all its gangs",
                 a.EXPERIMENT,
@@ -55,7 +53,6 @@ def experiment(group: str) -> Group:
                 weight,
                 most,
                 *a.LABELS,
-                function="set_experiment",
             ),
         ),
     )
@@ -148,8 +145,8 @@ def trial(group: str) -> Group:
         name=group,
         help="Trials" + (" (short for: trials)" if group == "t" else ""),
         commands=(
-            action("trials", "list", "List trials", of, state, a.WITH_TAGS, _LIMIT, function="list_trials"),
-            action("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
+            reads("trials", "list", "List trials", of, state, a.WITH_TAGS, _LIMIT, function="list_trials"),
+            reads("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
             action(
                 "trials_logs",
                 "logs",
@@ -163,8 +160,8 @@ def trial(group: str) -> Group:
                 end,
                 attempt,
             ),
-            action("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
-            action("trials", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind),
+            reads("trials", "metrics", "Print the metrics that the trial reported", a.TRIAL, which, csv, abandoned),
+            reads("trials", "timeline", "Show everything that happened to a trial", a.TRIAL, attempt_of, kind),
             action("trials_stack", "stack", "Print the Python stacks of running ranks", a.TRIAL, one_rank),
             action(
                 "trials_exec",
@@ -177,28 +174,20 @@ def trial(group: str) -> Group:
                 function="exec_in_rank",
             ),
             action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
-            action("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
+            reads("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),
             action("trials_outputs", "download", "Copy these files to a folder on this machine", a.TRIAL, paths, to),
-            action("trials", "pause", "Pause a trial: it releases its slots and keeps its place", a.TRIAL, a.YES),
-            action("trials", "activate", "Resume a paused trial", a.TRIAL),
-            action(
-                "trials",
+            controls("trial", "pause", "Pause a trial: it releases its slots and keeps its place", a.TRIAL, a.YES),
+            controls("trial", "activate", "Resume a paused trial", a.TRIAL),
+            controls(
+                "trial",
                 "set",
                 "Change name, description, tags or priority of a trial",
                 a.TRIAL,
                 a.PRIORITY,
                 *a.LABELS,
-                function="set_trial",
             ),
-            action(
-                "lifecycle_commands",
-                "stop",
-                "End a trial with its result so far: a success",
-                a.TRIAL,
-                a.YES,
-                function="stop_trial",
-            ),
-            action("trials", "kill", "Kill a trial, on every host or in the queue", a.TRIAL, a.YES),
+            controls("trial", "stop", "End a trial with its result so far: a success", a.TRIAL, a.YES),
+            controls("trial", "kill", "Kill a trial, on every host or in the queue", a.TRIAL, a.YES),
         ),
     )

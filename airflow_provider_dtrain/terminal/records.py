@@ -278,6 +278,8 @@ class ExperimentDescription:
     #: Control request in force, and its user.
     control_request: str | None
     requested_by: str | None
+    #: Running trials that a pause sets back to their beginning.
+    without_checkpoint: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ def of_teams(store, **rights: Any) -> Api:
 
 @SQLITE
 def test_an_operator_of_a_team_changes_the_hosts_of_this_team_and_those_without_a_team(search, store, monkeypatch):
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", lambda *_: "run")
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", lambda *_: "run")
     api = of_teams(store, team="a", name="op-of-a")
     for action in ("drain", "enable", "disable", "slots/0/disable", "slots/0/enable"):
         seen = {name: api.answer("POST", f"/hosts/{name}/{action}", json={}).status_code for name in ("a1", "b1", "c1")}
@@ -68,7 +68,7 @@ def test_priorities_and_commands_need_the_connections_of_the_team_of_the_dag_and
     search, store, monkeypatch
 ):
     monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", lambda *_: "run")
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", lambda *_: "run")
     for team, allowed in (("a", False), ("b", True)):
         api = of_teams(store, team=team)
         # Both may read and edit the DAG: only the right on connections is of a team.

@@ -140,7 +140,7 @@ def executed(store, monkeypatch) -> list[dict]:
         threading.Thread(target=serve, args=(api_of(store)._hook(), taken)).start()
         return "run-1"
 
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", trigger)
     return found
 
 
@@ -187,7 +187,7 @@ def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, se
         store.operations.done(conf["operation"], {"name": "step-1"})
         return "run-1"
 
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", trigger)
     received: list[bytes] = []
     session = Client().session
     operations = Operations(session, Patience(session, print))
@@ -251,7 +251,7 @@ def test_a_dag_run_that_airflow_refuses_is_answered_with_the_command(search, mon
     def refuse(conf: dict, user: str, dag_id: str) -> str:
         raise ConflictError(f"The DAG {dag_id} has not the parameters of the one that the provider writes.")
 
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", refuse)
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", refuse)
     status, code, message = api_of(search.store).refusal("POST", "/operations/doctor", json={})
     assert (status, code) == (409, "conflict")
     assert message.startswith("The DAG dtrain_operations has not the parameters")
@@ -260,7 +260,7 @@ def test_a_dag_run_that_airflow_refuses_is_answered_with_the_command(search, mon
 
 def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(server, store, monkeypatch, capsys):
     routes = "airflow_provider_dtrain.api.routes.operations"
-    monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", lambda conf, user, dag_id: "run-9")
     monkeypatch.setattr(f"{routes}.run_state", lambda dag_id, run: "queued")
     monkeypatch.setattr("airflow_provider_dtrain.client.operations.QUIET_S", 0.0)
     facts = server.api.facts
@@ -320,7 +320,7 @@ def test_only_its_user_reads_an_operation_and_only_while_the_user_has_the_rights
 
 def test_a_dag_run_that_ends_without_taking_its_operation_ends_it(search, monkeypatch):
     routes = "airflow_provider_dtrain.api.routes.operations"
-    monkeypatch.setattr(f"{routes}.trigger", lambda conf, user, dag_id: "run-9")
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", lambda conf, user, dag_id: "run-9")
     monkeypatch.setattr(f"{routes}.run_state", lambda dag_id, run: states.pop(0))
     states = ["running", "failed"]
     api = api_of(search.store)

@@ -8,6 +8,8 @@ from argparse import Namespace
 import pytest
 import sqlalchemy as sa
 
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.terminal import trials
 from testbed.stores import host
 
 
@@ -93,16 +95,14 @@ def test_a_bad_path_of_an_older_store_is_refused_when_it_is_read(store, submit, 
 
 
 @pytest.mark.each_change
-def test_the_command_lists_what_is_there_and_on_request_what_is_gone(store, submit, start, monkeypatch, capsys):
-    from airflow_provider_dtrain.cli import trials
-
+def test_the_command_lists_what_is_there_and_on_request_what_is_gone(store, submit, start, capsys):
     ticket = reported(
         store, submit, start, checkpoint(1, 1, "c/step-1"), checkpoint(2, 2, f"{OWN}/step-2", ["c/step-1"]),
         storage=BUCKET,
     )  # fmt: skip
-    monkeypatch.setattr(trials, "_store", lambda: store)
     for removed, steps in ((False, [2]), (True, [1, 2])):
-        trials.checkpoints(Namespace(trial_id=ticket.trial_id, removed=removed, output="json", verbose=False))
+        given = Namespace(trial_id=ticket.trial_id, removed=removed, output="json")
+        trials.checkpoints(given, StoreSource(store))
         rows = json.loads(capsys.readouterr().out)
         assert [row["step"] for row in rows] == steps
     assert rows[0]["removed"] is not None

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_provider_dtrain.cli import trials
 from airflow_provider_dtrain.core.lifecycle import after_failure
 from airflow_provider_dtrain.engine.attempt import failure_analysis
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import MetricMissingError
 from airflow_provider_dtrain.hooks.tasks import as_airflow
+from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.trials import TrialView
+from airflow_provider_dtrain.terminal import trials
 from tests.support.engines import Engine, held, second
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
@@ -228,9 +229,8 @@ async def test_the_library_refuses_hyperparameters_for_the_script(engine: Engine
 
 @pytest.mark.nightly
 async def test_trial_metrics_show_each_step_once_after_a_restart(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
     outcome, trial = await carry(engine, config("reports", slots=1))
     assert outcome.state == "completed"
     assert trial.attempts == 2
@@ -238,7 +238,7 @@ async def test_trial_metrics_show_each_step_once_after_a_restart(
     def shown(**arguments: Any) -> list[list[str]]:
         given = {"trial_id": trial.trial_id, "group": None, "csv": True, "abandoned": False, "output": "table"}
         capsys.readouterr()
-        trials.metrics.__wrapped__(argparse.Namespace(**{**given, **arguments}))  # type: ignore[attr-defined]
+        trials.metrics(argparse.Namespace(**{**given, **arguments}), StoreSource(engine.hook.store))
         head, *rows = csv.reader(capsys.readouterr().out.splitlines())
         columns = [head.index(name) for name in ("attempt", "group", "step", "epoch")]
         return [[row[column] for column in columns] for row in rows]

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.engine.attempt import reconciliation, runner
 from airflow_provider_dtrain.engine.copies import checkpoint_cleanup
 from airflow_provider_dtrain.engine.session.lease_renewer import Renewer
 from airflow_provider_dtrain.engine.upkeep import recovery
-from airflow_provider_dtrain.engine.upkeep.orphaned_trials import kill_unfollowed, pause_unfollowed
+from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.database.tables import allocation_slots
@@ -194,10 +194,10 @@ async def test_a_follower_that_another_one_replaced_stops_silently(engine: Engin
 
 async def test_a_command_kills_a_trial_that_nobody_follows(engine: Engine) -> None:
     ticket, view = await dead_follower(engine, config("library", 100_000))
-    assert not await asyncio.to_thread(kill_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
-    a_minute_passes(engine)
     engine.hook.store.control.kill(ticket.trial_id, by="ann")
-    assert await asyncio.to_thread(kill_unfollowed, engine.hook, ticket.trial_id)
+    assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [], "it was followed just now"
+    a_minute_passes(engine)
+    assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [ticket.trial_id]
     assert ranks_of(engine) == []
     assert engine.hook.store.trials.get(ticket.trial_id).state == "killed"
     assert held(engine) == []
@@ -211,7 +211,7 @@ async def test_a_command_pauses_a_trial_that_nobody_follows(engine: Engine, capl
     a_minute_passes(engine)
     store = engine.hook.store
     store.control.pause(ticket.trial_id, by="ann")
-    assert await asyncio.to_thread(pause_unfollowed, engine.hook, ticket.trial_id)
+    assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [ticket.trial_id]
     assert store.trials.get(ticket.trial_id).state == "paused"
     assert held(engine) == []
     store.control.activate(ticket.trial_id, by="ann")

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.hyperparameters.space import sample
 from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, judge
 from airflow_provider_dtrain.engine.attempt import decision_delivery
 from airflow_provider_dtrain.engine.attempt.job import load_job
-from airflow_provider_dtrain.engine.upkeep.orphaned_trials import stop_unfollowed
+from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.counting import a_minute_passes, eventually, preempt, until
 from tests.support.engines import Engine, held
@@ -261,10 +261,10 @@ async def test_a_command_stops_a_trial_that_nobody_follows(engine: Engine) -> No
     carrying = await beyond_rung_0(search, ticket)
     carrying.cancel()
     await asyncio.gather(carrying, return_exceptions=True)
-    assert not await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id), "it was followed just now"
-    a_minute_passes(engine)
     store.control.stop(ticket.trial_id, "ann")
-    assert await asyncio.to_thread(stop_unfollowed, engine.hook, ticket.trial_id)
+    assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [], "it was followed just now"
+    a_minute_passes(engine)
+    assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [ticket.trial_id]
     assert store.trials.get(ticket.trial_id).state == "stopped"
     assert held(engine) == []
 

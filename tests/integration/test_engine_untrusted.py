@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli import trials
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.terminal import trials
 from tests.support.engines import Engine
 
 
@@ -54,8 +55,7 @@ async def test_a_rank_that_names_folders_elsewhere_has_nothing_removed_there(
     assert caplog.text.count("is refused") == 6
     store = engine.hook.store
     assert [one.path for one in store.checkpoints.of_trial(ticket.trial_id)] == [str(own / "step-2")]
-    monkeypatch.setattr(trials, "_store", lambda: store)
-    trials.describe(Namespace(trial_id=ticket.trial_id, output="json", verbose=False))
+    trials.describe(Namespace(trial_id=ticket.trial_id, output="json"), StoreSource(store))
     shown = json.loads(capsys.readouterr().out)["refused_checkpoints"]
     assert [one["reported"] for one in shown] == named[:6]
     assert all(f"directly below {own}/" in one["refused"] for one in shown[1:])

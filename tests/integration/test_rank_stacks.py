@@ -120,7 +120,7 @@ async def _ask_through_a_server(
         threading.Thread(target=serve, args=(engine.hook, taken)).start()
         return "run-1"
 
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.operations.trigger", trigger)
+    monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", trigger)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("AIRFLOW__DTRAIN__ALLOW_EXEC", "True")
     with HttpApi(Api(store, operations=True)) as found, serving(engine.hook, trial_id, Redactor):

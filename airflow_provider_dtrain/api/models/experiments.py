@@ -12,7 +12,8 @@ from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
 from airflow_provider_dtrain.api.models.configs import Document
 from airflow_provider_dtrain.api.models.trials import TrialRow
-from airflow_provider_dtrain.store.records.searches import ControlRequest, ExperimentState
+from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.store.records.searches import ExperimentState
 
 Tags = list[str]
 
@@ -127,7 +128,12 @@ class Labels(Model):
     #: Empty: the name from the configuration.
     display_name: str | None = Field(default=None, max_length=250)
     description: str | None = Field(default=None, max_length=10_000)
+    #: All tags that it has from now on.
     tags: bounds.Tags | None = None
+    #: Besides the tags that it has.
+    add_tags: bounds.Tags = []
+    #: An absent tag is ignored.
+    remove_tags: bounds.Tags = []
 
 
 class ExperimentAction(Model):

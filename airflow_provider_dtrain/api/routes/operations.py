@@ -14,19 +14,16 @@ from airflow_provider_dtrain.api.bounds import Offset, OperationInPath
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, run_state, trigger, unusable
+from airflow_provider_dtrain.api.host_work import answer_of, in_place_of, requested
+from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, run_state, unusable
 from airflow_provider_dtrain.api.models import operations as models
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.lifecycle.states import STARTED
-from airflow_provider_dtrain.core.lifecycle.timing import SILENT_S
-from airflow_provider_dtrain.errors import DtrainError, NotFoundError
+from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.operations import (
-    FOLLOWER_KINDS,
     Operation,
     OperationKind,
     OperationState,
-    Through,
 )
 from airflow_provider_dtrain.store.records.trials import TrialView
 
@@ -45,7 +42,7 @@ def log(call: CallDep, body: models.LogRequest) -> models.Operation:
     trial = _trial(call, body.trial_id)
     call.access.require_logs(trial.key.dag_id)
     given = body.model_dump(exclude={"trial_id", "through"})
-    return _requested(call, OperationKind.LOG, trial, given, through=body.through)
+    return requested(call, OperationKind.LOG, trial, given, through=body.through)
 
 
 @router.post("/stacks", status_code=201, **guarded(Rule.READ_LOGS))
@@ -53,7 +50,7 @@ def stacks(call: CallDep, body: models.StacksRequest) -> models.Operation:
     """Request the Python stacks of running ranks."""
     trial = _trial(call, body.trial_id)
     call.access.require_logs(trial.key.dag_id)
-    return _requested(call, OperationKind.STACKS, trial, {"rank": body.rank}, through=body.through)
+    return requested(call, OperationKind.STACKS, trial, {"rank": body.rank}, through=body.through)
 
 
 @router.post("/exec", status_code=201, **guarded(Rule.EXEC))
@@ -67,21 +64,21 @@ def run_command(call: CallDep, body: models.ExecRequest) -> models.Operation:
     if not call.hook.settings.allow_exec:
         words = "Commands in the environment of ranks are off."
         raise ApiError(409, "conflict", words, "To allow them, set [dtrain] allow_exec = True.")
-    return _requested(call, OperationKind.EXEC, trial, body.model_dump(exclude={"trial_id"}))
+    return requested(call, OperationKind.EXEC, trial, body.model_dump(exclude={"trial_id"}))
 
 
 @router.post("/outputs", status_code=201, **guarded(Rule.FETCH))
 def outputs(call: CallDep, body: models.OutputsRequest) -> models.Operation:
     """Request the files that a plain script wrote. The content is a tar archive of them."""
     trial = _trial(call, body.trial_id)
-    return _requested(call, OperationKind.OUTPUTS, trial, body.model_dump(exclude={"trial_id"}))
+    return requested(call, OperationKind.OUTPUTS, trial, body.model_dump(exclude={"trial_id"}))
 
 
 @router.post("/checkpoint", status_code=201, **guarded(Rule.FETCH))
 def checkpoint(call: CallDep, body: models.CheckpointRequest) -> models.Operation:
     """Request a checkpoint from its host. The content is a tar archive of one folder."""
     trial = _trial(call, body.trial_id)
-    return _requested(call, OperationKind.CHECKPOINT, trial, body.model_dump(exclude={"trial_id"}))
+    return requested(call, OperationKind.CHECKPOINT, trial, body.model_dump(exclude={"trial_id"}))
 
 
 @router.post("/probe", status_code=201, **guarded(Rule.CHANGE_HOSTS))
@@ -90,14 +87,14 @@ def probe(call: CallDep, body: models.ProbeRequest) -> models.Operation:
     asked = body.model_dump()
     _require_hosts(call, OperationKind.PROBE, None, asked)
     call.log_action("host_probe", None, hosts=body.hosts)
-    return _requested(call, OperationKind.PROBE, None, asked)
+    return requested(call, OperationKind.PROBE, None, asked)
 
 
 @router.post("/doctor", status_code=201, **guarded(Rule.CHANGE_HOSTS))
 def doctor(call: CallDep, body: models.DoctorRequest) -> models.Operation:
     """Request the checks of all hosts, which change nothing."""
     _require_hosts(call, OperationKind.DOCTOR, None, {})
-    return _requested(call, OperationKind.DOCTOR, None, body.model_dump())
+    return requested(call, OperationKind.DOCTOR, None, body.model_dump())
 
 
 @router.get("/{operation_id}", **guarded(Rule.READ))
@@ -108,7 +105,7 @@ def operation(call: CallDep, operation_id: OperationInPath) -> models.Operation:
     if found.state == OperationState.WAITING and found.dag_run is not None and _is_late(call, found):
         _check_run(call, found)
         found = call.store.operations.get(operation_id)
-    return _answer(found)
+    return answer_of(found)
 
 
 @router.get("/{operation_id}/content", response_class=Response, **guarded(Rule.READ))
@@ -129,7 +126,7 @@ def cancel(call: CallDep, operation_id: OperationInPath) -> models.Operation:
     """End an operation of this user, unless it has ended."""
     _own(call, operation_id)
     call.store.operations.failed(operation_id, f"{call.access.name} cancelled it")
-    return _answer(call.store.operations.get(operation_id))
+    return answer_of(call.store.operations.get(operation_id))
 
 
 def _trial(call: Call, trial_id: int) -> TrialView:
@@ -177,64 +174,6 @@ def _require_hosts(call: Call, kind: OperationKind, trial: TrialView | None, arg
             call.access.require_all_hosts()
 
 
-def _requested(
-    call: Call,
-    kind: OperationKind,
-    trial: TrialView | None,
-    arguments: Mapping[str, Any],
-    *,
-    through: Through | None = None,
-) -> models.Operation:
-    """Store a request, and trigger the DAG unless a follower executes it.
-
-    :param through: the process that must execute it; None = the follower if there is one
-    :raises ApiError: there is neither a follower nor a usable DAG; it names the command
-    """
-    if through is None and kind in FOLLOWER_KINDS and trial is not None and _has_follower(call, trial):
-        through = Through.FOLLOWER
-    through = through or Through.DAG
-    trial_id = None if trial is None else trial.trial_id
-    instead = in_place_of(kind, trial_id, arguments)
-    if through is Through.DAG and (hint := unusable(call.access.operations_dag, OPERATIONS_DAG_ID)):
-        words = f"This needs a connection to hosts, which the API server does not open. {hint}"
-        raise ApiError(409, "conflict", f"{words}\n{instead}")
-    by = call.access.name
-    operation_id = call.store.operations.request(kind, trial_id, arguments, by=by, through=through)
-    if through is Through.DAG:
-        try:
-            run = trigger({"operation": operation_id}, by, OPERATIONS_DAG_ID)
-        except DtrainError as error:
-            call.store.operations.failed(operation_id, str(error))
-            raise ApiError(409, "conflict", f"{error}\n{instead}") from error
-        call.store.operations.started(operation_id, run)
-    return _answer(call.store.operations.get(operation_id))
-
-
-def in_place_of(kind: OperationKind, trial_id: int | None, arguments: Mapping[str, Any]) -> str:
-    """Return a sentence with the command that does the same on the machine of Airflow."""
-    words = {
-        OperationKind.LOG: f"trials logs {trial_id}",
-        OperationKind.STACKS: f"trials stack {trial_id}",
-        OperationKind.EXEC: f"trials exec {trial_id}",
-        OperationKind.OUTPUTS: f"trials {'outputs' if arguments.get('list_only') else 'download'} {trial_id}",
-        OperationKind.CHECKPOINT: f"trials checkpoints {trial_id}",
-        OperationKind.PROBE: f"hosts probe {' '.join(arguments.get('hosts') or ())}".strip(),
-        OperationKind.DOCTOR: "doctor",
-    }[kind]
-    names = {"rank": "rank", "start": "from", "attempt": "attempt", "end": "to", "timeout_s": "timeout"}
-    for name, option in names.items() if kind is not OperationKind.CHECKPOINT else ():
-        if arguments.get(name) is not None:
-            words += f" --{option} {arguments[name]}"
-    if kind is OperationKind.EXEC:
-        words += f" -- {shlex.join(arguments['argv'])[:500]}"
-    return f"Or on the machine of Airflow: airflow dtrain {words}"
-
-
-def _has_follower(call: Call, trial: TrialView) -> bool:
-    view = call.store.attempts.get(trial.attempt_id)
-    return view.state in STARTED and call.store.attempts.silent_for_s(view.attempt_id) < SILENT_S
-
-
 def _is_late(call: Call, found: Operation) -> bool:
     return call.store.db.now() - found.requested_at > RUN_CHECK
 
@@ -250,19 +189,3 @@ def _check_run(call: Call, found: Operation) -> None:
         return
     instead = in_place_of(found.kind, found.trial_id, found.arguments)
     call.store.operations.failed(found.operation_id, f"{words}\n{instead}")
-
-
-def _answer(found: Operation) -> models.Operation:
-    return models.Operation(
-        operation_id=found.operation_id,
-        kind=found.kind,
-        trial_id=found.trial_id,
-        state=found.state,
-        requested_at=found.requested_at,
-        through=found.through,
-        dag_id=OPERATIONS_DAG_ID if found.through is Through.DAG else None,
-        dag_run=found.dag_run,
-        size_bytes=found.size_bytes,
-        result=None if found.result is None else dict(found.result),
-        error=found.error,
-    )

@@ -22,6 +22,7 @@ from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
+from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.errors import DtrainError, HostError, NotFoundError, NotNowError, UsageError
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from airflow_provider_dtrain.store.records.operations import Operation, OperationKind
@@ -218,6 +219,10 @@ def _doctor(hook: DtrainHook, _operation: Operation, _content: _Content) -> dict
     return {"rows": host_checks(hook)}
 
 
+def _control(hook: DtrainHook, operation: Operation, _content: _Content) -> dict[str, Any]:
+    return {"trials": carry_out(hook, operation.arguments["trials"])}
+
+
 def _trial(operation: Operation) -> int:
     assert operation.trial_id is not None
     return operation.trial_id
@@ -231,4 +236,5 @@ _WORK: dict[OperationKind, Callable[[DtrainHook, Operation, _Content], dict[str,
     OperationKind.CHECKPOINT: _checkpoint,
     OperationKind.PROBE: _probe,
     OperationKind.DOCTOR: _doctor,
+    OperationKind.CONTROL: _control,
 }

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
@@ -17,7 +18,6 @@ from airflow_provider_dtrain.store.database.transactions import Database, bump, 
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
 from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
 from airflow_provider_dtrain.store.records.queue import PendingControlRequests
-from airflow_provider_dtrain.store.records.searches import ControlRequest
 from airflow_provider_dtrain.store.timeline.notes import enter_wait, note, note_all
 from airflow_provider_dtrain.store.views import CLAIMANTS, FOLLOWED, claimant_of
 

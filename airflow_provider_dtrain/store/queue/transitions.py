@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
@@ -25,7 +26,7 @@ from airflow_provider_dtrain.store.queue.slot_release import (
     release_host,
     set_allocation,
 )
-from airflow_provider_dtrain.store.records.searches import ControlRequest, ExperimentState
+from airflow_provider_dtrain.store.records.searches import ExperimentState
 from airflow_provider_dtrain.store.records.trials import AttemptState, EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
 from airflow_provider_dtrain.store.timeline.notes import note

@@ -29,6 +29,8 @@ class OperationKind(StrEnum):
     PROBE = "probe"
     #: The checks of ``doctor`` for hosts.
     DOCTOR = "doctor"
+    #: Stored control requests to trials whose followers are gone. Its result is not read.
+    CONTROL = "control"
 
 
 class OperationState(StrEnum):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.scheduling.model import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 #: ``queued``: it has trials, and all of them wait for slots. Its row has ``running`` then, as that of a running one.
 ExperimentState = Literal["queued", "running", "completed", "errored", "killed"]
-ControlRequest = Literal["pause", "stop", "kill"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2049,6 +2049,8 @@ export interface components {
             control_request: string | null;
             /** Requested By */
             requested_by: string | null;
+            /** Without Checkpoint */
+            without_checkpoint: number[];
         };
         /**
          * ExperimentLine
@@ -2547,6 +2549,16 @@ export interface components {
             description?: string | null;
             /** Tags */
             tags?: string[] | null;
+            /**
+             * Add Tags
+             * @default []
+             */
+            add_tags: string[];
+            /**
+             * Remove Tags
+             * @default []
+             */
+            remove_tags: string[];
         };
         /**
          * LogPiece
@@ -2788,7 +2800,7 @@ export interface components {
          * @description Work of an operation.
          * @enum {string}
          */
-        OperationKind: "log" | "outputs" | "checkpoint" | "stacks" | "exec" | "probe" | "doctor";
+        OperationKind: "log" | "outputs" | "checkpoint" | "stacks" | "exec" | "probe" | "doctor" | "control";
         /**
          * OperationState
          * @description State of an operation.

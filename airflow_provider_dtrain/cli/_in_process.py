@@ -1,0 +1,41 @@
+"""Commands of both programs on the machine of Airflow: they call the functions behind the routes in this process."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+
+from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.engine.control import Control, Takeover, gone
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.terminal.arguments import Command
+from airflow_provider_dtrain.terminal.output import note, user
+from airflow_provider_dtrain.terminal.shared import run_shared
+
+
+def run(shared: Command, args: Namespace) -> None:
+    """Run a shared command with all rights."""
+
+    @command
+    def in_process(args: Namespace) -> None:
+        hook = DtrainHook()
+        run_shared(shared, args, StoreSource(hook.store), control_of(hook))
+
+    in_process(args)
+
+
+def control_of(hook: DtrainHook) -> Control:
+    """Return the control requests of the user of this process, which itself acts in place of followers."""
+    return Control(hook.store, user(), _takeover(hook))
+
+
+def _takeover(hook: DtrainHook) -> Takeover:
+    def here(trials: Sequence[int], _command: str) -> str:
+        from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
+
+        note(f"{gone(trials)}. This command acts instead, and waits until ranks that stop have written checkpoints.")
+        done = carry_out(hook, trials)
+        return f"{gone(done)}: this command carried it out." if done else "Another process has taken it over."
+
+    return here

@@ -1,0 +1,174 @@
+"""Control requests and labels: each is checked, stored, and answered with what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.control import Noun, Verb
+from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE
+from airflow_provider_dtrain.errors import ConflictError
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.records.trials import TrialView
+    from airflow_provider_dtrain.store.store import Store
+
+
+#: Carries out the stored requests to trials whose followers are gone, and returns what happens. Its arguments are the
+#: trials, and the command of ``airflow dtrain`` with the same effect.
+Takeover = Callable[[Sequence[int], str], str]
+
+
+class Control:
+    """Requests of one user to trials and experiments. Each method returns what happens.
+
+    :param by: the user
+    :param takeover: acts in place of followers that are gone
+    """
+
+    def __init__(self, store: Store, by: str, takeover: Takeover) -> None:
+        self.store = store
+        self.by = by
+        self.takeover = takeover
+
+    def request(self, noun: Noun, number: int, verb: Verb) -> str:
+        """Pause, activate, stop or kill a trial, or all trials of an experiment.
+
+        :raises NotFoundError: there is none with this id
+        :raises ConflictError: its state does not allow it
+        """
+        if verb == "activate":
+            return self._activate_trial(number) if noun == "trial" else self._activate_experiment(number)
+        act = self._to_trial if noun == "trial" else self._to_experiment
+        return act(number, verb)
+
+    def _to_trial(self, trial_id: int, verb: Verb) -> str:
+        trial = self.store.trials.get(trial_id)
+        if verb != "pause" and trial.state not in TRIAL_LIVE:
+            raise ConflictError(f"Trial {trial_id} has ended already: {trial.state}.")
+        sentence = {"pause": self._pause, "stop": self._stop, "kill": self._kill}[verb](trial)
+        alone = self.store.recovery.unfollowed(trial_id=trial_id, has_ranks=verb == "pause")
+        if alone:
+            instead = self.takeover(alone, f"trials {verb} {trial_id}")
+            return f"The request to {verb} trial {trial_id} is stored. {instead}"
+        return sentence
+
+    def _pause(self, trial: TrialView) -> str:
+        resumption = _resumption(self.store, trial)
+        self.store.control.pause(trial.trial_id, self.by)
+        if self.store.trials.get(trial.trial_id).state == "paused":
+            return f"Trial {trial.trial_id} is paused. It keeps its place in the queue."
+        return f"Trial {trial.trial_id} was asked to release its slots. It {resumption}."
+
+    def _stop(self, trial: TrialView) -> str:
+        self.store.control.stop(trial.trial_id, self.by)
+        head = f"Trial {trial.trial_id} was asked to end with its result so far."
+        return f"{head} If it runs, it writes a checkpoint first."
+
+    def _kill(self, trial: TrialView) -> str:
+        waits = self.store.attempts.get(trial.attempt_id).state == "waiting"
+        self.store.control.kill(trial.trial_id, self.by)
+        if waits:
+            return f"Trial {trial.trial_id} holds no slots. The process that waits for it ends it within seconds."
+        return f"Trial {trial.trial_id} will be stopped on every host by the process that follows it, within seconds."
+
+    def _activate_trial(self, trial_id: int) -> str:
+        if not self.store.control.activate(trial_id, self.by):
+            raise ConflictError(f"Trial {trial_id} is not paused: {self.store.trials.get(trial_id).state}.")
+        state = self.store.attempts.get(self.store.trials.get(trial_id).attempt_id).state
+        if state == "waiting":
+            return f"Trial {trial_id} is resumed: it waits for slots at its place in the queue."
+        if state == "stopping":
+            return f"Trial {trial_id} is still stopping. Then it waits at its place in the queue and resumes."
+        head = f"The pause of trial {trial_id} is cancelled: it keeps running."
+        return f"{head} If its ranks have just been asked to stop, it resumes from there automatically."
+
+    def _to_experiment(self, experiment_id: int, verb: Verb) -> str:
+        experiments = self.store.experiments
+        if verb != "pause":
+            view = experiments.get(experiment_id)
+            if view.state not in EXPERIMENT_LIVE and not any(view.trials.get(state) for state in TRIAL_LIVE):
+                raise ConflictError(f"Experiment {experiment_id} has ended already: {view.state}.")
+        count = {"pause": experiments.pause, "stop": experiments.stop, "kill": experiments.kill}[verb](
+            experiment_id, self.by
+        )
+        effect = {
+            "pause": "paused or asked to release slots, and none starts. Running trials write a checkpoint first",
+            "stop": "asked to end. Running trials write a checkpoint first",
+            "kill": "killed within seconds",
+        }[verb]
+        sentence = f"Experiment {experiment_id}: {_trials(count)} {effect}."
+        alone = self.store.recovery.unfollowed(experiment_id=experiment_id, has_ranks=verb == "pause")
+        return f"{sentence} {self.takeover(alone, f'experiments {verb} {experiment_id}')}" if alone else sentence
+
+    def _activate_experiment(self, experiment_id: int) -> str:
+        count = self.store.experiments.activate(experiment_id, self.by)
+        return f"Experiment {experiment_id} is resumed: {_trials(count)} back in the queue."
+
+    def set_priority(self, noun: Noun, number: int, priority: int) -> str:
+        """Change the priority of a trial's gang, or of all gangs of an experiment, waiting or running.
+
+        :param priority: 1 to 99, smaller first
+        :raises NotFoundError: there is none with this id
+        :raises ConflictError: the trial has ended
+        """
+        if noun == "experiment":
+            self.store.experiments.set(number, priority=priority, by=self.by)
+            return f"The gangs of experiment {number} have priority {priority}."
+        state = self.store.trials.get(number).state
+        if state in TRIAL_ENDED:
+            raise ConflictError(f"Trial {number} has ended ({state}), so its priority cannot be changed.")
+        self.store.control.set_priority(number, priority, self.by)
+        return f"Trial {number} has priority {priority}."
+
+    def set_share(self, experiment_id: int, share: Mapping[str, float]) -> str:
+        """Change the weight of an experiment, or the most slots that its gangs hold together.
+
+        :param share: ``weight``, ``max_slots`` or both
+        :raises NotFoundError: there is none with this id
+        """
+        self.store.experiments.set(experiment_id, by=self.by, **share)  # type: ignore[arg-type]
+        message = f"Experiment {experiment_id} has {', '.join(f'{name} {value:g}' for name, value in share.items())}."
+        most = share.get("max_slots")
+        if not most:
+            return message
+        tasks = self.store.queue_view.tasks()
+        waiting = [one for one in tasks if one.experiment_id == experiment_id and one.state == "waiting"]
+        wider = [str(one.trial_id) for one in waiting if one.slots > most]
+        if not wider:
+            return message
+        never = f"trials that request more than {most:g} slots can never start: {', '.join(wider)}"
+        return f"{message} Warning: {never}"
+
+    def set_labels(self, noun: Noun, number: int, labels: Mapping[str, Any]) -> str:
+        """Change names, description and tags.
+
+        :param labels: arguments of :meth:`LabelStore.set`
+        :raises NotFoundError: there is none with this id
+        """
+        self.store.labels.set(noun, number, by=self.by, **labels)
+        return f"The labels of {noun} {number} are changed."
+
+
+def gone(trials: Sequence[int]) -> str:
+    """Return that the followers of trials are gone, as the begin of a sentence."""
+    if len(trials) == 1:
+        return f"The process that followed trial {trials[0]} is gone"
+    return f"The processes that followed trials {', '.join(map(str, trials))} are gone"
+
+
+def _resumption(store: Store, trial: TrialView) -> str:
+    """Return how a trial resumes after a pause."""
+    if store.attempts.get(trial.attempt_id).state not in ("starting", "running"):
+        return "resumes where it was"
+    joined = bool(store.events.of_attempt(trial.attempt_id, kinds=("init", "first_step")))
+    if found := store.checkpoints.of_trial(trial.trial_id):
+        last = f"the checkpoint of step {max(found, key=lambda one: one.checkpoint_id).step}"
+        return f"writes a checkpoint, and resumes from it or from {last}" if joined else f"resumes from {last}"
+    if joined:
+        return "has written no checkpoint yet: unless its program writes one now, it resumes from the beginning"
+    return "has no checkpoint, and its program does not use the library: it resumes with the files that it has written"
+
+
+def _trials(count: int) -> str:
+    return "1 trial" if count == 1 else f"{count} trials"

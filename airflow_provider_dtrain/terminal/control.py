@@ -1,0 +1,145 @@
+"""Commands that change trials and experiments: control requests, labels, priorities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
+from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_one
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.core.lifecycle.control import Noun, Verb
+    from airflow_provider_dtrain.terminal.source import Source
+
+_LABELS = "--name, --description, --tag or --untag"
+#: Command that shows the effect of a request to a trial.
+_NEXT = {"pause": "trials activate", "activate": "explain", "stop": "trials describe", "kill": "explain"}
+
+
+class Control(Protocol):
+    """Requests of a user. Each method returns what happens. An id that does not exist raises NotFoundError."""
+
+    def request(self, noun: Noun, number: int, verb: Verb) -> str:
+        """Pause, activate, stop or kill a trial, or all trials of an experiment."""
+
+    def set_priority(self, noun: Noun, number: int, priority: int) -> str:
+        """Change the priority of a trial's gang, or of all gangs of an experiment."""
+
+    def set_share(self, experiment_id: int, share: Mapping[str, float]) -> str:
+        """Change ``weight`` and ``max_slots`` of an experiment."""
+
+    def set_labels(self, noun: Noun, number: int, labels: Mapping[str, Any]) -> str:
+        """Change ``display_name`` and ``description``, and the tags by ``add_tags`` and ``remove_tags``."""
+
+
+def _trial(verb: Verb) -> Callable[[Namespace, Source, Control], None]:
+    def run(args: Namespace, source: Source, control: Control) -> None:
+        if verb != "activate" and not _agreed_for_trial(args, source, verb):
+            return
+        note(control.request("trial", args.trial_id, verb))
+        hint(f"airflow dtrain {_NEXT[verb]} {args.trial_id}")
+
+    return run
+
+
+def _agreed_for_trial(args: Namespace, source: Source, verb: Verb) -> bool:
+    trial = source.trial(args.trial_id)
+    head = f"{verb.capitalize()} trial {trial.trial} of '{trial.experiment}' ({trial.state})?"
+    if verb == "pause":
+        # It would begin again.
+        loses = trial.state == "running" and not trial.checkpoints
+        words = (
+            "It has no checkpoint yet: unless its program writes one now, it resumes from the beginning, or, without "
+            "the library, with the files that it has written."
+        )
+        return not loses or _agreed(args, f"{head} {words}")
+    if trial.state in TRIAL_ENDED:
+        note(f"Trial {trial.trial} has ended already: {trial.state}.")
+        return False
+    return _agreed(args, head)
+
+
+def _experiment(verb: Verb, question: str = "") -> Callable[[Namespace, Source, Control], None]:
+    """Return the command for a request to an experiment.
+
+    :param question: asked before, with the experiment in place of ``{}``; empty: none
+    """
+
+    def run(args: Namespace, source: Source, control: Control) -> None:
+        if question and not _agreed_for_experiment(args, source, question, pauses=verb == "pause"):
+            return
+        note(control.request("experiment", args.experiment_id, verb))
+        hint(f"airflow dtrain experiments {'activate' if verb == 'pause' else 'describe'} {args.experiment_id}")
+
+    return run
+
+
+def _agreed_for_experiment(args: Namespace, source: Source, question: str, *, pauses: bool) -> bool:
+    found = source.experiment(args.experiment_id)
+    if pauses:
+        lose = ", ".join(map(str, found.without_checkpoint))
+        return not lose or _agreed(args, f"Trials {lose} {question.format(found.experiment)}")
+    if found.state in TRIAL_ENDED:
+        note(f"Experiment {found.experiment} has ended already: {found.state}.")
+        return False
+    states = ", ".join(f"{number} {state}" for state, number in found.trials.items()) or "no trial yet"
+    return _agreed(args, question.format(f"{found.experiment} '{found.name}' ({states})"))
+
+
+def _agreed(args: Namespace, question: str) -> bool:
+    agreed = confirm(question, yes=args.yes)
+    if not agreed:
+        note("Nothing was changed.")
+    return agreed
+
+
+pause_trial = _trial("pause")
+activate_trial = _trial("activate")
+stop_trial = _trial("stop")
+kill_trial = _trial("kill")
+pause_experiment = _experiment("pause", "have no checkpoint and may start from the beginning. Pause experiment {}?")
+activate_experiment = _experiment("activate")
+stop_experiment = _experiment("stop", "Stop experiment {} and keep the best of its trials?")
+kill_experiment = _experiment("kill", "Kill experiment {}? Running trials lose their work since the last checkpoint.")
+
+
+def set_trial(args: Namespace, source: Source, control: Control) -> None:
+    """Change labels of a trial, or the priority of its gang, waiting or running."""
+    _set(args, source, control, "trial", args.trial_id, {})
+
+
+def set_experiment(args: Namespace, source: Source, control: Control) -> None:
+    """Change labels of an experiment, or priority, weight or cap of its waiting and running gangs."""
+    share = _given({"weight": args.weight, "max_slots": args.max_slots})
+    _set(args, source, control, "experiment", args.experiment_id, share)
+
+
+def _set(
+    args: Namespace, source: Source, control: Control, noun: Noun, number: int, share: Mapping[str, float]
+) -> None:
+    labels = _given({"display_name": args.name, "description": args.description})
+    labels |= {name: tags for name, tags in (("add_tags", args.tag), ("remove_tags", args.untag)) if tags}
+    if args.priority is None and not labels and not share:
+        more = ", --weight, --max-slots" if noun == "experiment" else ""
+        raise UsageError(f"Nothing to set. Give --priority{more}, {_LABELS}.")
+    row: dict[str, Any] = {noun: number}
+    if args.priority is not None:
+        note(control.set_priority(noun, number, args.priority))
+        row["priority"] = args.priority
+    if share:
+        note(control.set_share(number, share))
+        row |= share
+    if labels:
+        note(control.set_labels(noun, number, labels))
+        now = source.trial(number) if noun == "trial" else source.experiment(number)
+        row |= {"display_name": now.display_name, "description": now.description, "tags": now.tags}
+    show_one(args, row, with_empty=False)
+    hint(f"airflow dtrain {noun}s describe {number}" if labels else "airflow dtrain queue list")
+
+
+def _given(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

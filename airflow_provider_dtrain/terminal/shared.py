@@ -1,0 +1,21 @@
+"""Commands that both programs have."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.terminal.arguments import Command
+    from airflow_provider_dtrain.terminal.control import Control
+    from airflow_provider_dtrain.terminal.source import Source
+
+
+def run_shared(command: Command, args: Namespace, source: Source, control: Control) -> None:
+    """Run a command of this package with the records and the control requests of a program."""
+    module, _, name = command.target.rpartition(".")
+    function: Any = getattr(import_module(f"airflow_provider_dtrain.terminal.{module}"), name)
+    ports = (source, control) if command.port == "control" else (source,)
+    function(args, *ports)
