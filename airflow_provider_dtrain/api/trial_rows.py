@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_dtrain.api.call import Call
-from airflow_provider_dtrain.api.models.trials import Progress, TrialRow
+from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.api.rows import number, point, task_ref
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
 from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, rung_words
@@ -48,7 +47,7 @@ def trial_fields(call: Call, entry: TrialEntry, units: str) -> dict[str, Any]:
         "best_metric": number(best),
         "units": entry.units,
         "epochs": point(entry.epochs),
-        "progress": None if entry.progress is None else Progress(**asdict(entry.progress)),
+        "progress": entry.progress,
         "duration_s": _duration_s(entry, call.store.db.now()),
         "reason": reason,
         "position": position,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.byte_size import byte_size
@@ -19,9 +18,7 @@ from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progre
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.terminal.output import placement_words, plain_data, task_name
 from airflow_provider_dtrain.terminal.records import (
-    BatchProgress,
     CheckpointLine,
-    GapLine,
     RankLine,
     RefusedCheckpoint,
     TrialDescription,
@@ -79,7 +76,7 @@ def _line(
         expected=(task.expected or None) if task is not None and waits and not silence.is_loss else None,
         unfollowed_since=silence.lost_since,
         reason=reason,
-        shards=None if progress is None else BatchProgress(**asdict(progress)),
+        shards=progress,
         state_words=state_words(trial.state, position, paused=paused, silence=silence),
         summary=inference_words(progress) if progress is not None and not summary else summary,
         name=trial_name(None, trial.hparams, space),
@@ -163,11 +160,11 @@ def trial_description(store: Store, trial: TrialView, *, with_errors: bool) -> T
         display_name=labels.display_name,
         description=labels.description or None,
         tags=list(labels.tags),
-        shards=None if shards is None else BatchProgress(**asdict(shards)),
+        shards=shards,
         ranks=[_rank(one, with_error=with_errors) for one in store.events.ranks(trial.attempt_id)],
         checkpoints=[checkpoint_line(one) for one in store.checkpoints.of_trial(trial.trial_id)],
         refused_checkpoints=[_refused(one) for one in store.checkpoints.refused(trial.trial_id)],
-        gaps=[GapLine(**asdict(gap)) for gap in gaps],
+        gaps=gaps,
     )
 
 

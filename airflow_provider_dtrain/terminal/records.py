@@ -10,24 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from airflow_provider_dtrain.core.gaps import Gap
+from airflow_provider_dtrain.core.inference_progress import InferenceProgress
+
 #: A reported value; NaN and infinities by their names.
 Value = float | int | bool | str | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchProgress:
-    """Progress of a batch inference."""
-
-    total: int
-    done: int
-    skipped: int
-    failed: int
-    rows: int | None
-    rows_done: int
-    #: From 0 to 1.
-    share: float
-    rows_per_s: float | None
-    eta_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +45,7 @@ class TrialLine:
     unfollowed_since: datetime | None
     #: Why it waits.
     reason: str | None
-    shards: BatchProgress | None
+    shards: InferenceProgress | None
     #: State with place in the queue, in words.
     state_words: str
     #: Why it waits or ended early, or its progress.
@@ -111,20 +98,6 @@ class RefusedCheckpoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapLine:
-    """Part of a host's file that is not in the store."""
-
-    host: str
-    stream: str
-    offset: int
-    bytes: int
-    lines: int
-    code: str
-    reason: str
-    at: datetime
-
-
-@dataclass(frozen=True, kw_only=True)
 class TrialDescription:
     """A trial with everything that belongs to it."""
 
@@ -167,11 +140,11 @@ class TrialDescription:
     display_name: str | None
     description: str | None
     tags: list[str]
-    shards: BatchProgress | None
+    shards: InferenceProgress | None
     ranks: list[RankLine]
     checkpoints: list[CheckpointLine]
     refused_checkpoints: list[RefusedCheckpoint]
-    gaps: list[GapLine]
+    gaps: list[Gap]
 
 
 @dataclass(frozen=True, kw_only=True)

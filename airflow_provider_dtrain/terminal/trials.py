@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.core.gaps import Gap
-    from airflow_provider_dtrain.terminal.records import CheckpointLine, GapLine, MetricLine, TimelineLine, TrialLine
+    from airflow_provider_dtrain.terminal.records import CheckpointLine, MetricLine, TimelineLine, TrialLine
     from airflow_provider_dtrain.terminal.source import Source
 
 #: Parts of a description that a terminal shows as tables.
@@ -110,7 +110,7 @@ def describe(args: Namespace, source: Source) -> None:
     hint(f"airflow dtrain trials logs {trial.trial}")
 
 
-def gap_rows(gaps: Sequence[GapLine | Gap]) -> list[dict[str, Any]]:
+def gap_rows(gaps: Sequence[Gap]) -> list[dict[str, Any]]:
     """Return gaps as rows for a terminal."""
     return [
         {

@@ -85,8 +85,8 @@ def test_a_followed_trial_is_paused_activated_stopped_and_killed(control, search
     assert said == [
         "Trial 1 was asked to release its slots. It has no checkpoint, and its program does not use the library: it "
         "resumes with the files that it has written.",
-        "The pause of trial 1 is cancelled: it keeps running. If its ranks have just been asked to stop, it resumes from "
-        "there automatically.",
+        "The pause of trial 1 is cancelled: it keeps running. If its ranks have just been asked to stop, it resumes "
+        "from there automatically.",
         "Trial 1 was asked to end with its result so far. If it runs, it writes a checkpoint first.",
         "Trial 1 will be stopped on every host by the process that follows it, within seconds.",
     ]

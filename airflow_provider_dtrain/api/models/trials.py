@@ -10,24 +10,11 @@ from typing_extensions import TypedDict
 
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, TaskRef, unchecked
+from airflow_provider_dtrain.core.gaps import Gap
 from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.records.trials import AttemptState, MetricGroup
-
-
-class Progress(Model):
-    """Trained and planned length of a running trial."""
-
-    #: In units; of epochs the begun ones.
-    done: int
-    #: None: its configuration names no length that is comparable with reports.
-    total: int | None
-    #: ``batches``, ``records`` or ``epochs``; ``shards`` of a batch inference.
-    unit: str
-    #: From 0 to 1; None without a total.
-    share: float | None
-    #: At the speed of its attempt; None: there are too few reports.
-    expected_end: datetime | None
 
 
 class TrialRow(Model):
@@ -49,7 +36,7 @@ class TrialRow(Model):
     #: Epoch of its latest validation; None: it has reported at a rung, or its reports have no epoch.
     epochs: float | None
     #: None: it does not run.
-    progress: Progress | None
+    progress: TrialProgress | None
     bracket: int
     #: Highest rung at which it has reported; None: before the first.
     rung: int | None
@@ -92,20 +79,6 @@ class Attempt(Model):
     placement: dict[str, list[int]]
     slots: int
     failure: dict[str, Any] | None
-
-
-class Gap(Model):
-    """Data of a host that is not in the store."""
-
-    host: str
-    #: File of the host.
-    stream: str
-    code: str
-    offset: int
-    bytes: int
-    lines: int
-    #: Why it is missing, in words.
-    reason: str
 
 
 class Trial(TrialRow):

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.api.found import trial_entry, units_in
 from airflow_provider_dtrain.api.metric_names import left_out_words, shown_names
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint, Checkpoints
 from airflow_provider_dtrain.api.models.configs import ShownConfig
-from airflow_provider_dtrain.api.models.trials import Attempt, Gap, RankRow, Ranks, Timeline, TimelineEntry, Trial
+from airflow_provider_dtrain.api.models.trials import Attempt, RankRow, Ranks, Timeline, TimelineEntry, Trial
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.trial_rows import trial_fields
@@ -64,7 +64,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         placement=_placement(latest) if is_live else {},
         failure=dict(view.failure) if view.failure else None,
         result=dict(view.result) if view.result else None,
-        gaps=[Gap(**{name: getattr(one, name) for name in Gap.model_fields}) for one in gaps],
+        gaps=gaps,
         limits=[*limits_hit(gaps), *left_out_words(names)],
         attempts_list=[_attempt(one) for one in attempts],
         metrics=shown_names(names),

@@ -1505,30 +1505,6 @@ export interface components {
             } | null;
         };
         /**
-         * BatchProgress
-         * @description Progress of a batch inference.
-         */
-        BatchProgress: {
-            /** Total */
-            total: number;
-            /** Done */
-            done: number;
-            /** Skipped */
-            skipped: number;
-            /** Failed */
-            failed: number;
-            /** Rows */
-            rows: number | null;
-            /** Rows Done */
-            rows_done: number;
-            /** Share */
-            share: number;
-            /** Rows Per S */
-            rows_per_s: number | null;
-            /** Eta S */
-            eta_s: number | null;
-        };
-        /**
          * Bracket
          * @description One bracket: rungs of increasing length of training.
          */
@@ -1675,7 +1651,7 @@ export interface components {
             units: number | null;
             /** Epochs */
             epochs: number | null;
-            progress: components["schemas"]["Progress"] | null;
+            progress: components["schemas"]["TrialProgress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -2298,29 +2274,9 @@ export interface components {
         };
         /**
          * Gap
-         * @description Data of a host that is not in the store.
-         */
-        Gap: {
-            /** Host */
-            host: string;
-            /** Stream */
-            stream: string;
-            /** Code */
-            code: string;
-            /** Offset */
-            offset: number;
-            /** Bytes */
-            bytes: number;
-            /** Lines */
-            lines: number;
-            /** Reason */
-            reason: string;
-        };
-        /**
-         * GapLine
          * @description Part of a host's file that is not in the store.
          */
-        GapLine: {
+        Gap: {
             /** Host */
             host: string;
             /** Stream */
@@ -2537,6 +2493,30 @@ export interface components {
             name: string;
             /** Value */
             value: number;
+        };
+        /**
+         * InferenceProgress
+         * @description Progress of a batch inference.
+         */
+        InferenceProgress: {
+            /** Total */
+            total: number;
+            /** Done */
+            done: number;
+            /** Skipped */
+            skipped: number;
+            /** Failed */
+            failed: number;
+            /** Rows */
+            rows: number | null;
+            /** Rows Done */
+            rows_done: number;
+            /** Share */
+            share: number;
+            /** Rows Per S */
+            rows_per_s: number | null;
+            /** Eta S */
+            eta_s: number | null;
         };
         /**
          * Labels
@@ -2935,22 +2915,6 @@ export interface components {
             timings: components["schemas"]["TimingTotal"][];
             /** System */
             system: components["schemas"]["MetricRange"][];
-        };
-        /**
-         * Progress
-         * @description Trained and planned length of a running trial.
-         */
-        Progress: {
-            /** Done */
-            done: number;
-            /** Total */
-            total: number | null;
-            /** Unit */
-            unit: string;
-            /** Share */
-            share: number | null;
-            /** Expected End */
-            expected_end: string | null;
         };
         /**
          * Queue
@@ -3672,7 +3636,7 @@ export interface components {
             units: number | null;
             /** Epochs */
             epochs: number | null;
-            progress: components["schemas"]["Progress"] | null;
+            progress: components["schemas"]["TrialProgress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -3862,7 +3826,7 @@ export interface components {
             description: string | null;
             /** Tags */
             tags: string[];
-            shards: components["schemas"]["BatchProgress"] | null;
+            shards: components["schemas"]["InferenceProgress"] | null;
             /** Ranks */
             ranks: components["schemas"]["RankLine"][];
             /** Checkpoints */
@@ -3870,7 +3834,7 @@ export interface components {
             /** Refused Checkpoints */
             refused_checkpoints: components["schemas"]["RefusedCheckpoint"][];
             /** Gaps */
-            gaps: components["schemas"]["GapLine"][];
+            gaps: components["schemas"]["Gap"][];
         };
         /**
          * TrialLine
@@ -3918,7 +3882,7 @@ export interface components {
             unfollowed_since: string | null;
             /** Reason */
             reason: string | null;
-            shards: components["schemas"]["BatchProgress"] | null;
+            shards: components["schemas"]["InferenceProgress"] | null;
             /** State Words */
             state_words: string;
             /** Summary */
@@ -3937,6 +3901,22 @@ export interface components {
         TrialList: {
             /** Rows */
             rows: components["schemas"]["TrialLine"][];
+        };
+        /**
+         * TrialProgress
+         * @description Trained and planned length of a trial.
+         */
+        TrialProgress: {
+            /** Done */
+            done: number;
+            /** Total */
+            total: number | null;
+            /** Unit */
+            unit: string;
+            /** Share */
+            share: number | null;
+            /** Expected End */
+            expected_end: string | null;
         };
         /**
          * TrialRow
@@ -3968,7 +3948,7 @@ export interface components {
             units: number | null;
             /** Epochs */
             epochs: number | null;
-            progress: components["schemas"]["Progress"] | null;
+            progress: components["schemas"]["TrialProgress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
