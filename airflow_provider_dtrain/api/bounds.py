@@ -6,12 +6,12 @@ list or a number of the OpenAPI document without a bound.
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
+from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import Field
 
-from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.store.labels import TAG_CHARS, TAGS_MAX
 
 #: Largest id that a database can hold.
@@ -48,7 +48,7 @@ Tag = Annotated[str, Field(max_length=TAG_CHARS)]
 #: An object has at most this many tags, so that none has all of a longer list.
 Tags = Annotated[list[Tag], Field(max_length=TAGS_MAX)]
 TagFilter = Annotated[list[Tag] | None, Query(max_length=TAGS_MAX, description="only those with all of these")]
-StateFilter = Annotated[list[TrialState] | None, Query(max_length=len(get_args(TrialState)))]
+StateFilter = Annotated[list[TrialState] | None, Query(max_length=len(TrialState))]
 TrialIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]] | None, Query(max_length=TRIALS_MOST)]
 ComparedIds = Annotated[list[Annotated[int, Field(le=ID_MOST)]] | None, Query(max_length=COMPARED_MOST)]
 Metric = Annotated[str, Field(min_length=1, max_length=METRIC_CHARS)]

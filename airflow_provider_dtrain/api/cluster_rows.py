@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
 from airflow_provider_dtrain.api.models.cluster import PoolSummary, SlotState
-from airflow_provider_dtrain.core.scheduling.model import HostState, SlotType
+from airflow_provider_dtrain.core.lifecycle.states import HostState
+from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.store.records.pages import HostCells, SlotCell
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.engine.operations.probes import look_again, probe_hosts
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
@@ -68,7 +69,7 @@ def set_host(args: Namespace) -> None:
 def drain(args: Namespace) -> None:
     """Grant no new slots on a host. Running trials may finish."""
     hook = _hook()
-    hook.store.hosts.set_state(args.host, "draining", f"drained by {user()}", by=user())
+    hook.store.hosts.set_state(args.host, HostState.DRAINING, f"drained by {user()}", by=user())
     record = hook.store.hosts.get(args.host)
     _show(args, hook.store, args.host)
     hint("airflow dtrain queue list" if record.state == "draining" else f"airflow dtrain hosts enable {args.host}")
@@ -87,7 +88,7 @@ def enable(args: Namespace) -> None:
         problem = look_again(hook, record, user())["problem"]
         if problem:
             raise HostError(record.name, f"Host '{record.name}' stays {record.state}: {problem}")
-    hook.store.hosts.set_state(args.host, "ready", by=user())
+    hook.store.hosts.set_state(args.host, HostState.READY, by=user())
     _show(args, hook.store, args.host)
 
 

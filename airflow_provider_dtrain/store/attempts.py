@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, TRIAL_SUCCEEDED, AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
@@ -208,7 +208,7 @@ class Attempts:
         attempt = guard(conn, attempt_id, watch)
         if attempt.state == "running":
             return
-        set_attempt(conn, attempt, "running", started_at=self.db.now())
+        set_attempt(conn, attempt, AttemptState.RUNNING, started_at=self.db.now())
         move_allocation(conn, attempt.allocation_id, "starting", "running")
         set_trial(conn, attempt.trial_id, "running")
 
@@ -220,7 +220,7 @@ class Attempts:
         :raises StaleWatchError: the watch is not current
         """
         attempt = guard(conn, attempt_id, watch)
-        set_attempt(conn, attempt, "stopping", reason=reason)
+        set_attempt(conn, attempt, AttemptState.STOPPING, reason=reason)
         old = str(conn.scalar(sa.select(allocations.c.state).where(allocations.c.id == attempt.allocation_id)))
         if old in {"granted", "starting", "running"}:
             set_allocation(conn, attempt.allocation_id, old, "stopping")
@@ -324,11 +324,11 @@ class Attempts:
         if conn.scalar(sa.select(gangs.c.allocation_id).where(gangs.c.allocation_id == attempt.allocation_id)):
             raise ConflictError(f"Attempt {attempt_id} cannot release its gang: it is held for several tasks.")
         if attempt.state == "starting":
-            set_attempt(conn, attempt, "stopping")
+            set_attempt(conn, attempt, AttemptState.STOPPING)
             attempt = guard(conn, attempt_id, watch)
         now = self.db.now()
         died = {"failure": failure} if failure is not None else {}
-        set_attempt(conn, attempt, "preempted", reason=reason, ended_at=now, **died)
+        set_attempt(conn, attempt, AttemptState.PREEMPTED, reason=reason, ended_at=now, **died)
         row = conn.execute(sa.select(allocations).where(allocations.c.id == attempt.allocation_id)).one()
         expire(conn, now, row)
         new = request_again(conn, now, row, "" if paused else reason, held_until=now)

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import count
@@ -234,7 +235,7 @@ class Gangs:
         if attempt.state == "waiting":
             set_gang(conn, row.id, attempt_id=attempt_id, unclear=sorted(held_hosts(conn, row.id)))
             set_allocation(conn, row.id, row.state, "starting")
-            set_attempt(conn, attempt, "starting", reason="")
+            set_attempt(conn, attempt, AttemptState.STARTING, reason="")
             note(conn, attempt.trial_id, TimelineKind.GRANTED, now, attempt_id=attempt_id, value=row.token)
         return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(row.token))
 

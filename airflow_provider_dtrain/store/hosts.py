@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
-from airflow_provider_dtrain.core.scheduling.model import HostState
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import HostRow, SlotRow
@@ -146,7 +146,7 @@ class Hosts:
         """
         row = _locked_host(conn, name)
         if (row.state, state) == ("drained", "draining"):
-            state = "drained"
+            state = HostState.DRAINED
         now = self.db.now()
         if row.state != state:
             states.check("host", row.state, state)

@@ -9,8 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
-from airflow_provider_dtrain.core.scheduling.model import GangRequest, TrialState, Unplaceable
+from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.engine.observation import ENDED, STATES, Target
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.sensors.experiment import ExperimentSensor

@@ -9,7 +9,8 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from airflow_provider_dtrain.api.models.common import Model, TaskRef, unchecked
-from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState
+from airflow_provider_dtrain.core.scheduling.model import SlotType
 
 #: ``held`` prevails over the other states: a slot can be held and disabled at the same time.
 SlotState = Literal["free", "held", "disabled", "stuck", "busy_elsewhere"]
@@ -72,7 +73,7 @@ class Host(Model):
 
     name: str
     pool: str
-    state: HostState = "ready"
+    state: HostState = HostState.READY
     state_reason: str = ""
     state_since: datetime | None = None
     slot_type: SlotType = "cuda"

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from airflow_provider_dtrain.api.models.common import Model, TaskRef
-from airflow_provider_dtrain.core.scheduling.model import AllocationState
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.store.records.pages import QueueClass
 
 

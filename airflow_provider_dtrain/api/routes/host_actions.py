@@ -11,6 +11,7 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.cluster import Host, HostAction, Reason
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host
 from airflow_provider_dtrain.errors import ConflictError
 from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells
@@ -22,7 +23,7 @@ router = APIRouter(route_class=StoreRoute, tags=["hosts"], responses=ERRORS)
 def drain(call: CallDep, name: NameInPath, body: Reason) -> HostAction:
     """Grant no new slots on a host. Running trials may finish."""
     by = _begun(call, "host_drain", name, reason=body.reason)
-    call.store.hosts.set_state(name, "draining", body.reason or f"drained by {by}", by=by)
+    call.store.hosts.set_state(name, HostState.DRAINING, body.reason or f"drained by {by}", by=by)
     return _answer(call, name, f"Host '{name}' gets no new gangs. Running trials may finish.")
 
 
@@ -36,7 +37,7 @@ def enable(call: CallDep, name: NameInPath) -> HostAction:
             f"Host '{name}' is {record.state}, and the API server opens no connection to hosts. "
             f"See: airflow dtrain hosts enable {name}"
         )
-    call.store.hosts.set_state(name, "ready", by=by)
+    call.store.hosts.set_state(name, HostState.READY, by=by)
     return _answer(call, name, f"Host '{name}' gets gangs again.")
 
 

@@ -25,7 +25,7 @@ from airflow_provider_dtrain.api.models.listings import (
 )
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.listings.logs import log_piece
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.pages import Dags

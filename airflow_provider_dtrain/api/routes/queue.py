@@ -13,7 +13,7 @@ from airflow_provider_dtrain.api.models.queue import Queue, QueuePool, QueueRow
 from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search, task_ref
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
-from airflow_provider_dtrain.core.scheduling.model import AllocationState
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.store.records.pages import QueueEntry, QueueOrder, QueueQuery
 
 router = APIRouter(route_class=StoreRoute, tags=["queue"], responses=ERRORS)

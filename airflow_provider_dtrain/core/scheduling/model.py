@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-HostState = Literal["ready", "draining", "drained", "disabled", "unreachable", "lost"]
-AllocationState = Literal["waiting", "granted", "starting", "running", "stopping", "released", "expired"]
-TrialState = Literal["queued", "running", "paused", "completed", "stopped", "errored", "killed"]
+from airflow_provider_dtrain.core.lifecycle.states import HostState
+
 SlotType = Literal["cuda", "cpu"]
 Fit = Literal["best", "worst"]
 PreemptionRule = Literal["off", "priority", "slices"]
@@ -25,7 +24,7 @@ class Host:
     #: Indices of slots that live allocations hold.
     held: frozenset[int] = frozenset()
     #: Only ``ready`` hosts are granted from.
-    state: HostState = "ready"
+    state: HostState = HostState.READY
     #: Indices of slots that a user disabled. For the placement they do not exist.
     disabled: frozenset[int] = frozenset()
     #: Indices that cannot be granted for now: stuck, or held by a process outside this store. They

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.core.lifecycle.after_failure import (
     refusals_in_a_row,
 )
 from airflow_provider_dtrain.core.lifecycle.shard_blame import fruitless_in_a_row, shard_failures
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_AGAIN_S
 from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.core.untrusted_json import is_count
@@ -142,7 +143,7 @@ class Restarts:
         if isinstance(error, HostError) and failed.give_way is None:
             self.rt.log.warning("%s", error)
             if isinstance(error, HostUnreachableError):
-                await self.rt.note_host(error.host, "unreachable", str(error))
+                await self.rt.note_host(error.host, HostState.UNREACHABLE, str(error))
             is_behind = await self._is_behind(error)
         return Facts(
             error=type(error).__name__ if error is not None else None,

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import (
     BREACHES_WITHIN_S,
     RECONNECT_FIRST_S,
@@ -212,7 +213,7 @@ class HostFollower:
         if self.unreachable_since is not None:
             self.rt.log.info("Host '%s' answers again", self.host)
         if self.is_shown_away:
-            await self.rt.note_host(self.host, "ready")
+            await self.rt.note_host(self.host, HostState.READY)
         self.unreachable_since = None
         self.wait_s = RECONNECT_FIRST_S
         self.is_shown_away = False
@@ -331,11 +332,11 @@ class HostFollower:
             self.unreachable_since = now
             self.rt.log.warning("%s The ranks keep running there; reconnecting.", error)
         if now - self.unreachable_since > SHOWN_AFTER_S and not self.is_shown_away:
-            self.is_shown_away = await self.rt.note_host(self.host, "unreachable", str(error))
+            self.is_shown_away = await self.rt.note_host(self.host, HostState.UNREACHABLE, str(error))
         limit_s = self.rt.gone_after_s
         is_over = self.rt.settings.orphan_timeout_s and now - self.unreachable_since > limit_s
         if is_over and not await self.rt.is_held():
-            await self.rt.note_host(self.host, "lost", str(error))
+            await self.rt.note_host(self.host, HostState.LOST, str(error))
             message = f"Host '{self.host}' did not answer for {limit_s:.0f} s: {error}"
             return self._give_up(HostSilentError(self.host, message))
         if self.gang.end.failed and now - self.unreachable_since > STOP_MARGIN_S:

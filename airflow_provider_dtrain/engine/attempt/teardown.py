@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.states import classify, first_failure, is_aftermath
+from airflow_provider_dtrain.core.lifecycle.states import HostState, classify, first_failure, is_aftermath
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.errors import (
@@ -63,7 +63,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             # The slots of the other hosts are released, whatever went wrong with this one.
             message = str(found) if isinstance(found, HostError) else f"Host '{host}' could not be asked: {found!r}."
             if isinstance(found, HostRefusedError) and found.code in FAULTS:
-                await rt.note_host(host, "unreachable", message)
+                await rt.note_host(host, HostState.UNREACHABLE, message)
             rt.log.warning("%s Its slots stay taken until it answers: airflow dtrain hosts probe %s", message, host)
         elif isinstance(found, BaseException):
             raise found

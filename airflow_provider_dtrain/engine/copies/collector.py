@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import RECONNECT_FIRST_S, RECONNECT_MOST_S
 from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, DamagedPartError, Limits
@@ -159,7 +160,7 @@ class Collector:
         """
         for error in (*self.lost.values(), *self.refused):
             if isinstance(error, HostUnreachableError):
-                await self.rt.note_host(error.host, "unreachable", str(error))
+                await self.rt.note_host(error.host, HostState.UNREACHABLE, str(error))
             words = f"{missing} not arrived from host '{error.host}', and the next attempt computes them: {error}"
             return ResultsLostError(error.host, words)
         return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, warnings
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import DtrainError
@@ -45,7 +46,7 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
         problem = str(error)
         # Draining and disabling are decisions of a user. A failed probe does not undo them.
         if record.state == "ready":
-            store.hosts.set_state(record.name, "unreachable", problem, by=by)
+            store.hosts.set_state(record.name, HostState.UNREACHABLE, problem, by=by)
     else:
         try:
             problem = _store_findings(store, record, link, facts)
@@ -55,10 +56,10 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
         faults = facts.get("problems")
         if faults and record.state in ("ready", "unreachable"):
             store.hosts.set_state(
-                record.name, "unreachable", f"It answers, but no run can start there: {faults[0]}", by=by
+                record.name, HostState.UNREACHABLE, f"It answers, but no run can start there: {faults[0]}", by=by
             )
         elif not faults and record.state in ("unreachable", "lost"):
-            store.hosts.set_state(record.name, "ready", by=by)
+            store.hosts.set_state(record.name, HostState.READY, by=by)
     found = store.hosts.get(record.name)
     row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s", "clock_uncertainty_s")}
     others = found.other_stores(store.store_id)

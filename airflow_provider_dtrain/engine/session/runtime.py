@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import (
     ATTEMPT_RENEW_S,
     COMMAND_TIMEOUT_S,
@@ -31,7 +32,6 @@ from airflow_provider_dtrain.store.records.queue import PendingControlRequests
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.redaction import Redactor
-    from airflow_provider_dtrain.core.scheduling.model import HostState
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.hosts.channel.link import HostLink
@@ -218,7 +218,7 @@ class Runtime:
             if known.state not in old or known.state == state:
                 return False
             if state == "lost" and known.state == "ready":
-                await self.db(self.store.hosts.set_state, host, "unreachable", reason)
+                await self.db(self.store.hosts.set_state, host, HostState.UNREACHABLE, reason)
             await self.db(self.store.hosts.set_state, host, state, reason)
         except DtrainError as error:
             self.log.debug("Host '%s' could not be marked as %s: %s", host, state, error)

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.states import AttemptState
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState, HostState
 from airflow_provider_dtrain.core.lifecycle.timing import (
     CLAIM_S,
     CONNECT_S,
@@ -150,10 +150,10 @@ class Look:
         problems = facts.get("problems")
         if problems:
             await rt.note_host(
-                host, "unreachable", plain(f"It answers, but no run can start there: {problems[0]}", 500)
+                host, HostState.UNREACHABLE, plain(f"It answers, but no run can start there: {problems[0]}", 500)
             )
         else:
-            await rt.note_host(host, "ready")
+            await rt.note_host(host, HostState.READY)
         return []
 
     # -- one attempt ---------------------------------------------------------------------------
@@ -169,7 +169,7 @@ class Look:
                 freed = await self._look_after(store, view)
         for host in freed:
             # The host answered, so its slots are usable again at once.
-            await runtime_of(self.hook, store).note_host(host, "ready")
+            await runtime_of(self.hook, store).note_host(host, HostState.READY)
         return freed
 
     @contextlib.asynccontextmanager
@@ -262,7 +262,7 @@ class Look:
         rt = await self._take(store, view)
         for host, error in lost.items():
             if isinstance(error, HostSilentError):
-                await rt.note_host(host, "lost", str(error))
+                await rt.note_host(host, HostState.LOST, str(error))
         runner = AttemptRunner(rt)
         try:
             outcome = await self._outcome(runner, lost)

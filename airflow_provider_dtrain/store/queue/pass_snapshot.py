@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
 from airflow_provider_dtrain.core.scheduling.model import (
     GangRequest,
     Host,
-    HostState,
     Placement,
     PoolOptions,
     RunningGang,

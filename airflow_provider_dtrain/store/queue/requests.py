@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
@@ -229,7 +230,7 @@ class Queue:
         taken = statements.first(conn, _TAKE_UP, {"gang": attempt.allocation_id})
         if taken is None:
             return None
-        set_attempt(conn, attempt, "starting", reason="")
+        set_attempt(conn, attempt, AttemptState.STARTING, reason="")
         return run_name(store_mark(conn), attempt.trial_id, attempt.number, int(taken.token))
 
     @writes

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.lifecycle.timing import EXCLUDED_FOR
 from airflow_provider_dtrain.store.database import statements
@@ -31,7 +32,7 @@ def wait_again(conn: Connection, now: datetime, attempt: AttemptRow, row: Alloca
 
 def set_waiting(conn: Connection, attempt: AttemptRow, reason: str) -> None:
     """Set an attempt to waiting, without the plan and the ranks of its last launch."""
-    set_attempt(conn, attempt, "waiting", plan=None, master=None, reason=reason, started_at=None)
+    set_attempt(conn, attempt, AttemptState.WAITING, plan=None, master=None, reason=reason, started_at=None)
     conn.execute(_FORGET_RANKS, {"attempt": attempt.id})
 
 

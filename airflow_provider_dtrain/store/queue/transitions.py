@@ -11,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
@@ -27,14 +28,17 @@ from airflow_provider_dtrain.store.queue.slot_release import (
     set_allocation,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentState
-from airflow_provider_dtrain.store.records.trials import AttemptState, EndState, TrialKey
+from airflow_provider_dtrain.store.records.trials import EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
 from airflow_provider_dtrain.store.timeline.notes import note
 
 #: End state of a trial -> end state of its attempt.
 ATTEMPT_END: Mapping[EndState, AttemptState] = {
-    "completed": "completed", "stopped": "completed", "errored": "failed", "killed": "failed",
-}  # fmt: skip
+    "completed": AttemptState.COMPLETED,
+    "stopped": AttemptState.COMPLETED,
+    "errored": AttemptState.FAILED,
+    "killed": AttemptState.FAILED,
+}
 
 
 _TRIAL: sa.BindParameter[int] = sa.bindparam("trial")
@@ -83,8 +87,8 @@ def experiment_end(trials_by_state: Mapping[str, int], request: ControlRequest |
 def mark_of(state: EndState, failure: Mapping[str, Any] | None, old: str) -> AttemptState:
     """Return the end state of an attempt whose trial ends in ``state``: ``lost`` when a host failed."""
     end = ATTEMPT_END[state]
-    is_lost = end == "failed" and failure is not None and failure.get("kind") == "infra"
-    return "lost" if is_lost and "lost" in states.allowed("attempt", old) else end
+    is_lost = end == AttemptState.FAILED and failure is not None and failure.get("kind") == "infra"
+    return AttemptState.LOST if is_lost and AttemptState.LOST in states.allowed("attempt", old) else end
 
 
 def set_attempt(conn: Connection, attempt: AttemptRow, state: AttemptState, **values: Any) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
-from airflow_provider_dtrain.core.scheduling.model import AllocationState
+from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, AllocationState
 from airflow_provider_dtrain.store.records.trials import OnUnplaceable, TrialKey
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from airflow_provider_dtrain.core.scheduling.model import AllocationState, HostState, SlotType, TrialState
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState, TrialState
+from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView

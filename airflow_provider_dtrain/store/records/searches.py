@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
-from airflow_provider_dtrain.core.scheduling.model import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.trials import TrialKey
 

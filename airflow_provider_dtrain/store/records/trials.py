@@ -9,18 +9,12 @@ from typing import Any, Final, Literal
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.core.scheduling.model import (
-    AllocationState,
-    HostState,
-    PoolOptions,
-    SlotType,
-    TrialState,
-)
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
+from airflow_provider_dtrain.core.scheduling.model import PoolOptions, SlotType
 from airflow_provider_dtrain.store.records.search_fields import InSearch, Judged
 
 #: ``stuck``: a process in it cannot be killed; ``busy_elsewhere``: a process outside this store holds it.
 SlotState = Literal["ready", "stuck", "busy_elsewhere"]
-AttemptState = Literal["waiting", "starting", "running", "stopping", "completed", "failed", "lost", "preempted"]
 EndState = Literal["completed", "errored", "killed", "stopped"]
 MetricGroup = Literal["training", "validation"]
 OnUnplaceable = Literal["fail", "wait"]
@@ -120,7 +114,7 @@ class HostRecord:
     host_key: str | None = None
     #: Environment of its ranks, before that of the configuration.
     variables: Mapping[str, str] | None = None
-    state: HostState = "ready"
+    state: HostState = HostState.READY
     state_reason: str = ""
     #: Result of the last probe.
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -1467,6 +1467,12 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * AllocationState
+         * @description State of an allocation.
+         * @enum {string}
+         */
+        AllocationState: "waiting" | "granted" | "starting" | "running" | "stopping" | "expired" | "released";
+        /**
          * Attempt
          * @description One launch of a trial's ranks.
          */
@@ -1475,11 +1481,7 @@ export interface components {
             attempt_id: number;
             /** Number */
             number: number;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "waiting" | "starting" | "running" | "stopping" | "completed" | "failed" | "lost" | "preempted";
+            state: components["schemas"]["AttemptState"];
             /** Reason */
             reason: string;
             /**
@@ -1504,6 +1506,12 @@ export interface components {
                 [key: string]: unknown;
             } | null;
         };
+        /**
+         * AttemptState
+         * @description State of an attempt.
+         * @enum {string}
+         */
+        AttemptState: "waiting" | "starting" | "running" | "stopping" | "completed" | "failed" | "lost" | "preempted";
         /**
          * Bracket
          * @description One bracket: rungs of increasing length of training.
@@ -1634,11 +1642,7 @@ export interface components {
             name: string;
             /** Display Name */
             display_name: string | null;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+            state: components["schemas"]["TrialState"];
             /** Hparams */
             hparams: {
                 [key: string]: unknown;
@@ -1748,11 +1752,7 @@ export interface components {
             number: number;
             /** Trial Name */
             trial_name: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+            state: components["schemas"]["TrialState"];
             /** Is Best */
             is_best: boolean;
             /** X */
@@ -2197,11 +2197,7 @@ export interface components {
             experiment_id: number;
             /** Name */
             name: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+            state: components["schemas"]["TrialState"];
             /** Task Id */
             task_id: string;
             /** Map Index */
@@ -2320,11 +2316,7 @@ export interface components {
             since: string;
             /** Slots */
             slots: number;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "waiting" | "granted" | "starting" | "running" | "stopping" | "released" | "expired";
+            state: components["schemas"]["AllocationState"];
             /** Hidden */
             hidden: boolean;
         };
@@ -2337,12 +2329,8 @@ export interface components {
             name: string;
             /** Pool */
             pool: string;
-            /**
-             * State
-             * @default ready
-             * @enum {string}
-             */
-            state: "ready" | "draining" | "drained" | "disabled" | "unreachable" | "lost";
+            /** @default ready */
+            state: components["schemas"]["HostState"];
             /**
              * State Reason
              * @default
@@ -2407,6 +2395,12 @@ export interface components {
             rows: components["schemas"]["HostLine"][];
         };
         /**
+         * HostState
+         * @description State of a host.
+         * @enum {string}
+         */
+        HostState: "ready" | "draining" | "drained" | "disabled" | "unreachable" | "lost";
+        /**
          * HostUtilization
          * @description Utilization of one host: of its GPUs, and without any of its CPUs.
          */
@@ -2470,7 +2464,7 @@ export interface components {
             /** Number */
             number: number[];
             /** State */
-            state: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed")[];
+            state: components["schemas"]["TrialState"][];
             /** Metric */
             metric: (number | null)[];
             /** Columns */
@@ -2984,11 +2978,7 @@ export interface components {
             placement: {
                 [key: string]: number[];
             };
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "waiting" | "granted" | "starting" | "running" | "stopping" | "released" | "expired";
+            state: components["schemas"]["AllocationState"];
             /** Reason */
             reason: string | null;
             /**
@@ -3619,11 +3609,7 @@ export interface components {
             name: string;
             /** Display Name */
             display_name: string | null;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+            state: components["schemas"]["TrialState"];
             /** Hparams */
             hparams: {
                 [key: string]: unknown;
@@ -3931,11 +3917,7 @@ export interface components {
             name: string;
             /** Display Name */
             display_name: string | null;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+            state: components["schemas"]["TrialState"];
             /** Hparams */
             hparams: {
                 [key: string]: unknown;
@@ -3978,6 +3960,12 @@ export interface components {
             /** Tags */
             tags: string[];
         };
+        /**
+         * TrialState
+         * @description State of a trial.
+         * @enum {string}
+         */
+        TrialState: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
         /**
          * Trials
          * @description One page of an experiment's trials.
@@ -4650,7 +4638,7 @@ export interface operations {
         parameters: {
             query?: {
                 pool?: string | null;
-                state?: ("waiting" | "granted" | "starting" | "running" | "stopping" | "released" | "expired") | null;
+                state?: components["schemas"]["AllocationState"] | null;
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
                 sort?: "position" | "priority" | "slots" | "since" | "state" | "pool" | "experiment";
@@ -5190,7 +5178,7 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
-                state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed")[] | null;
+                state?: components["schemas"]["TrialState"][] | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
                 /** @description also trials of cleared tasks and older plans */
@@ -5288,7 +5276,7 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
-                state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed")[] | null;
+                state?: components["schemas"]["TrialState"][] | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
                 /** @description also trials of cleared tasks and older plans */
@@ -6952,7 +6940,7 @@ export interface operations {
         parameters: {
             query?: {
                 experiment?: number | null;
-                state?: ("queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed") | null;
+                state?: components["schemas"]["TrialState"] | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
                 limit?: number;
