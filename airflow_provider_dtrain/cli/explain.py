@@ -91,7 +91,7 @@ def _verdict(decision: PassDecision) -> dict[str, Any]:
         "fits_ever": True,
         "hosts": None,
         "waiting_ahead": decision.positions[ASKED] - 1,
-        "expected": (expected.words or None) if expected else None,
+        "expected": (expected.text or None) if expected else None,
         "reason": decision.reasons[ASKED],
     }
 

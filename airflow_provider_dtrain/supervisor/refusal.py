@@ -51,6 +51,6 @@ def refusal_of(error: BaseException) -> Refused:
     return Refused("internal", f"{type(error).__name__}: {error}{at}")
 
 
-def has_tombstone(run: str) -> Refused:
+def fenced_refusal(run: str) -> Refused:
     """Return the refusal for a run that has a tombstone."""
     return Refused("tombstone", f"Run {run} was stopped or fenced on this host and never starts again.")

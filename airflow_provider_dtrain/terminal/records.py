@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_provider_dtrain.core.gaps import Gap
-from airflow_provider_dtrain.core.inference_progress import InferenceProgress
+from airflow_provider_dtrain.core.lifecycle.inference_progress import InferenceProgress
 
 #: A reported value; NaN and infinities by their names.
 Value = float | int | bool | str | None
