@@ -31,6 +31,7 @@ os.environ["AIRFLOW__CORE__UNIT_TEST_MODE"] = "False"
 os.environ["AIRFLOW__CORE__FERNET_KEY"] = base64.urlsafe_b64encode(b"a key that is only for the tests").decode()
 os.environ["AIRFLOW__USAGE_DATA_COLLECTION__ENABLED"] = "False"
 importlib.import_module("tests.support.statement_cache").share_compiled_statements()
+_CPU_S = pytest.StashKey[float]()
 
 
 def program(name: str) -> str | None:
@@ -90,6 +91,27 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Begin to count the CPU time of a test."""
+    item.stash[_CPU_S] = _cpu_s()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """Record the CPU time of a test with its fixtures, for the table of scripts/test."""
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append(("cpu_s", round(_cpu_s() - item.stash[_CPU_S], 3)))
+
+
+def _cpu_s() -> float:
+    """Return the CPU time of this process and of the processes that it has waited for."""
+    return sum(os.times()[:4])
 
 
 def pytest_unconfigure() -> None:

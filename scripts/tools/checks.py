@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -79,6 +81,8 @@ CHANGE = ("-m", "change")
 ALL = ("--hypothesis-profile=nightly",)
 #: Failed tests are re-run alone when there are at most this many.
 SECOND_LOOK_MOST = 3
+#: Files of tests that are named at the end.
+FILES_SHOWN = 15
 
 
 def arguments() -> tuple[argparse.Namespace, list[str]]:
@@ -168,10 +172,20 @@ def commands(python: Path, further: Sequence[str], *, only_tests: bool, all_: bo
     } | tests
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A check that has ended."""
+
+    code: int
+    took_s: float
+    #: Of its processes, those that other processes have waited for.
+    cpu_s: float
+
+
 def run(checks: dict[str, list[str]], python: Path) -> int:
     """Run every check, even after a failure, and return the exit code of the first that failed."""
     path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-    env, codes = {**os.environ, "PATH": path}, {}
+    env, ended = {**os.environ, "PATH": path}, {}
     # Tests start thousands of processes. Without bytecode each of them would compile the package again.
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     shutil.rmtree(ROOT / BOOKS, ignore_errors=True)
@@ -179,20 +193,46 @@ def run(checks: dict[str, list[str]], python: Path) -> int:
     running = {name: _start(checks[name], env, threads) for name in TOGETHER if name in checks}
     for name, command in checks.items():
         if name not in running:
-            codes[name] = _run(name, command, env)
+            ended[name] = _run(name, command, env)
     for name, check in running.items():
-        codes[name] = check.finish(name)
+        ended[name] = check.finish(name)
+    codes = {name: check.code for name, check in ended.items()}
+    files = _files()
     for name in (BESIDE, "pytest"):
         if codes.get(name) == FAILED_TESTS and _failures(name):
             codes[name] = _look_again(name, checks[name], env)
+    print("\n".join(_times(ended, files)), flush=True)
     failed = [name for name, code in codes.items() if code]
     print(f"\nFailed: {', '.join(failed)}" if failed else "\nAll checks passed.", flush=True)
     return next((code for code in codes.values() if code), 0)
 
 
+def _times(ended: dict[str, Ended], files: dict[str, tuple[float, float]]) -> list[str]:
+    """Return tables of the checks and of the slowest files, by CPU time: the checks share the cores."""
+    checks = {name: (check.cpu_s, check.took_s) for name, check in ended.items()}
+    lines = []
+    for title, rows in (("check", checks), ("slowest files", files)):
+        slowest = sorted(rows.items(), key=lambda row: row[1], reverse=True)[:FILES_SHOWN]
+        lines += ["", f"  CPU s  wall s  {title}"] * bool(slowest)
+        lines += [f"{cpu_s:7.0f} {took_s:7.0f}  {name}" for name, (cpu_s, took_s) in slowest]
+    return lines
+
+
+def _files() -> dict[str, tuple[float, float]]:
+    """Return path -> CPU time and duration in seconds of each file of tests."""
+    found: dict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+    for report in ROOT.glob(f"{BOOKS}/*.xml"):
+        for test in ET.parse(report).iter("testcase"):
+            values = [float(one.get("value", 0)) for one in test.iter("property") if one.get("name") == "cpu_s"]
+            cpu_s, took_s = found[test.get("file", "")]
+            found[test.get("file", "")] = cpu_s + sum(values), took_s + float(test.get("time", 0))
+    return found
+
+
 def _books(name: str) -> list[str]:
-    """Return the pytest options that give a check a cache of its own for the names of failed tests."""
-    return ["-o", f"cache_dir={BOOKS / name.replace(', ', '-').replace(' ', '-')}"]
+    """Return the pytest options for a cache of its own, with the names of failed tests, and for a report of times."""
+    folder = BOOKS / name.replace(", ", "-").replace(" ", "-")
+    return ["-o", f"cache_dir={folder}", "-o", "junit_family=xunit1", f"--junitxml={folder}.xml"]
 
 
 def _failures(name: str) -> list[str]:
@@ -212,47 +252,51 @@ def _look_again(name: str, command: list[str], env: dict[str, str]) -> int:
         print(f"\n{len(failures)} tests failed: too many to re-run.", flush=True)
         return FAILED_TESTS
     again = [*command[: command.index("pytest") + 1], "-p", "no:cacheprovider", *failures]
-    code = _run(f"{name}: re-run of {len(failures)}", again, env)
+    code = _run(f"{name}: re-run of {len(failures)}", again, env).code
     if code == 0:
         print("\nUNSTEADY, failed in the full run and passed alone:", *failures, sep="\n  ", flush=True)
     return code
 
 
-def _run(name: str, command: list[str], env: dict[str, str]) -> int:
-    began = time.monotonic()
+def _run(name: str, command: list[str], env: dict[str, str]) -> Ended:
     print(f"\n== {name}", flush=True)
-    code = subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
-    _say(name, code, time.monotonic() - began)
-    return code
+    ended = _ended(command, env, None)
+    _say(name, ended)
+    return ended
 
 
 @dataclass(frozen=True)
 class _Running:
     """A check that runs beside other checks, and whose output is printed at its end."""
 
-    #: Returns exit code and duration in seconds.
-    ended: Future[tuple[int, float]]
+    ended: Future[Ended]
     output: IO[str]
 
-    def finish(self, name: str) -> int:
-        """Wait for the end, print the output and return the exit code."""
-        code, took_s = self.ended.result()
+    def finish(self, name: str) -> Ended:
+        """Wait for the end, and print the output."""
+        ended = self.ended.result()
         self.output.seek(0)
         print(f"\n== {name}\n{self.output.read()}", flush=True)
         self.output.close()
-        _say(name, code, took_s)
-        return code
+        _say(name, ended)
+        return ended
 
 
 def _start(command: list[str], env: dict[str, str], threads: ThreadPoolExecutor) -> _Running:
     output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - finish() closes it
-    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output, text=True)
+    return _Running(threads.submit(_ended, command, env, output), output)
+
+
+def _ended(command: list[str], env: dict[str, str], output: IO[str] | None) -> Ended:
     began = time.monotonic()
-    return _Running(threads.submit(lambda: (process.wait(), time.monotonic() - began)), output)
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output) as process:
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    return Ended(process.returncode, time.monotonic() - began, usage.ru_utime + usage.ru_stime)
 
 
-def _say(name: str, code: int, took_s: float) -> None:
-    print(f"-- {name}: {'ok' if code == 0 else 'FAILED'}, {took_s:.0f} s", flush=True)
+def _say(name: str, ended: Ended) -> None:
+    print(f"-- {name}: {'ok' if ended.code == 0 else 'FAILED'}, {ended.took_s:.0f} s", flush=True)
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
-"""The re-run by scripts/test of the few tests that failed in a full run."""
+"""scripts/test repeats the few tests that failed in a full run, and says where its time goes."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -71,6 +72,24 @@ def test_an_error_of_the_tests_themselves_gets_no_second_look(look):
     code, said = look("import nothing_of_that_name\n")
     assert code != 0
     assert "re-run" not in said
+
+
+def test_the_times_of_checks_and_files_are_shown_slowest_first(look):
+    spent = "import time\ndef test_it():\n    while time.process_time() < {}:\n        pass\n"
+    code, said = look(spent.format(1.6))
+    assert code == 0
+    table = said.partition("  CPU s  wall s  check\n")[2]
+    assert re.search(r"^ +[2-9] +\d+  pytest\n\n  CPU s  wall s  slowest files\n +0 +[1-9]  test_it.py$", table, re.M)
+
+
+def test_the_slowest_rows_come_first_and_the_quick_ones_are_left_out(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import checks
+
+    files = {f"tests/test_{number}.py": (float(number), 1.0) for number in range(100)}
+    lines = checks._times({}, files)
+    assert len(lines) == 2 + checks.FILES_SHOWN
+    assert lines[2].split() == ["99", "1", "tests/test_99.py"]
 
 
 def test_every_folder_with_tests_is_run(monkeypatch):
