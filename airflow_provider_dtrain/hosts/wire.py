@@ -7,13 +7,16 @@ bounded in size and checked, and messages show it escaped.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeGuard
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport
-from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, is_count, is_number, parse_object
+from airflow_provider_dtrain.core.untrusted_fields import Count, ShortText, Span
+from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, is_count, parse_object
 from airflow_provider_dtrain.errors import HostError, UserError
 
 PROTOCOL = 1
@@ -23,11 +26,13 @@ LINE_LIMIT_BYTES = 8 * 1024 * 1024
 RAW_LIMIT_BYTES = 16 * 1024 * 1024
 #: Maximum nesting depth and number of values of a line. Each `{}` of `{},{},...` takes 70 bytes as an object.
 MAX_DEPTH, MAX_VALUES = 32, 1_000_000
-#: Maximum characters of a text in a greeting, and maximum number of stores, of runs in a beat and of ranks in a report.
-TEXT_LIMIT, STORES_LIMIT, RUNS_LIMIT, RANKS_LIMIT = 4096, 10_000, 20_000, 8192
+#: Maximum number of stores in a greeting, of runs in a beat and of ranks in a report.
+STORES_LIMIT, RUNS_LIMIT, RANKS_LIMIT = 10_000, 20_000, 8192
 #: Maximum number of bytes that a login script may print before the greeting.
 NOISE_LIMIT_BYTES = 64 * 1024
 _SHOWN = 200
+
+Record = TypeVar("Record")
 
 
 class WireError(ValueError):
@@ -49,24 +54,24 @@ class GreetingRefusedError(Exception):
 class Hello:
     """First line of a channel, with the machine, account and interpreter that answer."""
 
-    protocol: int
-    machine_id: str
-    boot_id: str
+    protocol: Count
+    machine_id: ShortText
+    boot_id: ShortText
     #: Inode of the PID namespace: containers on one machine share the two identities above.
-    pid_ns: int | str
-    uid: int
-    python: str
-    executable: str
-    state_dir: str
+    pid_ns: Count | ShortText
+    uid: Count
+    python: ShortText
+    executable: ShortText
+    state_dir: ShortText
     #: The host's CLOCK_BOOTTIME when it wrote the line.
-    boottime_s: float
-    hostname: str
+    boottime_s: Span
+    hostname: ShortText
     #: The host's wall clock at that moment, None if the host did not send it.
-    wall_s: float | None = None
+    wall_s: Span | None = None
     #: Distinguishes, together with the boot ID, the boots of containers; 0 if the host did not send it.
-    pid1_start_time: int = 0
+    pid1_start_time: Count = 0
     #: Store ID -> highest token that the host has received from it.
-    stores: Mapping[str, int] = field(default_factory=dict, compare=False)
+    stores: Annotated[dict[str, Count], Meta(max_length=STORES_LIMIT)] = field(default_factory=dict, compare=False)
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
@@ -83,48 +88,35 @@ class Hello:
         document = parse_line(line)
         if isinstance(document.get("error"), dict):
             raise GreetingRefusedError(document["error"])
-        known = {one.name: document[one.name] for one in fields(cls) if one.name in document}
-        for key, fits in _HELLO_FIELDS.items():
-            if not fits(known.get(key)):
-                raise WireError(f"greeting without a valid {key!r}: {shown(line)}")
-        if known["protocol"] != PROTOCOL:
-            raise WireError(f"protocol {known['protocol']} instead of {PROTOCOL}")
-        stores = known.get("stores", {})
-        if (
-            not (known.get("wall_s") is None or is_span(known["wall_s"]))
-            or not is_count(known.get("pid1_start_time", 0))
-            or not isinstance(stores, dict)
-            or len(stores) > STORES_LIMIT
-            or not all(is_count(token) for token in stores.values())
-        ):
-            raise WireError(f"greeting with invalid details: {shown(line)}")
-        return cls(**known)
+        hello = fields_of(document, cls, "a greeting")
+        if hello.protocol != PROTOCOL:
+            raise WireError(f"protocol {hello.protocol} instead of {PROTOCOL}")
+        return hello
 
 
-def is_span(value: object) -> TypeGuard[float]:
-    """Return whether a value is a plausible clock reading or duration in seconds."""
-    return isinstance(value, int | float) and is_number(value) and 0 <= value < 1e12
+def fields_of(document: Mapping[str, Any], kind: type[Record], subject: str) -> Record:
+    """Return the fields of a document as a record, without those that the record lacks.
+
+    The check ends at the first wrong field, so a document with many of them takes no further memory.
+
+    :param subject: names the document in a message
+    :raises WireError: a field is missing or of the wrong type
+    """
+    try:
+        return convert(document, kind)
+    except ValidationError as error:
+        raise WireError(f"{subject} with wrong fields, {error}: {shown(json.dumps(document).encode())}") from None
 
 
-def _is_text(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and len(value) <= TEXT_LIMIT
+class _Frame(TypedDict):
+    run: ShortText
+    stream: ShortText
+    offset: NotRequired[Count]
+    epoch: NotRequired[Annotated[int, Meta(ge=0, lt=2**31)]]
+    skip_bytes: NotRequired[Count]
 
 
-def is_texts(value: object, limit: int) -> TypeGuard[list[str]]:
-    """Return whether a value is a list of at most ``limit`` texts of bounded length."""
-    return isinstance(value, list) and len(value) <= limit and all(map(_is_text, value))
-
-
-_HELLO_FIELDS: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("machine_id", "boot_id", "python", "executable", "state_dir", "hostname"), _is_text),
-    **dict.fromkeys(("protocol", "uid"), is_count),
-    "pid_ns": lambda value: _is_text(value) or is_count(value),
-    "boottime_s": is_span,
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Frame:
+class Frame(Struct, frozen=True, kw_only=True):
     """Message of a host that is not an answer to a command.
 
     ``t`` is ``data`` (bytes of a stream), ``gap`` (bytes that are missing), or ``lost``: the channel is
@@ -158,29 +150,29 @@ class Frame:
 
         :raises WireError: a field is missing or of the wrong type
         """
-        run = document.get("run")
-        stream = document.get("stream")
-        counts = [document.get(key, 0) for key in ("offset", "epoch", "skip_bytes")]
-        if not _is_text(run) or not _is_text(stream) or not all(map(is_count, counts)) or counts[1] >= 2**31:
-            raise WireError(f"a frame with wrong fields: {shown(json.dumps(document).encode())}")
-        return cls(
-            t=document["t"],
-            run=run,
-            stream=stream,
-            offset=counts[0],
-            data=raw,
-            epoch=counts[1],
-            skip_bytes=counts[2],
-            reason=plain(document.get("reason", "")),
-        )
+        known = fields_of(document, _Frame, "a frame")
+        return cls(t=document["t"], data=raw, reason=plain(document.get("reason", "")), **known)
 
 
-_RANK_FIELDS: Mapping[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("rank", "pid", "steps"), is_count),
-    **dict.fromkeys(("state_s", "idle_s", "silent_s", "still_s"), is_span),
-    **dict.fromkeys(("state", "phase", "what"), _is_text),
-    "started": lambda value: isinstance(value, bool),
-}
+class Beat(TypedDict):
+    """Sign of life of a host, with the runs whose leases are to be renewed."""
+
+    boottime_s: Span
+    runs: Annotated[list[ShortText], Meta(max_length=RUNS_LIMIT)]
+
+
+class Gone(TypedDict):
+    """Loss of a run on a host."""
+
+    run: ShortText
+    reason: ShortText
+
+
+class _Progress(TypedDict):
+    run: ShortText
+    boottime_s: Span
+    ranks: Annotated[list[dict[str, Any]], Meta(max_length=RANKS_LIMIT)]
+    supervisor_stopped_s: NotRequired[Span]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,30 +192,16 @@ class Progress:
 
         :raises WireError: a field is missing or of the wrong type
         """
-        run = document.get("run")
-        ranks = document.get("ranks")
-        reading = document.get("boottime_s")
-        stopped_s = document.get("supervisor_stopped_s", 0.0)
-        if not _is_text(run) or not isinstance(ranks, list) or not is_span(reading) or not is_span(stopped_s):
-            raise WireError(f"a progress report with wrong fields: {shown(json.dumps(document).encode())}")
-        if len(ranks) > RANKS_LIMIT:
-            raise WireError(f"a progress report of {len(ranks)} ranks, at most {RANKS_LIMIT} are accepted")
-        found = tuple(_rank_report(rank, host) for rank in ranks)
-        return cls(run=run, boottime_s=reading, ranks=found, supervisor_stopped_s=stopped_s)
+        known = fields_of(document, _Progress, "a progress report")
+        ranks = tuple(_rank_report(rank, host) for rank in known["ranks"])
+        stopped_s = known.get("supervisor_stopped_s", 0.0)
+        return cls(run=known["run"], boottime_s=known["boottime_s"], ranks=ranks, supervisor_stopped_s=stopped_s)
 
 
-def _rank_report(document: object, host: str) -> RankReport:
+def _rank_report(document: Mapping[str, Any], host: str) -> RankReport:
     """Return a host's report of one rank, without unknown fields."""
-    known: dict[str, Any] = {}
-    for name, value in document.items() if isinstance(document, dict) else ():
-        fits = _RANK_FIELDS.get(name)
-        if fits is not None and not fits(value):
-            raise WireError(f"a progress report whose {name} is {shown(str(value).encode())}")
-        if fits is not None:
-            known[name] = plain(value, 60) if isinstance(value, str) else value
-    if "rank" not in known:
-        raise WireError("a progress report without a rank")
-    return RankReport(host=host, **known)
+    report = fields_of({**document, "host": host}, RankReport, "a progress report of a rank")
+    return replace(report, state=plain(report.state, 60), phase=plain(report.phase, 60), what=plain(report.what, 60))
 
 
 class FrameReader:

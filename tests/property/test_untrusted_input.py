@@ -171,7 +171,7 @@ def test_progress_reports(document: dict[str, Any], ranks: list[Any]) -> None:
 @settings(QUICK, max_examples=budget(25))
 @given(data=st.data())
 def test_answers(cmd: str, data: st.DataObject) -> None:
-    names = sorted(_ANSWERS[cmd])
+    names = sorted(_ANSWERS[cmd].__annotations__)
     try:
         answer = parse_line(as_json(data.draw(document_of([*names, "code", "message"]))))
         assert isinstance(refusal("h", cmd, answer), HostError)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from airflow_provider_dtrain.core.lifecycle.timing import STOPPED_S
+from airflow_provider_dtrain.core.untrusted_fields import Count, ShortText, Span
 from airflow_provider_dtrain.errors import Kind
 
 #: A rank is reported after it neither moved nor used its CPU for STILL_S, and another one waited for WAITING_S.
@@ -42,24 +43,24 @@ _WORDS: dict[Why, str] = {
 class RankReport:
     """State of a rank at one poll. All durations end at the poll."""
 
-    rank: int
+    rank: Count
     host: str
-    pid: int = 0
+    pid: Count = 0
     #: Letter of the process state in /proc.
-    state: str = "S"
+    state: ShortText = "S"
     #: Seconds in that state.
-    state_s: float = 0.0
+    state_s: Span = 0.0
     #: Seconds for which it has used less than a twentieth of a CPU.
-    idle_s: float = 0.0
+    idle_s: Span = 0.0
     #: Seconds since its last heartbeat; None: it does not use the library.
-    silent_s: float | None = None
+    silent_s: Span | None = None
     #: Seconds at the same place.
-    still_s: float = 0.0
+    still_s: Span = 0.0
     #: ``start``, ``compute``, ``data``, ``exchange``, ``wait``, ``ended``; empty without the library.
-    phase: str = ""
+    phase: ShortText = ""
     #: That place as readable text.
-    what: str = ""
-    steps: int = 0
+    what: ShortText = ""
+    steps: Count = 0
     #: The first step is done.
     started: bool = False
 

@@ -1,4 +1,4 @@
-"""Answers to a probe. They are validated before use, because hosts are not trusted."""
+"""Answers to a probe, whose texts are made harmless, because hosts are not trusted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.launch.requirements import OLDEST_TORCH, dotted, is_older
-from airflow_provider_dtrain.errors import HostProtocolError
 from airflow_provider_dtrain.hosts.transport.registry import host_keys
 
 if TYPE_CHECKING:
@@ -20,9 +19,7 @@ PROBE_TIMEOUT_S = 30.0
 #: A larger offset distorts leases and time limits. NTP keeps hosts within a few milliseconds.
 CLOCK_LIMIT_S = 2.0
 LOW_DISK_BYTES = 2**30
-_MOST_ITEMS, _MOST_CHARS = 4096, 500
-_COUNTS = ("cpu_count", "memory_bytes", "disk_free_bytes")
-_WORDS = ("python", "executable", "torch", "container_runtime")
+_MOST_CHARS = 500
 
 
 def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]]:
@@ -32,7 +29,7 @@ def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]
     :raises EnvironmentMissingError: it has no usable interpreter
     """
     link = hook.link(record)
-    facts = checked(record.name, link.call("probe", timeout_s=PROBE_TIMEOUT_S).result(PROBE_TIMEOUT_S + 5))
+    facts = _harmless(link.call("probe", timeout_s=PROBE_TIMEOUT_S).result(PROBE_TIMEOUT_S + 5))
     link.measure_clock(timeout_s=PROBE_TIMEOUT_S)
     facts["clock_offset_s"] = round(link.clock_offset_s, 3)
     # At least the last digit of the offset.
@@ -47,52 +44,13 @@ def key_warnings(record: HostRecord) -> list[str]:
     return [warning] if warning else []
 
 
-def checked(host: str, answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts of a probe with every text cut and free of control characters.
-
-    :raises HostProtocolError: a field has another type than the protocol says, or too many entries
-    """
-    for name in _COUNTS:
-        if answer.get(name) is not None and not _is_count(answer[name]):
-            raise _nonsense(host, name, answer[name])
-    for name in _WORDS:
-        if not isinstance(answer.get(name), str | None):
-            raise _nonsense(host, name, answer[name])
-    for name, needed in (("gpus", ("uuid", "name")), ("interfaces", ("name",))):
-        items = answer.get(name) or []
-        if not isinstance(items, list) or len(items) > _MOST_ITEMS or not all(_is_item(item, needed) for item in items):
-            raise _nonsense(host, name, items)
-    names = answer.get("withheld_variables") or []
-    if not isinstance(names, list) or len(names) > _MOST_ITEMS or not all(isinstance(one, str) for one in names):
-        raise _nonsense(host, "withheld_variables", names)
-    for gpu in answer.get("gpus") or []:
-        if not _is_count(gpu.get("memory_bytes")):
-            raise _nonsense(host, "gpus", gpu)
-    return {str(key): _harmless(value) for key, value in answer.items()}
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _is_item(item: object, needed: tuple[str, ...]) -> bool:
-    return isinstance(item, Mapping) and all(isinstance(item.get(name), str) for name in needed)
-
-
 def _harmless(value: Any) -> Any:
+    """Return the facts of a probe with every text cut and free of control characters."""
     if isinstance(value, str):
         return escaped(value)[:_MOST_CHARS]
     if isinstance(value, Mapping):
         return {escaped(str(key)): _harmless(item) for key, item in value.items()}
     return [_harmless(item) for item in value] if isinstance(value, list) else value
-
-
-def _nonsense(host: str, name: str, value: object) -> HostProtocolError:
-    return HostProtocolError(
-        host,
-        f"Host '{host}' answered the probe with {name} = {repr(value)[:100]}, which is not valid. "
-        "Another program than the supervisor answers there, or a login script changes its output.",
-    )
 
 
 def summary(facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
-from airflow_provider_dtrain.core.untrusted_json import is_count, is_number
+from msgspec import Meta
+
+from airflow_provider_dtrain.core.untrusted_fields import Count, Span
 from airflow_provider_dtrain.errors import HostProtocolError
-from airflow_provider_dtrain.hosts.wire import WireError, is_span, shown
+from airflow_provider_dtrain.hosts.wire import fields_of
 
 #: Maximum number of entries of a list or an object in an answer.
 MOST_ENTRIES = 100_000
-
-Fits = Callable[[Any], bool]
-_MISSING = object()
 
 
 def check_answer(cmd: str, answer: Mapping[str, Any]) -> None:
@@ -22,10 +21,8 @@ def check_answer(cmd: str, answer: Mapping[str, Any]) -> None:
 
     :raises WireError: a field is missing or of another type
     """
-    for name, fits in _ANSWERS.get(cmd, {}).items():
-        if not fits(value := answer.get(name, _MISSING)):
-            words = "missing" if value is _MISSING else shown(repr(value).encode())
-            raise WireError(f"an answer to '{cmd}' whose '{name}' is {words}")
+    if cmd in _ANSWERS:
+        fields_of(answer, _ANSWERS[cmd], f"an answer to '{cmd}'")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,106 +94,68 @@ def measurements_of(
     return found
 
 
-def _maybe(fits: Fits) -> Fits:
-    return lambda value: value is None or value is _MISSING or fits(value)
+Port = Annotated[int, Meta(gt=0, lt=65536)]
+Rank = Annotated[int, Meta(ge=0, lt=10**6)]
+ExitCode = Annotated[int, Meta(gt=-(2**31), lt=2**31)]
+Text = Annotated[str, Meta(max_length=65_536)]
+Output = Annotated[str, Meta(max_length=1 << 20)]
+Item = TypeVar("Item")
+# Types as values, which mypy does not follow.
+Record: Any = TypedDict
+Items: Any = Annotated[list[Item], Meta(max_length=MOST_ENTRIES)]  # type: ignore[valid-type]
+Entries: Any = Annotated[dict[str, Item], Meta(max_length=MOST_ENTRIES)]  # type: ignore[valid-type]
+Devices: Any = Annotated[list[Item], Meta(max_length=4096)]  # type: ignore[valid-type]
+#: A field that may be missing or null.
+Maybe: Any = NotRequired[Item | None]
 
+_GPU = Record("_GPU", {"uuid": Text, "name": Text, "memory_bytes": Count})
+_INTERFACE = Record("_INTERFACE", {"name": Text})
+_FOLDER = Record("_FOLDER", {"writable": bool, "self": Text, "seen": Items[Text]})
+_PROCESS = Record("_PROCESS", {"device": Any, "pid": Any, "name": Any, "user": Any, "memory_bytes": float})
+_RANK = Record("_RANK", {"rank": Maybe[Rank], "pid": Maybe[Count], "exit_code": Maybe[ExitCode]})
+_RUN = Record("_RUN", {
+    "state": Maybe[Text], "reason": Maybe[Text], "launch": Maybe[Text], "unrenewed_s": Maybe[float],
+    "token": Maybe[Count], "ranks": Maybe[Items[_RANK]],
+})  # fmt: skip
+_TARGET = Record("_TARGET", {
+    "ok": bool, "address": Text, "port": Port, "source_address": Maybe[Text], "interface": Maybe[Text],
+    "error": Maybe[Text],
+})  # fmt: skip
+_OFFER = Record("_OFFER", {"address": Text, "interface": Text, "speed_mbps": Maybe[ExitCode], "mtu": Maybe[Count]})
+_STACK = Record("_STACK", {"rank": Rank, "pid": Count, "state": Text, "text": Text, "problem": Text})
+_PART = Record("_PART", {"stream": Text, "offset": Count, "bytes": Count, "end": Count})
+_MATCH = Record("_MATCH", {"rank": Rank, "line": Text})
 
-def _nullable(fits: Fits) -> Fits:
-    """Return a check of a field that may be null, but not missing: it is read by its name."""
-    return lambda value: value is None or fits(value)
-
-
-def _list(fits: Fits) -> Fits:
-    return lambda value: isinstance(value, list) and len(value) <= MOST_ENTRIES and all(map(fits, value))
-
-
-def _object(fits: Fits) -> Fits:
-    return lambda value: isinstance(value, dict) and len(value) <= MOST_ENTRIES and all(map(fits, value.values()))
-
-
-def _fields(**known: Fits) -> Fits:
-    def fit(value: Any) -> bool:
-        return isinstance(value, dict) and all(fits(value.get(name, _MISSING)) for name, fits in known.items())
-
-    return fit
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 65_536
-
-
-def _output(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= 1 << 20
-
-
-def _flag(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _any(value: Any) -> bool:
-    return value is not _MISSING
-
-
-def _port(value: Any) -> bool:
-    return type(value) is int and 0 < value < 65536
-
-
-def _rank(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 10**6
-
-
-def _exit_code(value: Any) -> bool:
-    return type(value) is int and abs(value) < 2**31
-
-
-_WORDS = _maybe(_text)
-_COUNT = _maybe(is_count)
-_SHARED = _fields(writable=_flag, self=_text, seen=_list(_text))
-_PROCESS = _fields(device=_any, pid=_any, name=_any, user=_any, memory_bytes=is_number)
-_RUN = _fields(
-    state=_WORDS,
-    reason=_WORDS,
-    launch=_WORDS,
-    unrenewed_s=_maybe(is_number),
-    token=_COUNT,
-    ranks=_maybe(_list(_fields(rank=_maybe(_rank), pid=_COUNT, exit_code=_maybe(_exit_code)))),
-)
-_TARGET = _fields(ok=_flag, address=_text, port=_port, source_address=_WORDS, interface=_WORDS, error=_WORDS)
-_OFFER = _fields(address=_text, interface=_text, speed_mbps=_maybe(_exit_code), mtu=_COUNT)
-
-#: Command -> field -> check of its value. Fields without ``_maybe`` must be there.
-_ANSWERS: Mapping[str, Mapping[str, Fits]] = {
-    "clock": {"boottime_s": is_span, "wall_s": is_span},
+#: Command -> type of its answer.
+_ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
+    "clock": {"boottime_s": Span, "wall_s": Span},
     "probe": {
-        "boottime_s": is_span, "stores": _maybe(_object(is_count)), "problems": _maybe(_list(_text)),
-        "doubts": _maybe(_list(_text)),
+        "boottime_s": Span, "stores": Maybe[Entries[Count]], "problems": Maybe[Items[Text]],
+        "doubts": Maybe[Items[Text]], "cpu_count": Maybe[Count], "memory_bytes": Maybe[Count],
+        "disk_free_bytes": Maybe[Count], "python": Maybe[Text], "executable": Maybe[Text], "torch": Maybe[Text],
+        "container_runtime": Maybe[Text], "gpus": Maybe[Devices[_GPU]], "interfaces": Maybe[Devices[_INTERFACE]],
+        "withheld_variables": Maybe[Devices[Text]],
     },
     "preflight": {
-        "python": _nullable(_text), "executable": _nullable(_text), "modules": _object(_WORDS),
-        "foreign": _list(_PROCESS), "problems": _list(_text), "shared": _object(_SHARED),
-        "mounts": _list(_text),
+        "python": Text | None, "executable": Text | None, "modules": Entries[Text | None], "foreign": Items[_PROCESS],
+        "problems": Items[Text], "shared": Entries[_FOLDER], "mounts": Items[Text],
     },
-    "net_listen": {"port": _port, "addresses": _list(_OFFER)},
-    "net_connect": {"results": _list(_TARGET)},
-    "have": {"missing": _list(_text)},
-    "prepare": {"state": _text, "port": _nullable(_port)},
-    "fence": {"clear": _flag, "survivors": _maybe(_list(_any)), "foreign": _maybe(_list(_fields(slot=_rank)))},
-    "match": {
-        "matches": _object(_fields(rank=_rank, line=_text)), "unfinished": _list(is_count), "refused": _object(_text),
+    "net_listen": {"port": Port, "addresses": Items[_OFFER]},
+    "net_connect": {"results": Items[_TARGET]},
+    "have": {"missing": Items[Text]},
+    "prepare": {"state": Text, "port": Port | None},
+    "fence": {
+        "clear": bool, "survivors": Maybe[Items[Any]], "foreign": Maybe[Items[Record("_SLOT", {"slot": Rank})]],
     },
+    "match": {"matches": Entries[_MATCH], "unfinished": Items[Count], "refused": Entries[Text]},
     "status": {
-        "runs": _maybe(_object(_RUN)), "stores": _maybe(_object(is_count)),
-        "slots": _maybe(_object(_maybe(_fields(held_by=_WORDS)))),
+        "runs": Maybe[Entries[_RUN]], "stores": Maybe[Entries[Count]],
+        "slots": Maybe[Entries[Record("_HELD", {"held_by": Maybe[Text]}) | None]],
     },
-    "read": {"size": is_count, "offset": is_count, "bytes": is_count},
-    "telemetry": {
-        "parts": _list(_fields(stream=_text, offset=is_count, bytes=is_count, end=is_count)), "bytes": is_count,
-    },
-    "collect": {"sizes": _maybe(_object(is_count)), "archives": _maybe(_object(is_count))},
-    "stacks": {"ranks": _list(_fields(rank=_rank, pid=is_count, state=_text, text=_text, problem=_text))},
-    "exec": {
-        "exit_code": _nullable(_exit_code), "timed_out": _flag, "output": _output, "size_bytes": is_count,
-        "killed": is_count,
-    },
-    "remove_checkpoints": {"removed": _maybe(_list(_text)), "kept": _maybe(_object(_text))},
-}  # fmt: skip
+    "read": {"size": Count, "offset": Count, "bytes": Count},
+    "telemetry": {"parts": Items[_PART], "bytes": Count},
+    "collect": {"sizes": Maybe[Entries[Count]], "archives": Maybe[Entries[Count]]},
+    "stacks": {"ranks": Items[_STACK]},
+    "exec": {"exit_code": ExitCode | None, "timed_out": bool, "output": Output, "size_bytes": Count, "killed": Count},
+    "remove_checkpoints": {"removed": Maybe[Items[Text]], "kept": Maybe[Entries[Text]]},
+}.items()}  # fmt: skip

@@ -38,14 +38,14 @@ from airflow_provider_dtrain.hosts.channel.window import Window
 from airflow_provider_dtrain.hosts.payload import Payload, supervisor
 from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.wire import (
-    RUNS_LIMIT,
+    Beat,
     Frame,
     FrameReader,
+    Gone,
     Progress,
     WireError,
     encode,
-    is_span,
-    is_texts,
+    fields_of,
     plain,
     shown,
 )
@@ -395,10 +395,9 @@ class HostLink:
             progress = Progress.parse(document, self.host)
             self._deliver(self._progress.get(progress.run), progress)
         elif kind == "gone":
-            run, reason = str(document.get("run")), document.get("reason")
-            if not is_texts([document.get("run"), reason], 2):
-                raise WireError(f"a frame with wrong fields: {shown(str(document).encode())}")
-            lost = HostLostError(self.host, f"Host '{self.host}' has lost run {plain(run)}: {plain(reason)}.")
+            gone = fields_of(document, Gone, "a frame")
+            run = gone["run"]
+            lost = HostLostError(self.host, f"Host '{self.host}' has lost run {plain(run)}: {plain(gone['reason'])}.")
             self._deliver(self._sinks.get(run), Frame(t="lost", run=run, reason=str(lost), error=lost))
         elif kind in ("data", "gap"):
             frame = Frame.parse(document, raw)
@@ -446,10 +445,7 @@ class HostLink:
             self._die(HostUnreachableError(self.host, message))
 
     def _beat(self, beat: dict[str, Any]) -> None:
-        runs = beat.get("runs")
-        reading = beat.get("boottime_s")
-        if not is_span(reading) or not is_texts(runs, RUNS_LIMIT):
-            raise WireError(f"a beat with wrong fields: {shown(str(beat).encode())}")
+        fields_of(beat, Beat, "a beat")
         self._beats += 1
         if self._beats % _CLOCK_BEATS == 0:
             self._sample_clock(1)
