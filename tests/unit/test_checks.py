@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 TOOLS = Path(__file__).parents[2] / "scripts" / "tools"
 ONCE = """
@@ -98,3 +99,13 @@ def test_every_folder_with_tests_is_run(monkeypatch):
 
     found = {str(path.parent.relative_to(checks.ROOT)) for path in checks.ROOT.glob("tests/**/test_*.py")}
     assert found == {*checks.FOLDERS, "tests/ui"}
+
+
+def test_the_workflow_installs_what_the_tests_need_and_runs_what_ci_runs(monkeypatch):
+    monkeypatch.syspath_prepend(str(TOOLS))
+    import checks
+
+    workflow = yaml.safe_load((checks.ROOT / ".github" / "workflows" / "ci.yml").read_text())
+    commands = " ".join(step.get("run", "") for step in workflow["jobs"]["run"]["steps"]).split()
+    assert {tool.package for tool in checks.TOOLS} <= set(commands)
+    assert ".ci/run" in commands
