@@ -227,6 +227,8 @@ def environment(folder: Path, caller: Mapping[str, str]) -> dict[str, str]:
         "PATH": f"{python_folder(folder)}{os.pathsep}{caller.get('PATH', os.defpath)}",
         "NO_PROXY": ",".join(filter(None, [caller.get("NO_PROXY"), "127.0.0.1,localhost"])),
         processes.MARK: str(folder),
+        # As on a terminal: into a file, Airflow would print that it is ready only with the next 8 KiB.
+        "PYTHONUNBUFFERED": "1",
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": address,
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{address}/execution/",
