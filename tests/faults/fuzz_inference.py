@@ -247,9 +247,7 @@ def new_place(dice: random.Random, folder: Path) -> Place:
     rows = dice.choice([1, 7, 60, 120, 200, 400])
     shard_rows = max(1, rows // dice.choice([1, 2, 5, 12, 25]))
     poison = dice.randrange(rows) if dice.random() < 0.15 else None
-    return Place(
-        folder, rows, shard_rows, dice.choice([3, 16, 64]), dice.choice(["parquet", "jsonl", "safetensors"]), poison
-    )
+    return Place(folder, rows, shard_rows, dice.choice([3, 16, 64]), dice.choice(["parquet", "jsonl"]), poison)
 
 
 def one_run(seed: int, folder: Path, ranks: tuple[WarmRanks, WarmRanks], names: list[str]) -> Fuzz:

@@ -16,7 +16,7 @@ from tests.support.event_lines import lines_of
 from tests.support.ranks import ROOT, free_port
 from tests.support.warm_ranks import AT_IMPORT, Order, WarmRanks
 
-IMPORTS = "numpy pandas pyarrow.parquet pyarrow.json safetensors.torch airflow_provider_dtrain.train"
+IMPORTS = "numpy pandas pyarrow.parquet pyarrow.json airflow_provider_dtrain.train"
 #: Longest duration of a gang, seconds.
 DEADLINE_S = 120.0
 SCRIPT = """

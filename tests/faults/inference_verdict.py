@@ -95,9 +95,4 @@ def read(path: Path, kind: str) -> list[dict[str, Any]]:
         import pyarrow.parquet as pq
 
         return list(pq.read_table(path).to_pylist())
-    if kind == "jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
-    import safetensors.torch
-
-    columns = {name: values.tolist() for name, values in safetensors.torch.load_file(path).items()}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return [json.loads(line) for line in path.read_text().splitlines()]

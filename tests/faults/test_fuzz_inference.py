@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyarrow")
-pytest.importorskip("safetensors")
 pytest.importorskip("torch")
 
 from tests.faults.fuzz_inference import GANGS, describe, one_run, warm  # noqa: E402

@@ -1,4 +1,4 @@
-"""Parts of a batch inference in JSON lines and safetensors, read back by other programs."""
+"""Parts of a batch inference in JSON lines, and their memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import math
 
 import pytest
 
-from airflow_provider_dtrain.train.errors import SchemaError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 
 torch = pytest.importorskip("torch")
 pa = pytest.importorskip("pyarrow")
-safetensors_torch = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.torch
+
+import pyarrow.parquet as pq  # noqa: E402
 
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.rows import to_rows  # noqa: E402
@@ -65,54 +65,12 @@ def test_numbers_that_json_does_not_have_are_null_and_that_is_logged_once(caplog
     assert caplog.text.count("written as null") == 1
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "safetensors"])
-def test_a_part_without_rows_is_a_readable_file(kind):
-    info, file = written(kind, None)
-    assert (info.rows, dict(info.schema)) == (0, {})
-    if kind == "jsonl":
-        assert file.getvalue() == b""
-    else:
-        assert safetensors_torch.load(file.getvalue()) == {}
+def test_a_part_without_rows_is_a_readable_file():
+    info, file = written("jsonl", None)
+    assert (info.rows, dict(info.schema), file.getvalue()) == (0, {}, b"")
 
 
-def test_safetensors_hold_each_column_as_one_tensor(tmp_path):
-    batches = [
-        {
-            "embedding": torch.randn(2, 3, 4), "half": torch.randn(2).half(), "label": torch.tensor([i, -i]),
-            "flag": [True, False], "byte": torch.tensor([[i], [255]], dtype=torch.uint8), "score": [0.5, float("nan")],
-        }
-        for i in range(5)
-    ]  # fmt: skip
-    with open(tmp_path / "part.safetensors", "wb") as file:
-        info, _ = written("safetensors", *batches, file=file, row_id="row")
-    found = safetensors_torch.load_file(tmp_path / "part.safetensors")
-    assert list(tmp_path.iterdir()) == [tmp_path / "part.safetensors"]
-    assert info.rows == 10
-    assert info.schema["embedding"] == "float32[3,4]"
-    assert found["row"].tolist() == list(range(10))
-    for name in batches[0]:
-        expected = torch.cat([torch.as_tensor(one[name]) for one in batches])
-        assert torch.equal(found[name].nan_to_num(7), expected.to(found[name].dtype).nan_to_num(7)), name
-    assert {name: one.dtype for name, one in found.items()} == {
-        "embedding": torch.float32, "half": torch.float16, "label": torch.int64, "flag": torch.bool,
-        "byte": torch.uint8, "score": torch.float64, "row": torch.int64,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("result", "words"),
-    [
-        ({"s": ["a", "b"]}, "'s' is string, which safetensors cannot hold"), ({"x": [1, None]}, "'x' has nulls"),
-        ({"x": [[1], [2, 3]]}, "'x' is list<int64>"), ({"__metadata__": [1, 2]}, "'__metadata__' is int64"),
-        ({"x": [[1, None], [1, 2]]}, "list"),
-    ],
-)  # fmt: skip
-def test_columns_that_are_no_tensors_are_refused_by_name(result, words):
-    with pytest.raises(SchemaError, match=words):
-        written("safetensors", result)
-
-
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "safetensors"])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_large_part_does_not_stay_in_memory(tmp_path, kind, monkeypatch):
     from airflow_provider_dtrain.train.inference.outputs import parquet
 
@@ -127,8 +85,9 @@ def test_a_large_part_does_not_stay_in_memory(tmp_path, kind, monkeypatch):
         assert writer.close().rows == 55_000
 
 
-def test_slices_of_passed_columns_are_their_own_rows():
-    options = OutputOptions.parse({"format": "safetensors", "columns": ["id", "v"]})
+@pytest.mark.parametrize("kind", ["parquet", "jsonl"])
+def test_slices_of_passed_columns_are_their_own_rows(kind):
+    options = OutputOptions.parse({"format": kind, "columns": ["id", "v"]})
     file = io.BytesIO()
     writer = PartWriter(file, options)
     vectors = pa.array([[i, i + 0.5] for i in range(10)], pa.list_(pa.float32(), 2))
@@ -137,6 +96,6 @@ def test_slices_of_passed_columns_are_their_own_rows():
         batch = InputBatch(None, 2, rows.slice(start, 2), start)
         writer.write(to_rows({"y": torch.ones(2)}, batch, options))
     writer.close()
-    found = safetensors_torch.load(file.getvalue())
-    assert found["id"].tolist() == [4, 5, 2, 3]
-    assert found["v"].tolist() == [[4, 4.5], [5, 5.5], [2, 2.5], [3, 3.5]]
+    content = file.getvalue()
+    found = pq.read_table(io.BytesIO(content)).to_pylist() if kind == "parquet" else map(json.loads, content.splitlines())
+    assert [(row["id"], row["v"]) for row in found] == [(i, [i, i + 0.5]) for i in (4, 5, 2, 3)]

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.safe_repr import shown
 #: Command that runs a batch inference in the host's interpreter.
 INFERENCE: Final = ("python", "-m", "airflow_provider_dtrain.train.inference")
 InputFormat = Literal["parquet", "csv", "jsonl", "files", "images"]
-OutputFormat = Literal["parquet", "jsonl", "safetensors"]
+OutputFormat = Literal["parquet", "jsonl"]
 
 _PROCESSOR: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 _TRIAL: Final = re.compile(r"trial:(\d{1,18})(?::(best|latest|\d{1,18}))?\Z", re.ASCII)

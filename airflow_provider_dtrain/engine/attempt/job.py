@@ -275,8 +275,6 @@ def inference_modules(config: ExperimentConfig) -> tuple[str, ...]:
     found = {"pyarrow"}
     if inputs is not None and inputs.format == "images":
         found.add("PIL")
-    if section.outputs.format == "safetensors":
-        found.add("safetensors")
     of_scheme = {**dict(PROTOCOLS.values()), "s3a": "s3fs", "gs": "gcsfs", "az": "adlfs"}
     for path in (section.outputs.path, *((inputs.path or ()) if inputs is not None else ())):
         if is_url(path):

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import SchemaError
 from airflow_provider_dtrain.train.inference.column_types import parse_type
 
-FORMATS = ("parquet", "jsonl", "safetensors")
+FORMATS = ("parquet", "jsonl")
 
 
 @dataclass

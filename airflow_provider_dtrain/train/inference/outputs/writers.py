@@ -15,7 +15,6 @@ from airflow_provider_dtrain.train.inference.outputs.json_lines import JsonLines
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.parquet import ParquetEncoder
 from airflow_provider_dtrain.train.inference.outputs.rows import Rows
-from airflow_provider_dtrain.train.inference.outputs.safetensors import SafetensorsEncoder
 
 
 class Encoder(Protocol):
@@ -80,5 +79,4 @@ def _named_errors() -> Iterator[None]:
 ENCODERS: Mapping[str, Callable[[BinaryIO, OutputOptions], Encoder]] = {
     "parquet": ParquetEncoder,
     "jsonl": JsonLinesEncoder,
-    "safetensors": SafetensorsEncoder,
 }
