@@ -96,6 +96,6 @@ def test_slices_of_passed_columns_are_their_own_rows(kind):
         batch = InputBatch(None, 2, rows.slice(start, 2), start)
         writer.write(to_rows({"y": torch.ones(2)}, batch, options))
     writer.close()
-    content = file.getvalue()
-    found = pq.read_table(io.BytesIO(content)).to_pylist() if kind == "parquet" else map(json.loads, content.splitlines())
+    file.seek(0)
+    found = pq.read_table(file).to_pylist() if kind == "parquet" else map(json.loads, file)
     assert [(row["id"], row["v"]) for row in found] == [(i, [i, i + 0.5]) for i in (4, 5, 2, 3)]

@@ -30,52 +30,34 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
 
 def widest_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the type that holds the values of two plain types exactly, else None."""
+    try:
+        both = [pa.schema([("", kind)]) for kind in (one, other)]
+        kind = pa.unify_schemas(both, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return None
+    return kind if _holds(kind, one) and _holds(kind, other) else None
+
+
+def _holds(kind: pa.DataType, narrow: pa.DataType) -> bool:
+    """Return whether the type that pyarrow proposes changes no value: it would round, wrap, and invent fields."""
     types = pa.types
-    if one == other or types.is_null(other):
-        return one
-    if types.is_null(one):
-        return other
-    if types.is_integer(one) and types.is_integer(other):
-        return _widest_integer(one, other)
-    if types.is_floating(one) and types.is_floating(other):
-        return max(one, other, key=lambda kind: kind.bit_width)
-    if types.is_decimal(one) and types.is_decimal(other):
-        scale = max(one.scale, other.scale)
-        digits = scale + max(kind.precision - kind.scale for kind in (one, other))
-        return None if digits > 76 else pa.decimal128(digits, scale) if digits <= 38 else pa.decimal256(digits, scale)
-    if types.is_timestamp(one) and types.is_timestamp(other):
-        return max(one, other, key=lambda kind: _UNITS.index(kind.unit)) if one.tz == other.tz else None
-    return _widest_nested(one, other)
+    if kind == narrow or types.is_null(narrow):
+        return True
+    if types.is_nested(kind):
+        names, kinds = zip(*_children(kind))
+        own_names, own_kinds = zip(*_children(narrow))
+        return bool(names == own_names) and all(map(_holds, kinds, own_kinds))
+    if types.is_integer(narrow):
+        return types.is_integer(kind) and bool(kind.bit_width > narrow.bit_width)
+    return not types.is_string(narrow)
 
 
-_UNITS = ("s", "ms", "us", "ns")
-_SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-
-
-def _widest_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    signed = [pa.types.is_signed_integer(kind) for kind in (one, other)]
-    if signed[0] == signed[1]:
-        return max(one, other, key=lambda kind: kind.bit_width)
-    # A signed type holds an unsigned one of half its width.
-    bits = max(kind.bit_width * (1 if is_signed else 2) for kind, is_signed in zip((one, other), signed))
-    return next((kind for kind in _SIGNED if kind.bit_width == bits), None)
-
-
-def _widest_nested(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    types = pa.types
-    if types.is_list(one) and types.is_list(other):
-        inner = widest_type(one.value_type, other.value_type)
-        return None if inner is None else pa.list_(inner)
-    if types.is_fixed_size_list(one) and types.is_fixed_size_list(other) and one.list_size == other.list_size:
-        inner = widest_type(one.value_type, other.value_type)
-        return None if inner is None else pa.list_(inner, one.list_size)
-    if types.is_map(one) and types.is_map(other):
-        both = [widest_type(one.key_type, other.key_type), widest_type(one.item_type, other.item_type)]
-        return None if None in both else pa.map_(*both)
-    if types.is_struct(one) and types.is_struct(other) and [f.name for f in one] == [f.name for f in other]:
-        kinds = [widest_type(first.type, second.type) for first, second in zip(one, other)]
-        return None if None in kinds else pa.struct(list(zip([field.name for field in one], kinds)))
-    return None
+def _children(kind: pa.DataType) -> list[tuple[str, pa.DataType]]:
+    if pa.types.is_struct(kind):
+        return [(field.name, field.type) for field in kind]
+    if pa.types.is_map(kind):
+        return [("key", kind.key_type), ("value", kind.item_type)]
+    return [("item", kind.value_type)]
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:

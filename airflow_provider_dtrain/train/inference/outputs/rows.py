@@ -13,6 +13,7 @@ from airflow_provider_dtrain.train.inference.column_types import converted, pars
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.result_columns import result_columns
+from airflow_provider_dtrain.train.inference.plain_types import widest_type
 
 
 @dataclass(frozen=True)
@@ -115,16 +116,9 @@ def _converted(name: str, column: pa.Array, text: str, reason: str) -> pa.Array:
 
 
 def _is_narrower(kind: pa.DataType, known: str) -> bool:
-    """Return whether every value of an integer, float or list type is a value of the known type."""
+    """Return whether every value of a type is a value of the known type."""
     try:
         wanted = parse_type(known)
     except SchemaError:
         return False
-    if pa.types.is_list(wanted) and (pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind)):
-        return kind.value_type in (wanted.value_type, pa.null()) or _is_narrower(
-            kind.value_type, type_text(wanted.value_type)
-        )
-    both = (kind, wanted)
-    if all(map(pa.types.is_signed_integer, both)) or all(map(pa.types.is_floating, both)):
-        return kind.bit_width <= wanted.bit_width
-    return False
+    return bool(widest_type(kind, wanted) == wanted)
