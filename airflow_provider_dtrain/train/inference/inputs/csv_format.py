@@ -17,14 +17,15 @@ from pyarrow import csv
 
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.column_types import type_text
-from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import check_names, chosen_schema, values
 from airflow_provider_dtrain.train.inference.inputs.csv_records import ClosedQuotes, csv_records
-from airflow_provider_dtrain.train.inference.inputs.csv_values import declared_type, guessed, misfits, of_texts
+from airflow_provider_dtrain.train.inference.inputs.csv_values import guessed, has_texts, of_texts
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
 from airflow_provider_dtrain.train.inference.inputs.sources import reason
 from airflow_provider_dtrain.train.inference.inputs.table_batches import recut
 from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, Part, Start
+from airflow_provider_dtrain.train.inference.inputs.text_types import JSON, declared_type, widest
 
 #: Bytes of a file's beginning, which decide the types.
 START_BYTES = 1024 * 1024
@@ -42,12 +43,10 @@ class CsvFormat:
     def __init__(self, settings: InputSettings) -> None:
         self._settings = settings
         for name, text in settings.types.items():
-            try:
-                of_texts(pa.array([None], pa.string()), declared_type(text))
-            except pa.ArrowNotImplementedError as error:
+            if not has_texts(declared_type(text)):
                 raise InputError(
                     f"CSV has no values of type {text}, which inputs.schema declares for {name!r}. Read them as string."
-                ) from error
+                )
 
     def start(self, path: str, stream: BinaryIO) -> Start:
         """Return the header's columns, with types that all values of the first rows have."""
@@ -67,9 +66,10 @@ class CsvFormat:
         rows = pa.schema([(name, pa.string()) for name in chosen]).empty_table()
         has_rows = any(is_record for _, is_record in records[at + 1 :])
         if has_rows and stop > header:
-            part = Part(path, io.BytesIO(content[header:stop]), Columns({}, {}), 0, 0, at + 1, tuple(names), None)
-            pieces = [piece for piece, _ in self._pieces(part, chosen, [], START_BYTES)]
-            rows = pa.Table.from_batches(pieces, rows.schema)
+            stream, columns = io.BytesIO(content[header:stop]), Columns({}, dict.fromkeys(chosen, "string"))
+            skips = self._settings.skips_bad_rows
+            part = Part(path, stream, columns, 0, 0, at + 1, tuple(names), skips_bad_rows=skips)
+            rows = pa.Table.from_batches((piece for piece, _ in self._pieces(part)), rows.schema)
         return Start(tuple(names), self._columns(rows.combine_chunks()), has_rows or not is_whole)
 
     def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
@@ -82,17 +82,14 @@ class CsvFormat:
         for path, other in others:
             check_names(start.columns.names, first, other.columns.names, path)
             for name, now in other.columns.data.items():
-                before = found[name]
-                if before == now or "null" in (before, now):
-                    found[name] = before if now == "null" else now
-                elif {before, now} == {"int64", "float64"}:
-                    found[name] = "float64"
-                else:
+                kind = widest((found[name], now), "null")
+                if kind == JSON:
                     raise InputError(
-                        f"The columns of the input's files differ: {name!r} is {before} in {first} and {now} in "
+                        f"The columns of the input's files differ: {name!r} is {found[name]} in {first} and {now} in "
                         f"{path}. Set inputs.schema: {{{name}: string}}, or convert one of them."
                     )
-        return Columns({name: _or_text(kind) for name, kind in found.items()}, start.columns.passed)
+                found[name] = kind
+        return Columns({name: widest((kind,), "string") for name, kind in found.items()}, start.columns.passed)
 
     def records(self, path: str, stream: BinaryIO) -> Iterator[tuple[int, bool]]:
         """Yield the bytes of each record, and whether it is a row. The first record is the header."""
@@ -103,24 +100,10 @@ class CsvFormat:
 
     def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
         """Yield the rows of a part."""
-        data, passed = part.columns.data, part.columns.passed
-        bad_rows: list[BadRow] = []
-        for rows in recut(self._typed(part, bad_rows), batch_size):
+        data = part.columns.data
+        for rows in recut(self._typed(part), batch_size):
             columns = {name: values(rows.column(i), is_shared=False) for i, name in enumerate(data)}
-            kept = rows.columns[len(data) : -1]
-            numbers = rows.columns[-1]
-            first, last = (part.base_id + numbers[i].as_py() for i in (0, -1))
-            yield InputBatch(
-                columns,
-                rows.num_rows,
-                pa.RecordBatch.from_arrays(kept, names=list(passed)) if passed else None,
-                first,
-                # Rows between them were left out.
-                [part.base_id + number for number in numbers.to_pylist()] if last - first >= rows.num_rows else None,
-                bad_rows=_taken(bad_rows),
-            )
-        if bad_rows:
-            yield InputBatch({}, 0, None, part.base_id + part.first, bad_rows=_taken(bad_rows))
+            yield part.batch(columns, rows.columns[len(data) : -1], rows.columns[-1].to_pylist())
 
     # -- columns ---------------------------------------------------------------------------------------------------
 
@@ -161,63 +144,45 @@ class CsvFormat:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def _typed(self, part: Part, bad_rows: list[BadRow]) -> Iterator[pa.RecordBatch]:
+    def _typed(self, part: Part) -> Iterator[pa.RecordBatch]:
         """Yield the columns of the processor, those that are passed, and the numbers of the rows in the file."""
         kinds = [*part.columns.data.items(), *part.columns.passed.items()]
         types = [(name, declared_type(text)) for name, text in kinds]
-        chosen = list(dict.fromkeys(name for name, _ in kinds))
-        block = UNKNOWN_BLOCK_BYTES if part.longest is None else max(BLOCK_BYTES, part.longest + 1)
-        for piece, numbers in self._pieces(part, chosen, bad_rows, block):
+        for piece, numbers in self._pieces(part):
             try:
                 columns = [of_texts(piece.column(name), kind) for name, kind in types]
             except pa.ArrowInvalid:
-                piece, numbers = self._without_misfits(part, piece, numbers, types, bad_rows)
+                rows = [i for i, number in enumerate(numbers) if self._fits(part, piece.slice(i, 1), number, types)]
+                piece, numbers = piece.take(pa.array(rows, pa.int64())), [numbers[i] for i in rows]
                 columns = [of_texts(piece.column(name), kind) for name, kind in types]
             arrays = [*columns, pa.array(numbers, pa.int64())]
             yield pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
 
-    def _without_misfits(
-        self,
-        part: Part,
-        piece: pa.RecordBatch,
-        numbers: Sequence[int],
-        types: Sequence[tuple[str, pa.DataType]],
-        bad_rows: list[BadRow],
-    ) -> tuple[pa.RecordBatch, Sequence[int]]:
-        """Return the rows whose values have the types.
+    def _fits(self, part: Part, row: pa.RecordBatch, number: int, types: Sequence[tuple[str, pa.DataType]]) -> bool:
+        """Return whether the values of a row have the types of their columns. Other rows are left out.
 
-        :raises InputError: a value has not, unless such rows are left out
+        :raises InputError: a value has not, and such rows are not left out
         """
-        bad: dict[int, InputError] = {}
         for name, kind in types:
-            for i in misfits(piece.column(name), kind):
-                value = reprlib.repr(piece.column(name)[i].as_py())
+            try:
+                of_texts(row.column(name), kind)
+            except pa.ArrowInvalid:
+                value = reprlib.repr(row.column(name)[0].as_py())
                 origin = "as declared" if name in self._settings.types else "as in the first rows"
-                bad[i] = InputError(
-                    f"{part.path}: row {numbers[i] + 1} has {name!r} = {value}, expected {type_text(kind)} {origin}. "
+                error = InputError(
+                    f"{part.path}: row {number + 1} has {name!r} = {value}, expected {type_text(kind)} {origin}. "
                     f"Set inputs.schema: {{{name}: string}}, or another type."
                 )
-        for i, error in sorted(bad.items()):
-            self._leave_out(part, numbers[i], error, bad_rows)
-        kept = [i for i in range(piece.num_rows) if i not in bad]
-        return piece.take(pa.array(kept, pa.int64())), [numbers[i] for i in kept]
+                part.leave_out(number, f"row {number + 1}", error)
+                return False
+        return True
 
-    def _leave_out(self, part: Part, number: int, error: InputError, bad_rows: list[BadRow]) -> None:
-        """Record a bad row.
-
-        :raises InputError: bad rows are not left out
-        """
-        if not self._settings.skips_bad_rows:
-            raise error
-        bad_rows.append(BadRow(part.base_id + number, f"{part.path} row {number + 1}", str(error)))
-
-    def _pieces(
-        self, part: Part, chosen: Sequence[str], bad_rows: list[BadRow], block_bytes: int
-    ) -> Iterator[tuple[pa.RecordBatch, Sequence[int]]]:
+    def _pieces(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Sequence[int]]]:
         """Yield columns as texts, with the numbers of their rows in the file."""
         # The parser counts the header.
         first = part.first - 1 if part.record else part.first - 2
-        left_out: list[int] = []
+        block_bytes = UNKNOWN_BLOCK_BYTES if part.longest is None else max(BLOCK_BYTES, part.longest + 1)
+        left_out: set[int] = set()
         failed: list[InputError] = []
 
         def invalid(row: csv.InvalidRow) -> str:
@@ -227,21 +192,20 @@ class CsvFormat:
                 f"{row.expected_columns}: {row.text[:100]!r}. Quote values that contain the separator, or set "
                 "inputs.delimiter."
             )
-            if not self._settings.skips_bad_rows:
+            try:
+                part.leave_out(number, f"row {number + 1}", error)
+            except InputError:
                 failed.append(error)
                 return "error"
-            self._leave_out(part, number, error, bad_rows)
-            left_out.append(number)
+            left_out.add(number)
             return "skip"
 
         number = part.first
         try:
-            for piece in self._parsed(part, chosen, block_bytes, invalid):
+            for piece in self._parsed(part, block_bytes, invalid):
                 numbers: Sequence[int] = range(number, number + piece.num_rows)
                 if left_out:
-                    skipped = set(left_out)
-                    every = (i for i in count(number) if i not in skipped)
-                    numbers = list(islice(every, piece.num_rows))
+                    numbers = list(islice((i for i in count(number) if i not in left_out), piece.num_rows))
                 number = numbers[-1] + 1 if numbers else number
                 _check_utf8(part.path, piece)
                 yield piece, numbers
@@ -249,7 +213,7 @@ class CsvFormat:
             raise failed[0] if failed else _named(part.path, error, block_bytes) from error
 
     def _parsed(
-        self, part: Part, chosen: Sequence[str], block_bytes: int, invalid: Callable[[csv.InvalidRow], str]
+        self, part: Part, block_bytes: int, invalid: Callable[[csv.InvalidRow], str]
     ) -> Iterator[pa.RecordBatch]:
         names = list(part.names) if part.record else None
         # The numbers of invalid rows are known to one thread only.
@@ -257,24 +221,14 @@ class CsvFormat:
         parse = csv.ParseOptions(
             delimiter=self._delimiter(part.path), newlines_in_values=True, invalid_row_handler=invalid
         )
+        chosen = part.columns.names
         types = dict.fromkeys(chosen, pa.string())
-        convert = csv.ConvertOptions(check_utf8=False, column_types=types, include_columns=list(chosen))
+        convert = csv.ConvertOptions(check_utf8=False, column_types=types, include_columns=chosen)
         # Of other parts, the plan has found the end of each record.
         is_checked = part.record > 0 or part.longest is not None
         stream: Any = part.stream if is_checked else ClosedQuotes(part.stream, self._delimiter(part.path))
         with csv.open_csv(stream, read, parse, convert) as reader:
             yield from reader
-
-
-def _or_text(kind: str) -> str:
-    """Return the type of a column, which is text if its first rows have no value."""
-    return "string" if kind == "null" else kind
-
-
-def _taken(rows: list[BadRow]) -> list[BadRow]:
-    taken = rows[:]
-    rows.clear()
-    return taken
 
 
 def _check_utf8(path: str, piece: pa.RecordBatch) -> None:

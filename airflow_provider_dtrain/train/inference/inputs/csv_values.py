@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_dtrain.train.errors import InputError, SchemaError
-from airflow_provider_dtrain.train.inference.column_types import parse_type, type_text
+from airflow_provider_dtrain.train.inference.column_types import JsonText, type_text
 
 #: Texts of a missing value in every type but text. Source: the defaults of pyarrow.csv.ConvertOptions.
 NULLS = pa.array(
@@ -28,18 +24,6 @@ NUMBER = (
 )
 
 
-@lru_cache(maxsize=1024)
-def declared_type(text: str) -> pa.DataType:
-    """Return the type of a column that ``inputs.schema`` declares.
-
-    :raises InputError: the text names no type
-    """
-    try:
-        return parse_type(text, "inputs.schema")
-    except SchemaError as error:
-        raise InputError(str(error)) from error
-
-
 def guessed(column: pa.Array) -> str:
     """Return the text of the type of texts: ``int64``, ``float64``, ``string``, or ``null`` without any value."""
     trimmed = pc.utf8_trim_whitespace(column)
@@ -56,6 +40,15 @@ def guessed(column: pa.Array) -> str:
     return "string"
 
 
+def has_texts(kind: pa.DataType) -> bool:
+    """Return whether texts can be values of a type."""
+    try:
+        of_texts(pa.array([None], pa.string()), kind)
+    except pa.ArrowNotImplementedError:
+        return False
+    return not isinstance(kind, JsonText)
+
+
 def of_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return texts as values of a type.
 
@@ -66,14 +59,3 @@ def of_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     trimmed = pc.utf8_trim_whitespace(column)
     return pc.if_else(pc.is_in(trimmed, NULLS), pa.scalar(None, pa.string()), trimmed).cast(kind)
-
-
-def misfits(column: pa.Array, kind: pa.DataType) -> Sequence[int]:
-    """Return the places of texts that are no values of a type."""
-    found = []
-    for i in range(len(column)):
-        try:
-            of_texts(column.slice(i, 1), kind)
-        except pa.ArrowInvalid:
-            found.append(i)
-    return found

@@ -15,19 +15,13 @@ import pyarrow as pa
 
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.column_types import JsonText
-from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
+from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import values as tensor_or_list
 from airflow_provider_dtrain.train.inference.inputs.json_parser import LineParser
-from airflow_provider_dtrain.train.inference.inputs.json_values import (
-    JSON,
-    as_type,
-    declared_type,
-    guessed,
-    guessed_exact,
-    widest,
-)
+from airflow_provider_dtrain.train.inference.inputs.json_values import as_type, guessed, guessed_exact
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
 from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, Part, Start
+from airflow_provider_dtrain.train.inference.inputs.text_types import JSON, declared_type, widest
 
 #: Lines that decide the types of a file's columns.
 FIRST_LINES = 1000
@@ -60,15 +54,14 @@ class JsonFormat:
 
     def start(self, path: str, stream: BinaryIO) -> Start:
         """Return the fields of the first lines."""
-        part = Part(path, stream, Columns({}, {}), 0, 0, 0, (), None)
-        bad_rows: list[BadRow] = []
-        rows = list(islice(self._rows(part, bad_rows), FIRST_LINES))
+        part = Part(path, stream, Columns({}, {}), 0, 0, 0, (), skips_bad_rows=self._settings.skips_bad_rows)
+        rows = list(islice(self._rows(part), FIRST_LINES))
         names = list(dict.fromkeys(name for row in rows for name in row.values))
         types = self._settings.types
         read = names if self._settings.columns is None else self._settings.columns
         data = {name: guessed([row.values.get(name) for row in rows]) for name in read if name not in types}
         passed = {name: _guessed_exact(name, rows) for name in self._guessed_passed()}
-        return Start(tuple(names), Columns(data, passed), bool(rows or bad_rows))
+        return Start(tuple(names), Columns(data, passed), bool(rows or part.bad_rows))
 
     def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
         """Return the fields of all files.
@@ -103,12 +96,13 @@ class JsonFormat:
 
     def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
         """Yield the rows of a part."""
-        bad_rows: list[BadRow] = []
-        rows = self._rows(part, bad_rows)
+        rows = self._rows(part)
         while chosen := list(islice(rows, batch_size)):
-            yield self._batch(part, chosen, bad_rows)
-        if bad_rows:
-            yield InputBatch({}, 0, None, part.base_id + part.first, bad_rows=_taken(bad_rows))
+            try:
+                batch = self._batch(part, chosen)
+            except _MISFITS:
+                batch = self._batch(part, [row for row in chosen if self._fits(part, row)])
+            yield batch
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -118,7 +112,7 @@ class JsonFormat:
             return []
         return [name for name in self._settings.passed if name not in self._settings.types]
 
-    def _rows(self, part: Part, bad_rows: list[BadRow]) -> Iterator[Row]:
+    def _rows(self, part: Part) -> Iterator[Row]:
         """Yield the objects of a part's lines. Those that are not valid are left out, or fail the part."""
         parser = LineParser(keeps_texts=bool(self._settings.passed or self._settings.types))
         known = part.columns.data.keys() if self._settings.columns is None and part.columns.data else None
@@ -131,23 +125,16 @@ class JsonFormat:
                 if known is not None and not values.keys() <= known:
                     raise _unknown_field(part.path, index, next(name for name in values if name not in known))
             except InputError as error:
-                self._leave_out(part, number, index, error, bad_rows)
+                part.leave_out(number, f"line {index}", error)
             except (ValueError, RecursionError) as error:
                 words = " ".join(str(error).split())[:200]
                 refusal = InputError(f"{part.path}: line {index} is no JSON object: {words}")
-                self._leave_out(part, number, index, refusal, bad_rows)
+                part.leave_out(number, f"line {index}", refusal)
             else:
                 yield Row(number, index, values, texts)
             number += 1
 
-    def _batch(self, part: Part, rows: Sequence[Row], bad_rows: list[BadRow]) -> InputBatch:
-        try:
-            return self._converted(part, rows, bad_rows)
-        except _MISFITS:
-            fitting = [row for row in rows if self._fits(part, row, bad_rows)]
-            return self._converted(part, fitting, bad_rows)
-
-    def _fits(self, part: Part, row: Row, bad_rows: list[BadRow]) -> bool:
+    def _fits(self, part: Part, row: Row) -> bool:
         """Return whether the values of a row have the types of their columns. Other rows are left out.
 
         :raises InputError: a value has not, and such rows are not left out
@@ -162,25 +149,20 @@ class JsonFormat:
                         f"{part.path}: line {row.line} has {name!r} = {_text(row, name)[:100]}, {origin} {kind}. Set "
                         f"inputs.schema: {{{name}: json}}, which reads any value, or another type that fits."
                     )
-                    self._leave_out(part, row.number, row.line, error, bad_rows)
+                    part.leave_out(row.number, f"line {row.line}", error)
                     return False
         return True
 
-    def _converted(self, part: Part, rows: Sequence[Row], bad_rows: list[BadRow]) -> InputBatch:
+    def _batch(self, part: Part, rows: Sequence[Row]) -> InputBatch:
+        """Return rows as a batch. Raises like :meth:`_column`."""
         data: dict[str, Any] = {}
         for name, kind in part.columns.data.items():
             if kind == JSON:
                 data[name] = [row.values.get(name) for row in rows]
             else:
                 data[name] = tensor_or_list(self._column(rows, name, kind, is_passed=False), is_shared=False)
-        passed = None
-        if part.columns.passed:
-            columns = [self._column(rows, name, kind, is_passed=True) for name, kind in part.columns.passed.items()]
-            passed = pa.RecordBatch.from_arrays(columns, names=list(part.columns.passed))
-        first = rows[0].number if rows else part.first
-        is_whole = not rows or rows[-1].number - first < len(rows)
-        ids = None if is_whole else [part.base_id + row.number for row in rows]
-        return InputBatch(data, len(rows), passed, part.base_id + first, row_ids=ids, bad_rows=_taken(bad_rows))
+        passed = [self._column(rows, name, kind, is_passed=True) for name, kind in part.columns.passed.items()]
+        return part.batch(data, passed, [row.number for row in rows])
 
     def _column(self, rows: Sequence[Row], name: str, kind: str, *, is_passed: bool) -> pa.Array:
         """Return the values of a field.
@@ -193,15 +175,6 @@ class JsonFormat:
         # Only JSON lines hold JSON.
         return column.storage if isinstance(column.type, JsonText) and not self._settings.writes_json else column
 
-    def _leave_out(self, part: Part, number: int, line: int, error: InputError, bad_rows: list[BadRow]) -> None:
-        """Record a bad row.
-
-        :raises InputError: bad rows are not left out
-        """
-        if not self._settings.skips_bad_rows:
-            raise error
-        bad_rows.append(BadRow(part.base_id + number, f"{part.path} line {line}", str(error)))
-
 
 def _guessed_exact(name: str, rows: Iterable[Row]) -> str:
     return guessed_exact([row.values.get(name) for row in rows], [row.texts.get(name) for row in rows])
@@ -209,12 +182,6 @@ def _guessed_exact(name: str, rows: Iterable[Row]) -> str:
 
 def _text(row: Row, name: str) -> str:
     return row.texts.get(name) or json.dumps(row.values.get(name))
-
-
-def _taken(rows: list[BadRow]) -> list[BadRow]:
-    taken = rows[:]
-    rows.clear()
-    return taken
 
 
 def _unknown_field(path: str, line: int, name: str) -> InputError:

@@ -7,35 +7,18 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_dtrain.train.errors import InputError, SchemaError
-from airflow_provider_dtrain.train.inference.column_types import JsonText, parse_type, type_text
+from airflow_provider_dtrain.train.inference.column_types import JsonText, type_text
+from airflow_provider_dtrain.train.inference.inputs.text_types import JSON
 
-#: Type of JSON values as they are: Python's values for the processor, and their text where they are passed through.
-JSON = "json"
 #: Up to this size, floats hold all integers.
 FLOAT_INTEGERS = 1 << 53
 #: A number of at most this many characters, without an exponent, has a float of the same value.
 SHORT_NUMBER = 16
 _NUMBER = re.compile(r"-?(?:\d[\d.]*(?:[eE][+-]?\d+)?|Infinity)|NaN")
-
-
-@lru_cache(maxsize=1024)
-def declared_type(text: str) -> pa.DataType:
-    """Return the type of a column that ``inputs.schema`` declares.
-
-    :raises InputError: the text names no type
-    """
-    if text == JSON:
-        return JsonText()
-    try:
-        return parse_type(text, "inputs.schema")
-    except SchemaError as error:
-        raise InputError(f"{error} A column of JSON lines can also be of type json, which any value is.") from error
 
 
 def guessed(values: Sequence[Any]) -> str:
@@ -65,18 +48,6 @@ def guessed_exact(values: Sequence[Any], texts: Sequence[str | None]) -> str:
     text = type_text(kind)
     # A later object may have other fields, and a later list items of another type.
     return JSON if "struct<" in text or "null>" in text else text
-
-
-def widest(kinds: Iterable[str | None], default: str) -> str:
-    """Return the type of a column that has these types in several files.
-
-    :param kinds: None: the file has no such column
-    :param default: type of a column without any value
-    """
-    found = dict.fromkeys(kind for kind in kinds if kind not in (None, "null"))
-    if len(found) == 1:
-        return str(next(iter(found)))
-    return default if not found else "float64" if found.keys() == {"int64", "float64"} else JSON
 
 
 def as_type(values: Sequence[Any], texts: Sequence[str | None], kind: pa.DataType, *, is_exact: bool) -> pa.Array:

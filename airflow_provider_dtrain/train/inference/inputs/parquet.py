@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_dtrain.train.errors import InputError, TrainError
+from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, common_schema, fitted
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
@@ -22,9 +22,8 @@ from airflow_provider_dtrain.train.inference.inputs.sources import (
     is_remote,
     local,
     no_rows,
-    unreadable,
 )
-from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches
+from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches, named_errors
 from airflow_provider_dtrain.train.inference.shards import Shard, default_shard_rows
 
 #: Limits of the default size of a shard, rows.
@@ -87,18 +86,13 @@ class ParquetReader:
         return input_batches(pieces, self._settings, shard.first_row, batch_size)
 
     def _pieces(self, shard: Shard, batch_size: int) -> Iterator[pa.RecordBatch]:
-        try:
-            if self._open_file is None or self._open_file.path != shard.source:
-                self._open_file = None
-                self._open_file = self._opened(shard)
-            yield from self._open_file.rows(shard.start, shard.stop, batch_size)
-        except TrainError:
-            self._open_file = None
-            raise
-        except Exception as error:
-            self._open_file = None
-            words = f"{shard.source} cannot be read as Parquet ({shard.label})"
-            raise unreadable(shard.source, words, error) from error
+        # After an error, the file is opened anew.
+        file, self._open_file = self._open_file, None
+        with named_errors(shard.source, f"Parquet ({shard.label})"):
+            if file is None or file.path != shard.source:
+                file = self._opened(shard)
+            yield from file.rows(shard.start, shard.stop, batch_size)
+            self._open_file = file
 
     def _opened(self, shard: Shard) -> _OpenFile:
         self._sources.check_version(shard)
@@ -111,16 +105,11 @@ class ParquetReader:
         return _OpenFile(shard.source, file, schema)
 
     def _footer(self, file: SourceFile) -> _Footer:
-        try:
-            with open_parquet(file.path, self._sources) as opened:
-                facts = opened.metadata
-                groups = tuple(facts.row_group(i).num_rows for i in range(facts.num_row_groups))
-                schema = chosen_schema(opened.schema_arrow, self._settings, file.path)
-                return _Footer(file.path, file.content, schema, groups)
-        except TrainError:
-            raise
-        except Exception as error:
-            raise unreadable(file.path, f"{file.path} cannot be read as Parquet", error) from error
+        with named_errors(file.path, "Parquet"), open_parquet(file.path, self._sources) as opened:
+            facts = opened.metadata
+            groups = tuple(facts.row_group(i).num_rows for i in range(facts.num_row_groups))
+            schema = chosen_schema(opened.schema_arrow, self._settings, file.path)
+            return _Footer(file.path, file.content, schema, groups)
 
 
 class _OpenFile:

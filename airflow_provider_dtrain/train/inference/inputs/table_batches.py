@@ -1,15 +1,29 @@
-"""Batches of tables: cut to the batch size, with their columns as tensors or lists."""
+"""Batches of tables: cut to the batch size, with their columns as tensors or lists, and errors with their file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import pyarrow as pa
 
+from airflow_provider_dtrain.train.errors import TrainError
 from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import values
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
+from airflow_provider_dtrain.train.inference.inputs.sources import unreadable
+
+
+@contextmanager
+def named_errors(path: str, kind: str) -> Iterator[None]:
+    """Raise the errors of libraries as those of a file that cannot be read as a kind."""
+    try:
+        yield
+    except TrainError:
+        raise
+    except Exception as error:
+        raise unreadable(path, f"{path} cannot be read as {kind}", error) from error
 
 
 def input_batches(

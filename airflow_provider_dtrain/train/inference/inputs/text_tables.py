@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Protocol
 
 import pyarrow as pa
 
-from airflow_provider_dtrain.train.errors import InputError, TrainError
-from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
+from airflow_provider_dtrain.train.errors import InputError
+from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
 from airflow_provider_dtrain.train.inference.inputs.sources import (
     SourceFile,
@@ -19,8 +20,8 @@ from airflow_provider_dtrain.train.inference.inputs.sources import (
     is_remote,
     local,
     no_rows,
-    unreadable,
 )
+from airflow_provider_dtrain.train.inference.inputs.table_batches import named_errors
 from airflow_provider_dtrain.train.inference.inputs.text_cuts import Cuts, cuts_of
 from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard, default_shard_rows
 
@@ -64,7 +65,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Part:
-    """The bytes of one shard."""
+    """The bytes of one shard, and its rows that cannot be read."""
 
     #: Path or URL, for messages.
     path: str
@@ -78,7 +79,41 @@ class Part:
     #: All columns of the file, in its order.
     names: tuple[str, ...]
     #: Bytes of the longest record of the file; None: not known.
-    longest: int | None
+    longest: int | None = None
+    #: Whether rows that cannot be read are left out. Otherwise the first one fails the part.
+    skips_bad_rows: bool = False
+    #: Those that were left out since the last batch.
+    bad_rows: list[BadRow] = field(default_factory=list)
+
+    def leave_out(self, number: int, place: str, error: InputError) -> None:
+        """Leave out a row.
+
+        :param number: row in the file
+        :param place: the row or the line, for messages
+        :raises InputError: bad rows are not left out
+        """
+        if not self.skips_bad_rows:
+            raise error
+        self.bad_rows.append(BadRow(self.base_id + number, f"{self.path} {place}", str(error)))
+
+    def batch(self, data: dict[str, Any], passed: Sequence[pa.Array], numbers: Sequence[int]) -> InputBatch:
+        """Return rows as a batch, with those that were left out before or between them.
+
+        :param passed: the columns that are passed through
+        :param numbers: of the rows in the file
+        """
+        first = numbers[0] if numbers else self.first
+        is_whole = not numbers or numbers[-1] - first < len(numbers)
+        bad_rows = self.bad_rows[:]
+        self.bad_rows.clear()
+        return InputBatch(
+            data,
+            len(numbers),
+            pa.RecordBatch.from_arrays(passed, names=list(self.columns.passed)) if passed else None,
+            self.base_id + first,
+            row_ids=None if is_whole else [self.base_id + number for number in numbers],
+            bad_rows=bad_rows,
+        )
 
 
 class TextFormat(Protocol):
@@ -99,7 +134,7 @@ class TextFormat(Protocol):
         """Yield the bytes of each record of a file, and whether it is a row: no header, no blank line."""
 
     def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
-        """Yield the rows of a part in batches."""
+        """Yield the rows of a part in batches, without those that it leaves out."""
 
 
 class TextReader:
@@ -148,32 +183,25 @@ class TextReader:
         """Yield the batches of a shard."""
         self._sources.check_version(shard)
         details = shard.details
-        try:
-            with text_stream(shard.source, self._sources, details.get("offset", 0), details.get("size")) as stream:
-                part = Part(
-                    path=shard.source,
-                    stream=stream,
-                    columns=Columns(details["data"], details["passed"]),
-                    first=shard.start,
-                    base_id=shard.first_row - shard.start,
-                    record=details.get("record", 0),
-                    names=tuple(details["names"]),
-                    longest=details.get("longest"),
-                )
-                yield from self._format.batches(part, batch_size)
-        except TrainError:
-            raise
-        except Exception as error:
-            raise self._unreadable(shard.source, error) from error
+        with self._open(shard.source, details.get("offset", 0), details.get("size")) as stream:
+            part = Part(
+                path=shard.source,
+                stream=stream,
+                columns=Columns(details["data"], details["passed"]),
+                first=shard.start,
+                base_id=shard.first_row - shard.start,
+                record=details.get("record", 0),
+                names=tuple(details["names"]),
+                longest=details.get("longest"),
+                skips_bad_rows=self._settings.skips_bad_rows,
+            )
+            yield from self._format.batches(part, batch_size)
+            if part.bad_rows:
+                yield part.batch({}, (), ())
 
     def _start(self, file: SourceFile) -> Start:
-        try:
-            with text_stream(file.path, self._sources) as stream:
-                return self._format.start(file.path, stream)
-        except TrainError:
-            raise
-        except Exception as error:
-            raise self._unreadable(file.path, error) from error
+        with self._open(file.path) as stream:
+            return self._format.start(file.path, stream)
 
     def _cuts(self, file: SourceFile, total: int) -> Cuts | None:
         """Return the places at which a file can be cut, or None: it is one shard."""
@@ -182,16 +210,13 @@ class TextReader:
         if split_codec(file.path)[1] is not None or not is_cut:
             return None
         stride = fixed or self._settings.batch_size or LEAST_ROWS
-        try:
-            with text_stream(file.path, self._sources) as stream:
-                return cuts_of(self._format.records(file.path, stream), stride, is_fixed=fixed is not None)
-        except TrainError:
-            raise
-        except Exception as error:
-            raise self._unreadable(file.path, error) from error
+        with self._open(file.path) as stream:
+            return cuts_of(self._format.records(file.path, stream), stride, is_fixed=fixed is not None)
 
-    def _unreadable(self, path: str, error: BaseException) -> InputError:
-        return unreadable(path, f"{path} cannot be read as {self._format.name}", error)
+    @contextmanager
+    def _open(self, path: str, offset: int = 0, size: int | None = None) -> Iterator[BinaryIO]:
+        with named_errors(path, self._format.name), text_stream(path, self._sources, offset, size) as stream:
+            yield stream
 
 
 def text_stream(path: str, sources: Sources, offset: int = 0, size: int | None = None) -> BinaryIO:
