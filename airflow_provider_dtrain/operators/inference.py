@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider_dtrain.assets import announce_outputs, outputs_alias, outputs_asset
 from airflow_provider_dtrain.hooks.arguments import COUNT, PATHS, PLACE, TEXT, UNKNOWN, Kind, known, text_of_path
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.store.records.gangs import GangView
+
+#: Arguments that are fields of the section ``inference``.
+_FIELDS: Final = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
 
 
 class BatchInferenceOperator(TrialOperator):
@@ -43,10 +46,7 @@ class BatchInferenceOperator(TrialOperator):
     :param host_pool: pool of hosts; None = the configuration's (templated)
     """
 
-    template_fields: Sequence[str] = (
-        *TrialOperator.template_fields, "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard",
-        "on_bad_row", "slots", "host_pool",
-    )  # fmt: skip
+    template_fields: Sequence[str] = (*TrialOperator.template_fields, *_FIELDS, "slots", "host_pool")
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **TrialOperator.template_fields_renderers, "inputs": "json", "outputs": "json", "weights": "json",
     }  # fmt: skip
@@ -72,18 +72,6 @@ class BatchInferenceOperator(TrialOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(config=config, **kwargs)
-        own = {
-            "processor": processor,
-            "inputs": inputs,
-            "outputs": outputs,
-            "weights": weights,
-            "batch_size": batch_size,
-            "on_bad_shard": on_bad_shard,
-            "on_bad_row": on_bad_row,
-            "slots": slots,
-            "host_pool": host_pool,
-        }
-        self.check_arguments(self.task_id, {"config": None if config is None else UNKNOWN, **own})
         self.processor = processor
         self.inputs = text_of_path(inputs)
         self.outputs = text_of_path(outputs)
@@ -93,6 +81,8 @@ class BatchInferenceOperator(TrialOperator):
         self.on_bad_row = on_bad_row
         self.slots = slots
         self.host_pool = host_pool
+        own = {name: getattr(self, name) for name in (*_FIELDS, "slots", "host_pool")}
+        self.check_arguments(self.task_id, {"config": None if config is None else UNKNOWN, **own})
         if not self.outlets and (location := _known_location(outputs)) is not None:
             self.outlets = [outputs_asset(location)]
 
@@ -102,8 +92,7 @@ class BatchInferenceOperator(TrialOperator):
         from airflow_provider_dtrain.engine.submission.inference import with_inference
 
         yield from super().documents(given)
-        names = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
-        fields = {name: text_of_path(known(given.get(name))) for name in names}
+        fields = {name: text_of_path(known(given.get(name))) for name in _FIELDS}
         # The configuration may name the input to which the arguments add fields.
         below = {"inference": {"inputs": {"path": UNKNOWN}}} if given.get("config") is not None else {}
         slots, host_pool = given.get("slots"), given.get("host_pool")
@@ -149,9 +138,7 @@ class BatchInferenceOperator(TrialOperator):
         )
 
     def _fields(self) -> dict[str, Any]:
-        """Return the arguments that are fields of the section ``inference``."""
-        names = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _FIELDS}
 
     def _announce(self, context: Context, result: Mapping[str, Any] | None) -> None:
         """Add the manifest to the events of the outlets."""

@@ -65,11 +65,6 @@ def test_numbers_that_json_does_not_have_are_null_and_that_is_logged_once(caplog
     assert caplog.text.count("written as null") == 1
 
 
-def test_a_part_without_rows_is_a_readable_file():
-    info, file = written("jsonl", None)
-    assert (info.rows, dict(info.schema), file.getvalue()) == (0, {}, b"")
-
-
 @pytest.mark.parametrize("kind", ["parquet", "jsonl"])
 def test_a_large_part_does_not_stay_in_memory(tmp_path, kind, monkeypatch):
     from airflow_provider_dtrain.train.inference.outputs import parquet

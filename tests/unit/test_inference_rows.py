@@ -27,7 +27,7 @@ def batch(rows=2, first_row=0, **passed):
 
 
 def table(result, rows=2, **settings):
-    return to_rows(result, batch(rows), OutputOptions.parse(settings)).table
+    return to_rows(result, batch(rows), OutputOptions.parse(settings))
 
 
 def types(result, rows=2, **settings):
@@ -56,7 +56,7 @@ def test_results_of_every_kind_become_the_same_rows():
 
 def test_a_key_that_dicts_have_later_is_null_before_if_it_is_declared():
     options = OutputOptions.parse({"schema": {"why": "string"}})
-    found = [to_rows([{"v": 1}, {"v": 2, **late}], batch(), options).table for late in ({}, {"why": "late"}, {})]
+    found = [to_rows([{"v": 1}, {"v": 2, **late}], batch(), options) for late in ({}, {"why": "late"}, {})]
     assert [one.to_pydict()["why"] for one in found] == [[None, None], [None, "late"], [None, None]]
     options = OutputOptions()
     to_rows([{"v": 1}, {"v": 2}], batch(), options)
@@ -79,7 +79,7 @@ MAP = pa.map_(pa.string(), pa.int64())
 def test_a_map_column_is_returned_as_it_came_in(values, kind):
     rows = len(values)
     one = InputBatch(None, rows, None, 0, maps={"m": kind})
-    found = to_rows({"m": pa.array(values, kind).to_pylist(), "n": [0] * rows}, one, OutputOptions()).table
+    found = to_rows({"m": pa.array(values, kind).to_pylist(), "n": [0] * rows}, one, OutputOptions())
     assert found.column("m").type == kind
     assert found.column("m").to_pylist() == values
 
@@ -92,10 +92,10 @@ def test_pairs_that_are_no_maps_of_the_input_are_lists_if_their_values_have_one_
 @pytest.mark.parametrize("value", [{"a": 1}, [("a", 1)], [{"b": "x"}], datetime.timedelta(seconds=1)])
 def test_a_column_of_any_type_may_be_null_in_later_batches(value):
     options = OutputOptions()
-    kind = to_rows({"v": [value, value]}, batch(), options).table.schema
+    kind = to_rows({"v": [value, value]}, batch(), options).schema
     options = OutputOptions()
     options.expect({field.name: type_text(field.type) for field in kind})
-    assert to_rows({"v": [None, None]}, batch(), options).table.schema == kind
+    assert to_rows({"v": [None, None]}, batch(), options).schema == kind
 
 
 def test_one_array_is_the_column_output():
@@ -178,7 +178,7 @@ def test_results_that_cannot_be_written_are_refused(result):
 def test_row_ids_and_passed_columns_come_first():
     options = OutputOptions.parse({"columns": ["id"], "row_id": "row"})
     rows = to_rows({"y": [1.0, 2.0]}, batch(2, first_row=(3 << 40) + 5, id=["a", "b"], other=[1, 2]), options)
-    assert rows.table.to_pydict() == {"row": [(3 << 40) + 5, (3 << 40) + 6], "id": ["a", "b"], "y": [1.0, 2.0]}
+    assert rows.to_pydict() == {"row": [(3 << 40) + 5, (3 << 40) + 6], "id": ["a", "b"], "y": [1.0, 2.0]}
 
 
 @pytest.mark.parametrize("name", ["id", "row"])
@@ -214,7 +214,7 @@ def test_other_columns_or_types_than_before_are_refused(first, second, words):
 def test_a_run_that_resumes_requires_the_columns_of_the_parts_that_exist():
     options = OutputOptions.parse({})
     options.expect({"x": "float32[2]", "s": "list<string>"})
-    assert to_rows({"s": [["a"], None], "x": torch.zeros(2, 2)}, batch(), options).table.schema.names == ["x", "s"]
+    assert to_rows({"s": [["a"], None], "x": torch.zeros(2, 2)}, batch(), options).schema.names == ["x", "s"]
     with pytest.raises(SchemaError, match=r"it was float32\[2\]"):
         to_rows({"s": [["a"], None], "x": torch.zeros(2, 3)}, batch(), options)
 
@@ -229,8 +229,8 @@ def test_narrower_and_null_columns_take_the_type_of_earlier_rows():
         },
         batch(), options,
     )  # fmt: skip
-    assert [type_text(field.type) for field in rows.table.schema] == ["int64", "float64", "string", "list<int64>"]
-    assert rows.table.to_pydict() == {"i": [1, 2], "f": [1.0, 1.0], "s": [None, None], "l": [[1, 1], [1, 1]]}
+    assert [type_text(field.type) for field in rows.schema] == ["int64", "float64", "string", "list<int64>"]
+    assert rows.to_pydict() == {"i": [1, 2], "f": [1.0, 1.0], "s": [None, None], "l": [[1, 1], [1, 1]]}
 
 
 def test_declared_types_convert_numbers_without_loss():
@@ -301,16 +301,6 @@ def test_a_parquet_part_holds_all_rows_and_types():
     for name in ("x", "s", "b", "t", "n"):
         assert found.column(name).to_pylist() == table(result).column(name).to_pylist() * 2
     assert str(found.column("e").to_pylist()) == "[nan, None, nan, None]"
-
-
-def test_a_part_without_rows_is_a_readable_file():
-    info, file = written(OutputOptions.parse({}), None, None)
-    assert (info.rows, dict(info.schema), pq.read_table(file).num_rows) == (0, {}, 0)
-    options = OutputOptions.parse({})
-    options.expect({"x": "float32[2]"})
-    info, file = written(options)
-    assert dict(info.schema) == {"x": "float32[2]"}
-    assert pq.read_table(file).schema.names == ["x"]
 
 
 def test_a_column_that_begins_with_nulls_has_the_type_of_its_later_values():

@@ -130,7 +130,7 @@ class PartOutput:
     def write(self, result: Any, batch: InputBatch) -> None:
         """Append the rows of one batch."""
         rows = to_rows(result, batch, self._options)
-        if rows.table is None:
+        if rows is None:
             return
         if self._writer is None:
             self._open = contextlib.ExitStack()

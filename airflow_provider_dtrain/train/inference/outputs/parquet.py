@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_dtrain.train.errors import SchemaError
-from airflow_provider_dtrain.train.inference.column_types import parse_type, type_text
+from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 
 #: A row group is written once it has this many rows or bytes.
@@ -20,7 +20,6 @@ class ParquetEncoder:
 
     def __init__(self, file: BinaryIO, options: OutputOptions) -> None:
         self._file = file
-        self._options = options
         self._writer: pq.ParquetWriter | None = None
         self._schema: pa.Schema | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -31,7 +30,6 @@ class ParquetEncoder:
         """Keep rows until they fill a row group."""
         self._waiting.append(table)
         self._rows += table.num_rows
-
         self._bytes += table.nbytes
         if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
             self._flush()
@@ -40,9 +38,7 @@ class ParquetEncoder:
         """Write the last row group and the footer."""
         if self._waiting:
             self._flush()
-        if self._writer is None:
-            self._schema = _of_texts(self._options)
-            self._writer = pq.ParquetWriter(self._file, self._schema)
+        assert self._writer is not None, "a part has rows"
         self._writer.close()
         return self._schema
 
@@ -74,11 +70,3 @@ def _with_types(table: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             )
         columns.append(column if column.type == field.type else column.cast(field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _of_texts(options: OutputOptions) -> pa.Schema:
-    """Return the schema of a part without rows, as far as it is known."""
-    try:
-        return pa.schema([(name, parse_type(text)) for name, text in options.known.items()])
-    except SchemaError:
-        return pa.schema([])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -16,24 +15,12 @@ from airflow_provider_dtrain.train.inference.outputs.result_columns import resul
 from airflow_provider_dtrain.train.inference.plain_types import widest_type
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows that a part's writer takes. They share no memory with the batch or the result."""
-
-    #: None: the processor returned no rows.
-    table: pa.RecordBatch | None
-
-    @property
-    def count(self) -> int:
-        """Number of rows."""
-        return 0 if self.table is None else self.table.num_rows
-
-
-def to_rows(result: Any, batch: InputBatch, options: OutputOptions) -> Rows:
+def to_rows(result: Any, batch: InputBatch, options: OutputOptions) -> pa.RecordBatch | None:
     """Return the rows of a batch's result. The first result decides the columns and types that are not declared.
 
     :param result: return value of ``process_batch``; None: no rows, which then holds for all batches
     :param options: remembers the columns, so that all calls for one output take the same object
+    :return: rows that share no memory with the batch or the result; None: the processor returned no rows
     :raises ResultRowsError: the result has another number of rows than the batch
     :raises SchemaError: the columns or types differ from the declared ones or from earlier rows, or two have one name
     """
@@ -42,7 +29,7 @@ def to_rows(result: Any, batch: InputBatch, options: OutputOptions) -> Rows:
         raise ResultRowsError(f"process_batch returned {one} for earlier batches and {other} for this one.")
     if result is None:
         options.has_rows = False
-        return Rows(None)
+        return None
     columns = _merged(result_columns(result, batch.rows, batch.maps), batch, options)
     if isinstance(result, list) and isinstance(result[0], Mapping):
         # A key that no row of the batch has is null in all of them.
@@ -53,7 +40,7 @@ def to_rows(result: Any, batch: InputBatch, options: OutputOptions) -> Rows:
     table = pa.record_batch([_fitted(name, columns[name], options) for name in names], names=names)
     options.has_rows = True
     options.known = {field.name: type_text(field.type) for field in table.schema}
-    return Rows(table)
+    return table
 
 
 def _merged(result: dict[str, pa.Array], batch: InputBatch, options: OutputOptions) -> dict[str, pa.Array]:

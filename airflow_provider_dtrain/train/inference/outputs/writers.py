@@ -14,7 +14,6 @@ from airflow_provider_dtrain.train.inference.column_types import type_text
 from airflow_provider_dtrain.train.inference.outputs.json_lines import JsonLinesEncoder
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.outputs.parquet import ParquetEncoder
-from airflow_provider_dtrain.train.inference.outputs.rows import Rows
 
 
 class Encoder(Protocol):
@@ -37,7 +36,7 @@ class PartInfo:
 
 
 class PartWriter:
-    """Writes the rows of one shard. Memory is bounded by a row group, not by the shard.
+    """Writes the rows of one shard, which has at least one. Memory is bounded by a row group, not by the shard.
 
     :param file: open for writing; it stays open, and the caller makes it durable
     :param options: those of :func:`~airflow_provider_dtrain.train.inference.outputs.rows.to_rows`
@@ -47,16 +46,15 @@ class PartWriter:
         self._encoder = ENCODERS[options.format](file, options)
         self._rows = 0
 
-    def write(self, rows: Rows) -> None:
+    def write(self, rows: pa.RecordBatch) -> None:
         """Write the rows of a batch.
 
         :raises OutputError: the file cannot be written
         :raises SchemaError: the format cannot hold a column
         """
-        if rows.table is not None:
-            with _named_errors():
-                self._encoder.write(rows.table)
-            self._rows += rows.count
+        with _named_errors():
+            self._encoder.write(rows)
+        self._rows += rows.num_rows
 
     def close(self) -> PartInfo:
         """Write the rest of the part.
