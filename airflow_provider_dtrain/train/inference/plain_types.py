@@ -13,9 +13,9 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return plain_type(kind.storage_type)
     if pa.types.is_dictionary(kind):
         return plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or kind in _views("string_view"):
+    if pa.types.is_large_string(kind) or kind == pa.string_view():
         return pa.string()
-    if pa.types.is_large_binary(kind) or kind in _views("binary_view"):
+    if pa.types.is_large_binary(kind) or kind == pa.binary_view():
         return pa.binary()
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(plain_type(kind.value_type), kind.list_size)
@@ -92,8 +92,3 @@ def _nested(kind: pa.DataType, shape: list[int]) -> pa.DataType:
     for size in reversed(shape):
         kind = pa.list_(kind, size)
     return kind
-
-
-def _views(name: str) -> tuple[pa.DataType, ...]:
-    """Return a type that early versions of pyarrow do not have."""
-    return (getattr(pa, name)(),) if hasattr(pa, name) else ()

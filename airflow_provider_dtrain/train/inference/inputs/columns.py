@@ -83,8 +83,6 @@ def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     :raises pyarrow.ArrowInvalid: a value does not fit
     """
     columns = [batch.column(batch.schema.get_field_index(name)) for name in schema.names]
-    if not columns:
-        return batch.select([])
     arrays = [
         column if column.type == field.type else decoded(column).cast(field.type)
         for column, field in zip(columns, schema)

@@ -16,13 +16,7 @@ from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch
 from airflow_provider_dtrain.train.inference.inputs.columns import chosen_schema, common_schema, fitted
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.sources import (
-    SourceFile,
-    Sources,
-    is_remote,
-    local,
-    no_rows,
-)
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, no_rows
 from airflow_provider_dtrain.train.inference.inputs.table_batches import input_batches, named_errors
 from airflow_provider_dtrain.train.inference.shards import Shard, default_shard_rows
 

@@ -31,17 +31,12 @@ def input_batches(
 ) -> Iterator[InputBatch]:
     """Yield the rows of pieces in batches of one size. Only the last batch may be smaller."""
     for rows in recut(pieces, batch_size):
-        yield input_batch(rows, settings, first_row)
+        names = rows.schema.names if settings.columns is None else settings.columns
+        data = {name: values(rows.column(name), is_shared=name in settings.passed) for name in names}
+        passed = rows.select(list(settings.passed)) if settings.passed else None
+        maps = {name: kind for name in names if "map<" in type_text(kind := rows.schema.field(name).type)}
+        yield InputBatch(data, rows.num_rows, passed, first_row, maps=maps)
         first_row += rows.num_rows
-
-
-def input_batch(rows: pa.RecordBatch, settings: InputSettings, first_row: int) -> InputBatch:
-    """Return the rows as a batch."""
-    names = rows.schema.names if settings.columns is None else settings.columns
-    data = {name: values(rows.column(name), is_shared=name in settings.passed) for name in names}
-    passed = rows.select(list(settings.passed)) if settings.passed else None
-    maps = {name: kind for name in names if "map<" in type_text(kind := rows.schema.field(name).type)}
-    return InputBatch(data, rows.num_rows, passed, first_row, maps=maps)
 
 
 def recut(pieces: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:

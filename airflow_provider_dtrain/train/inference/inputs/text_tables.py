@@ -14,13 +14,7 @@ import pyarrow as pa
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.batch import BadRow, InputBatch
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
-from airflow_provider_dtrain.train.inference.inputs.sources import (
-    SourceFile,
-    Sources,
-    is_remote,
-    local,
-    no_rows,
-)
+from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote, local, no_rows
 from airflow_provider_dtrain.train.inference.inputs.table_batches import named_errors
 from airflow_provider_dtrain.train.inference.inputs.text_cuts import Cuts, cuts_of
 from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard, default_shard_rows
