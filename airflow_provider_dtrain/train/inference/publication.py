@@ -14,7 +14,7 @@ from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, Skippe
 from airflow_provider_dtrain.train.inference.output_folder import OutputFolder
 from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.run import Begun, Run
-from airflow_provider_dtrain.train.inference.shards import Shard
+from airflow_provider_dtrain.train.inference.shards import rows_of
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, HERE
 
@@ -92,7 +92,7 @@ def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, bat
     if not run.is_chief:
         return None
     missing = [begun.shards[index] for index in begun.missing]
-    total = _rows(begun.shards)
+    total = rows_of(begun.shards)
     done = sum(entry.rows_read for entry in begun.entries)
     if not missing:
         every = counted(len(begun.shards), "shard")
@@ -120,7 +120,7 @@ def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, bat
     )
     if not missing:
         return None
-    progress = Progress(queue, len(missing), _rows(missing))
+    progress = Progress(queue, len(missing), rows_of(missing))
     progress.start()
     return progress
 
@@ -135,11 +135,6 @@ def ranges(numbers: Iterable[int]) -> str | None:
             parts.append([number, number])
     text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
     return text if len(text) <= RANGES_CHARACTERS else None
-
-
-def _rows(shards: Sequence[Shard]) -> int | None:
-    found = [shard.rows for shard in shards]
-    return None if None in found else sum(rows for rows in found if rows is not None)
 
 
 def end(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,8 +76,13 @@ class InputPlan:
     @property
     def rows(self) -> int | None:
         """Number of rows of the input, None if a source does not know it."""
-        counts = [shard.rows for shard in self.shards]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        return rows_of(self.shards)
+
+
+def rows_of(shards: Iterable[Shard]) -> int | None:
+    """Return the number of rows of shards, None if one does not know it."""
+    counts = [shard.rows for shard in shards]
+    return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], *, limit: int = 5) -> list[str]:

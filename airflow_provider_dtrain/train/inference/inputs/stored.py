@@ -12,7 +12,7 @@ from airflow_provider_dtrain.train.inference.inputs.listing import identity_of, 
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
 from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, Sources, is_remote
 from airflow_provider_dtrain.train.inference.libraries import require
-from airflow_provider_dtrain.train.inference.shards import InputPlan, Shard
+from airflow_provider_dtrain.train.inference.shards import InputPlan, Shard, rows_of
 
 
 class Reader(Protocol):
@@ -44,8 +44,7 @@ class StoredInput(Input):
         kind, files = list_input(self._settings, self._sources)
         found = self._reader(kind).shards(files)
         shards = tuple(replace(shard, details={**shard.details, "format": kind}) for shard in found)
-        rows = InputPlan(shards, {}).rows
-        return InputPlan(shards, identity_of(kind, self._settings, files, rows))
+        return InputPlan(shards, identity_of(kind, self._settings, files, rows_of(shards)))
 
     def prepare(self, shards: Sequence[Shard]) -> None:
         """Import the readers of the shards' formats, and the clients of their storages."""
