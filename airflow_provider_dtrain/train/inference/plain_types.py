@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 
@@ -17,15 +19,19 @@ def plain_type(kind: pa.DataType) -> pa.DataType:
         return pa.string()
     if pa.types.is_large_binary(kind) or kind == pa.binary_view():
         return pa.binary()
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(plain_type(kind.value_type), kind.list_size)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(plain_type(kind.value_type))
-    if pa.types.is_map(kind):
-        return pa.map_(plain_type(kind.key_type), plain_type(kind.item_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(kind.field(i).name, plain_type(kind.field(i).type)) for i in range(kind.num_fields)])
-    return kind
+    return with_inner(kind, plain_type)
+
+
+def with_inner(kind: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return a type of lists, maps or structs with other types inside, and any other type as it is."""
+    types = pa.types
+    if types.is_fixed_size_list(kind):
+        return pa.list_(change(kind.value_type), kind.list_size)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(change(kind.value_type))
+    if types.is_map(kind):
+        return pa.map_(change(kind.key_type), change(kind.item_type))
+    return pa.struct([(field.name, change(field.type)) for field in kind]) if types.is_struct(kind) else kind
 
 
 def widest_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from airflow_provider_dtrain.train.errors import SchemaError
 from airflow_provider_dtrain.train.inference.column_types import JsonText
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
+from airflow_provider_dtrain.train.inference.plain_types import with_inner
 
 log = logging.getLogger(__name__)
 
@@ -100,13 +101,7 @@ def _without_nanoseconds(kind: pa.DataType) -> pa.DataType:
         return pa.duration("us") if kind.unit == "ns" else kind
     if types.is_timestamp(kind) or types.is_time64(kind):
         return pa.string() if kind.unit == "ns" else kind
-    if types.is_map(kind):
-        return pa.map_(_without_nanoseconds(kind.key_type), _without_nanoseconds(kind.item_type))
-    if types.is_struct(kind):
-        return pa.struct([(field.name, _without_nanoseconds(field.type)) for field in kind])
-    if types.is_fixed_size_list(kind):
-        return pa.list_(_without_nanoseconds(kind.value_type), kind.list_size)
-    return pa.list_(_without_nanoseconds(kind.value_type)) if types.is_list(kind) else kind
+    return with_inner(kind, _without_nanoseconds)
 
 
 def _with_texts(keys: Sequence[str], values: Sequence[str | None], line: str) -> str:
