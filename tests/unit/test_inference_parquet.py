@@ -213,6 +213,7 @@ def test_files_that_differ_only_in_encoding_or_column_order_are_read_together(tm
         (pa.array([1], pa.timestamp("us")), pa.array([2], pa.timestamp("ns")), "timestamp[ns]"),
         (pa.array([[]], pa.list_(pa.null())), pa.array([["a"]]), "list<element: string>"),
         (pa.array([{"a": None}]), pa.array([{"a": 5}]), "struct<a: int64>"),
+        (pa.array([[1, 2]], pa.list_(pa.int64(), 2)), pa.array([[3]]), "list<element: int64>"),
         (pa.nulls(1), pa.nulls(1), "null"),
     ],
 )  # fmt: skip
@@ -231,7 +232,8 @@ def test_files_of_types_that_one_type_holds_are_read_in_that_type(tmp_path, firs
     [
         (pa.array([1]), pa.array([1.5])), (pa.array([1], pa.uint64()), pa.array([1])), (pa.array(["1"]), pa.array([1])),
         (pa.array([1], pa.timestamp("us", "UTC")), pa.array([1], pa.timestamp("us"))),
-        (pa.array([{"a": 1}]), pa.array([{"b": 1}])),
+        (pa.array([{"a": 1}]), pa.array([{"b": 1}])), (pa.array(["a"]), pa.array([b"a"])),
+        (pa.array([[1]]), pa.array([[1.5]])), (pa.array([1]), pa.array([1], pa.decimal128(9, 2))),
     ],
 )  # fmt: skip
 def test_files_of_types_that_no_type_holds_exactly_are_refused(tmp_path, first, second):
