@@ -292,7 +292,7 @@ def test_a_pause_that_loses_work_is_asked_about(world: World, store: Store) -> N
     watch = run(store, ticket)
     number = str(ticket.trial_id)
     refused = world("trials", "pause", number)
-    assert (refused.code, "it resumes with the files that it has written" in refused.err, "--yes" in refused.err) == (
+    assert (refused.code, "It has no checkpoint yet" in refused.err, "--yes" in refused.err) == (
         2,
         True,
         True,

@@ -53,7 +53,7 @@ def test_off_cluster_nobody_is_asked(tmp_path: Path) -> None:
     assert asked(tmp_path) == []
 
 
-@pytest.mark.parametrize(("told", "ended", "is_answered"), [
+@pytest.mark.parametrize(("answers", "ended", "is_answered"), [
     ({"1": "continue"}, False, True), ({"1": "stop"}, True, True), ({"0": "stop"}, True, True),
     ({"1": "complete"}, True, True), ({"0": "continue"}, False, False), ({"2": "stop"}, False, False),
     ({"1": "dance"}, False, False), ({}, False, False), (["stop"], False, False), ("stop", False, False),
