@@ -71,7 +71,7 @@ def trigger(conf: dict[str, Any], user: str, dag_id: str = DAG_ID, *, run_id: st
     :raises ConflictError: the DAG has no such parameters, or Airflow refuses the DAG run
     """
     from airflow.api.common.trigger_dag import trigger_dag
-    from airflow.exceptions import AirflowException
+    from airflow.sdk.exceptions import AirflowException
     from airflow.utils.types import DagRunTriggeredByType
 
     _require_parameters(conf, dag_id)

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from airflow_provider_dtrain.client.session import AwayError, Session
+from airflow_provider_dtrain.client.failures import AwayError
+from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.errors import LoginError
 

@@ -100,6 +100,6 @@ def _notify(notifier: BaseNotifier, context: Any) -> None:
     notifier.context = context
 
     async def wait() -> None:
-        await notifier  # type: ignore[misc]
+        await notifier
 
     asyncio.run(wait())

@@ -43,7 +43,7 @@ def unpack(packed: dict[str, Any]) -> BaseNotifier:
 
     :raises PackingError: there is no such notifier in this process
     """
-    from airflow.sdk.module_loading import import_string
+    from airflow.sdk.module_loading import import_string  # type: ignore[attr-defined]
 
     try:
         cls = import_string(packed["class"])

@@ -20,7 +20,7 @@ class Experiment(TaskGroup):
     @property
     def best(self) -> BaseOperator:
         """The task that returns the best trial."""
-        found = self.children[self.child_id(BEST)]
+        found = self.children[self.child_id(BEST)]  # type: ignore[no-untyped-call]
         assert isinstance(found, BaseOperator)
         return found
 

@@ -54,7 +54,7 @@ class DistributedDataParallel(TorchDDP):
         elif torch.is_grad_enabled():
             self.passes += 1
         try:
-            output = super().forward(*inputs, **kwargs)
+            output = super().forward(*inputs, **kwargs)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             if _UNUSED not in str(error):
                 raise

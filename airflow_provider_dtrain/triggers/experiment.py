@@ -42,7 +42,7 @@ class ExperimentTrigger(BaseTrigger):
         started_at = time.monotonic()
         payload = await self._wait()
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
-        yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
+        yield TriggerEvent(payload)
 
     async def _wait(self) -> dict[str, Any]:
         target, hook = Target.from_dict(self.target), await in_thread(DtrainHook)

@@ -60,7 +60,7 @@ class GangTrigger(BaseTrigger):
             return
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
-        yield TriggerEvent({**payload, "allocation_id": self.allocation_id})  # type: ignore[no-untyped-call]
+        yield TriggerEvent({**payload, "allocation_id": self.allocation_id})
 
     async def on_kill(self) -> None:
         """Withdraw the request or release the gang, unless the wait moved to another triggerer."""

@@ -84,7 +84,7 @@ class TrialTrigger(BaseTrigger):
         assert self._runtime is not None
         # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.
         event = {"outcome": outcome.to_dict(), **shown, "log_marks": self._runtime.logs.unconfirmed}
-        yield TriggerEvent(event)  # type: ignore[no-untyped-call]
+        yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
         """End the gang on every host, unless the trial moved to another follower.

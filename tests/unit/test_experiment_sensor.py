@@ -214,7 +214,7 @@ def test_a_sensor_that_makes_no_sense_is_refused(options: dict[str, Any], words:
 
 
 def test_the_states_are_those_of_the_store() -> None:
-    assert {"experiment": get_args(ExperimentState), "trial": get_args(TrialState)} == STATES
+    assert {"experiment": get_args(ExperimentState), "trial": tuple(TrialState)} == STATES
     assert set(STATES["trial"]) >= ENDED
 
 

@@ -51,7 +51,7 @@ def fork_source(call: CallDep, experiment_id: int) -> ForkSource:
 @router.post("/experiments", status_code=202, **guarded(Rule.START))
 async def start(call: CallDep, body: NewExperiment) -> Started:
     """Check and store a configuration, and trigger the DAG that runs it."""
-    return await call.compute(lambda: _started(call, body), WRITE_DEADLINE_S)  # type: ignore[no-any-return]
+    return await call.compute(lambda: _started(call, body), WRITE_DEADLINE_S)
 
 
 def _started(call: Call, body: NewExperiment) -> Started:

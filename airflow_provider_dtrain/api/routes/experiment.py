@@ -223,4 +223,4 @@ def config(call: CallDep, experiment_id: int) -> ShownConfig:
     found = plan_config(call, experiment_plan(call, experiment_id))
     if found is None:
         raise NotFoundError(f"Experiment {experiment_id} has no trial and no plan, so it has no configuration yet.")
-    return call.answer(found.digest, make=lambda: shown_config(found))  # type: ignore[no-any-return]
+    return call.answer(found.digest, make=lambda: shown_config(found))

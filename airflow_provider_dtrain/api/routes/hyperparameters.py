@@ -54,7 +54,7 @@ def hyperparameters(
         return _record(space, trials, columns, found, is_pending)
 
     try:
-        return call.answer(version, found.note, is_pending, found.shares, make=make)  # type: ignore[no-any-return]
+        return call.answer(version, found.note, is_pending, found.shares, make=make)
     finally:
         smaller = plan.smaller_is_better
         importances.start(key, version, space, lambda: _judged(store, experiment_id, other), smaller_is_better=smaller)

@@ -177,4 +177,4 @@ def timeline(call: CallDep, trial_id: int) -> Timeline:
 def config(call: CallDep, trial_id: int) -> ShownConfig:
     """Return the effective configuration of a trial with the origin of each value. Secrets are masked."""
     found = call.store.configs.get(trial_entry(call, trial_id).view.config_id)
-    return call.answer(found.digest, make=lambda: shown_config(found))  # type: ignore[no-any-return]
+    return call.answer(found.digest, make=lambda: shown_config(found))

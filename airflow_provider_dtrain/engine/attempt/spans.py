@@ -24,7 +24,7 @@ def is_tracing() -> bool:
     """Return whether ``[traces] otel_on`` is set."""
     from airflow.sdk.configuration import conf
 
-    return conf.getboolean("traces", "otel_on", fallback=False)
+    return bool(conf.getboolean("traces", "otel_on", fallback=False))
 
 
 async def trace_trial(rt: Runtime) -> None:

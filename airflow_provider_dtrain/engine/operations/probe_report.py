@@ -78,7 +78,7 @@ def clock_words(facts: Mapping[str, Any]) -> str:
 
 def is_clock_wrong(facts: Mapping[str, Any]) -> bool:
     """Return whether a host's clock is certainly too far from the one here."""
-    apart_s = abs(facts.get("clock_offset_s") or 0.0) - (facts.get("clock_uncertainty_s") or 0.0)
+    apart_s: float = abs(facts.get("clock_offset_s") or 0.0) - (facts.get("clock_uncertainty_s") or 0.0)
     return apart_s > CLOCK_LIMIT_S
 
 

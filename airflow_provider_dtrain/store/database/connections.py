@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.url import URL
 from sqlalchemy.types import TypeDecorator
 
+from airflow_provider_dtrain.core.lifecycle.states import State
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.database import durability
 
@@ -52,6 +53,29 @@ class UtcDateTime(TypeDecorator[datetime]):
     def process_result_value(self, value: datetime | None, dialect: Any) -> datetime | None:
         """Return the stored time with its zone."""
         return None if value is None else aware(value)
+
+
+class StateName(TypeDecorator[State]):
+    """State of one kind, which the database has as its name."""
+
+    impl = sa.String(16)
+    cache_ok = True
+
+    def __init__(self, kind: type[State]) -> None:
+        super().__init__()
+        self.kind = kind
+        self._members = {str(member): member for member in kind}
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        """Return the name of the state."""
+        return None if value is None else str(value)
+
+    def process_result_value(self, value: str | None, dialect: Any) -> State | None:
+        """Return the state.
+
+        :raises KeyError: there is no such state
+        """
+        return None if value is None else self._members[value]
 
 
 def aware(value: datetime) -> datetime:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal, Protocol
 
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
 
 
@@ -47,7 +48,7 @@ class HostRow(Protocol):
     slot_type: SlotType
     slot_count: int
     conn_id: str | None
-    state: str
+    state: HostState
     boot_id: str | None
 
 
@@ -132,7 +133,7 @@ class TrialRow(Protocol):
     payload: str | None
     hparams: Any
     seed: int
-    state: str
+    state: TrialState
     restarts: int
     max_restarts: int
     excluded: Any
@@ -162,7 +163,7 @@ class AttemptRow(Protocol):
     trial_id: int
     number: int
     allocation_id: int
-    state: str
+    state: AttemptState
     watch: int
     watcher: str | None
     renewed_at: datetime | None
@@ -184,7 +185,7 @@ class RequestRow(CounterRow, Protocol):
     priority: int
     is_single_host: bool
     on_unplaceable: str
-    state: str
+    state: AllocationState
     sequence: int
     reason: str
     reason_since_s: float | None

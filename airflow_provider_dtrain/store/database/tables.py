@@ -6,7 +6,8 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.database.connections import UtcDateTime
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
+from airflow_provider_dtrain.store.database.connections import StateName, UtcDateTime
 
 metadata = sa.MetaData(
     naming_convention={
@@ -161,7 +162,7 @@ hosts = sa.Table(
     sa.Column("host_key", sa.Text),
     # Name -> value, of the environment of its ranks.
     sa.Column("variables", Json),
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", StateName(HostState), nullable=False),
     _text("state_reason"),
     _time("state_since"),
     sa.Column("facts", Json, nullable=False),
@@ -251,7 +252,7 @@ trials = sa.Table(
     sa.Column("payload", sa.String(64), sa.ForeignKey("payloads.digest")),
     sa.Column("hparams", Json, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", StateName(TrialState), nullable=False),
     _int("restarts"),
     _int("max_restarts"),
     # [{"host": name, "until_s": unix seconds}]
@@ -300,7 +301,7 @@ allocations = sa.Table(
     _int("priority", 42),
     _flag("is_single_host"),
     sa.Column("on_unplaceable", sa.String(8), nullable=False, default="fail"),
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", StateName(AllocationState), nullable=False),
     # Place in the queue, inherited by the next request of the same trial.
     sa.Column("sequence", sa.BigInteger, nullable=False, default=0),
     sa.Column("token", sa.BigInteger),
@@ -402,7 +403,7 @@ attempts = sa.Table(
     _ref("trial_id", "trials.id"),
     _int("number", 1),
     _ref("allocation_id", "allocations.id"),
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", StateName(AttemptState), nullable=False),
     _int("watch"),
     sa.Column("watcher", sa.Text),
     _time("renewed_at"),

@@ -138,6 +138,7 @@ def draw_alike(source: IndexSource, epoch: int, distributed: Distributed, what: 
         items = source.draw(epoch)
         return Finding(_digest(source, items, source.keys(items)), len(items)), items
 
+    items: Sequence[Any]
     (_, items), findings = _exchanged(draw, distributed, what)
     if len({item.digest for item in findings}) > 1:
         raise SetupError(

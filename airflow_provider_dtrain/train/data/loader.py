@@ -128,8 +128,10 @@ class SeededBatches:
         """
         if self._dtrain_held is None:
             # Searched in the worker, after a worker_init_fn that may set generators.
-            held = HeldGenerators(self._dtrain_dataset)
-            self.__dict__["_dtrain_held"] = held, SeedPlan.agreed([held.digests()])
+            searched = HeldGenerators(self._dtrain_dataset)
+            self.__dict__["_dtrain_held"] = searched, SeedPlan.agreed([searched.digests()])
+        held: HeldGenerators
+        plan: SeedPlan
         held, plan = self._dtrain_held
         seed = derive(*number) if isinstance(number, tuple) else derive(self._dtrain_seed, number)
         if self._dtrain_in_worker:

@@ -324,7 +324,8 @@ class Progress:
             return 0
         (only,) = self.passes
         counted = only.handed_at - only.first_at + int(self.is_trained(only, step))
-        return max(0, counted - (self.work.backwards - only.began_with))
+        backwards: int = self.work.backwards - only.began_with
+        return max(0, counted - backwards)
 
     def _here(self) -> Pass | None:
         """Return the pass that leads the innermost loop in whose body the program is."""

@@ -119,7 +119,8 @@ class WorkerPool:
         self._batches.current = epoch.batches
         if self._loader is None:
             self._loader = make(self._batches)
-        return iter(self._loader)
+        batches: Iterator[Any] = iter(self._loader)
+        return batches
 
     def close(self, epoch: Epoch, *, failed: bool = False) -> None:
         """End an epoch.

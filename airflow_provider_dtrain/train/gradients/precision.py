@@ -46,7 +46,7 @@ class Precision:
     @property
     def mixed(self) -> bool:
         """Return whether the forward pass uses 16 bits."""
-        return self.kind != "none"
+        return bool(self.kind != "none")
 
     def scaler(self) -> Any:
         """Return a new loss scaler for float16, else None, because bfloat16 has the range of float32."""

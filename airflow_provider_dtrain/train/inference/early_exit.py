@@ -22,7 +22,7 @@ def without_early_success() -> Iterator[None]:
     def guarded(status: int) -> Any:
         leave(EXIT_EARLY if status == 0 and os.getpid() == own else status)
 
-    os._exit = guarded  # type: ignore[assignment]
+    os._exit = guarded
     try:
         yield
     except SystemExit as error:

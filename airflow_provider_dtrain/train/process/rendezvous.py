@@ -177,7 +177,7 @@ def _store(host: str, port: int, server: socket.socket | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
     _close_all_but(server)
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     options: dict[str, Any] = (
         {} if server is None else {"master_listen_fd": server.detach(), "use_libuv": _libuv_takes_sockets()}

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
@@ -26,7 +26,7 @@ METRICS_LIMIT, NAME_LIMIT = 1000, 256
 #: Decimals of a number of epochs.
 EPOCH_DIGITS: Final = 6
 #: step, epoch, unix time, metrics
-Report = tuple  # type: ignore[type-arg]
+Report: TypeAlias = tuple[int, float | None, float, dict[str, Any]]
 
 
 class Reporter:
@@ -94,7 +94,7 @@ class Reporter:
             return self._distributed.largest(vote)
         mine = self._take()
         before = time.perf_counter()
-        answers = self._distributed.allgather((vote, mine))
+        answers: list[tuple[int, list[Report]]] = self._distributed.allgather((vote, mine))
         self._timings.add("reduce_metrics", time.perf_counter() - before)
         if self._rank == 0:
             self._write(average_reports([reports for _, reports in answers]))

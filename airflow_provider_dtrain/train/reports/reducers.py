@@ -113,10 +113,11 @@ class Reducers:
             if not callable(reducer):
                 raise SetupError(f"wrap_reducer takes a function or a MetricReducer, got {type(reducer).__name__}.")
             reducer = SimpleMetricReducer(reducer)
-        if any(wrapped.reducer is reducer for wrapped in self._wrapped):
+        if any(one.reducer is reducer for one in self._wrapped):
             raise SetupError(f"The same {type(reducer).__name__} was wrapped twice; create one for each name.")
-        self._wrapped.append(Wrapped(reducer, name, for_training, for_validation))
-        return reducer
+        wrapped = Wrapped(reducer, name, for_training, for_validation)
+        self._wrapped.append(wrapped)
+        return wrapped.reducer
 
     def chosen(self, *, training: bool) -> list[Wrapped]:
         """Return the reducers of training, or those of validation."""

@@ -57,11 +57,13 @@ class LRScheduler:
 
     def get_last_lr(self) -> list[float]:
         """Return the current learning rates."""
-        return self.scheduler.get_last_lr()
+        rates: list[float] = self.scheduler.get_last_lr()
+        return rates
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scheduler's state."""
-        return self.scheduler.state_dict()
+        state: dict[str, Any] = self.scheduler.state_dict()
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the scheduler's state."""

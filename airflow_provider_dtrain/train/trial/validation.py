@@ -123,7 +123,7 @@ class Validator:
             return {name: column[0] for name, column in columns.items()}
 
         self._context._reducers.reset(training=False)
-        metrics = self._context.distributed.on_chief(evaluate)
+        metrics: dict[str, Any] = self._context.distributed.on_chief(evaluate)
         reduced = self._context._reducers.reduce(self._context.distributed.allgather, training=False)
         reducers.merge(metrics, reduced)
         return metrics

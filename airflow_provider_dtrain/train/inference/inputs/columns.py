@@ -105,7 +105,7 @@ def _is_tensor(column: pa.Array) -> bool:
         return column.type.list_size > 0 and _is_tensor(column.flatten())
     kind = column.type
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-    return number and kind != pa.uint64()
+    return bool(number and kind != pa.uint64())
 
 
 def _tensor(column: pa.Array, *, is_shared: bool) -> torch.Tensor:
@@ -114,7 +114,7 @@ def _tensor(column: pa.Array, *, is_shared: bool) -> torch.Tensor:
         shape.append(column.type.list_size)
         column = column.flatten()
     kind = WIDENED.get(column.type)
-    tensor = torch.from_dlpack(column if kind is None else column.cast(kind))
+    tensor = torch.utils.dlpack.from_dlpack(column if kind is None else column.cast(kind))
     if pa.types.is_boolean(column.type):
         tensor = tensor.bool()
     elif is_shared and kind is None:
