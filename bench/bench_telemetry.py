@@ -25,11 +25,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
+from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE
 from airflow_provider_dtrain.core.series.tiers import DAYS, WINDOWS, Tier
 from airflow_provider_dtrain.core.series.utilization import MINUTE_S
-from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.event_log import read_samples
-from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
+from airflow_provider_dtrain.core.series.metrics import SAMPLED_TIMINGS, SYSTEM_METRICS, system_ranges, total_timings
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError
 from airflow_provider_dtrain.hosts.channel.answers import piece_of
 from airflow_provider_dtrain.terminal.output import cell, dump, is_table, note, show

@@ -260,7 +260,7 @@ _FIRSTS = {
 
 
 def _segments(conn: Connection, trial_ids: Sequence[int], group: MetricGroup, most: int) -> list[_Segment]:
-    """Return the parts of the attempts that count, by the rule of ``core.telemetry.current_branch``."""
+    """Return the parts of the attempts that count, by the rule of ``core.lifecycle.current_branch``."""
     found: list[_Segment] = []
     limits: dict[int, int] = {}
     for row in conn.execute(_FIRSTS[group], {"trials": list(trial_ids), "bound": most + 1}):

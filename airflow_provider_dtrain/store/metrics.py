@@ -70,7 +70,7 @@ class Metrics:
         """Return a page of the reports of rank 0, by step and then in the order of their arrival.
 
         :param group: None = both
-        :param with_abandoned: also steps that a later attempt repeated, see ``core.telemetry.current_branch``
+        :param with_abandoned: also steps that a later attempt repeated, see ``core.lifecycle.current_branch``
         :param limit: None = all from the offset on
         """
         own = (metrics.c.trial_id == trial_id, metrics.c.rank == 0)

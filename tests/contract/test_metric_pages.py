@@ -1,4 +1,4 @@
-"""Pages of reports: the store selects what counts, by the rule of ``core.telemetry.current_branch``."""
+"""Pages of reports: the store selects what counts, by the rule of ``core.lifecycle.current_branch``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.core.lifecycle.current_branch import current_branch
 from testbed.stores import host
 from tests.support.search_world import Search
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.event_log import _FIELDS, Source, read_lines, read_samples
 from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
-from airflow_provider_dtrain.core.telemetry import system_ranges, total_timings
+from airflow_provider_dtrain.core.series.metrics import system_ranges, total_timings
 from airflow_provider_dtrain.engine.attempt.event_intake import read
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.errors import HostError

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, Reading, read
+from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key
-from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
 
 NOW = 1_767_312_000.0
 HOST = Measured(rank=None, devices=frozenset({"GPU-1"}))

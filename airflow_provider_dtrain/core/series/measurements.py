@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.core.event_log import read_measurements
+from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import RANK_METRICS
-from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
 
 #: Largest value, and largest number of measurements in one line.
 LARGEST, COUNT_MOST = 1e18, 10**9

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from airflow_provider_dtrain.core.telemetry import TIMINGS
+from airflow_provider_dtrain.core.series.metrics import TIMINGS
 
 #: A rank is slow when its median busy time is more than this multiple of the gang's median. Ranks on equal hosts differ
 #: by a few percent.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.telemetry import current_branch
+from airflow_provider_dtrain.core.lifecycle.current_branch import current_branch
 from airflow_provider_dtrain.engine.attempt.outcome import plain
 from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint, is_in_run_folder
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt

@@ -9,10 +9,10 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS
 from airflow_provider_dtrain.core.series.tiers import Tier, tier_for
-from airflow_provider_dtrain.core.telemetry import SYSTEM_METRICS
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import attempts, ranks, telemetry_hosts, trials
 from airflow_provider_dtrain.store.records.telemetry import MetricRange, Series, SeriesKind

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.series.metrics import SAMPLED_TIMINGS
 from airflow_provider_dtrain.core.series.points import Points
 from airflow_provider_dtrain.core.series.step_times import (
     BUCKET_S,
@@ -27,7 +28,6 @@ from airflow_provider_dtrain.core.series.step_times import (
     slow_ranks,
 )
 from airflow_provider_dtrain.core.series.tiers import Tier
-from airflow_provider_dtrain.core.telemetry import SAMPLED_TIMINGS
 from airflow_provider_dtrain.store.records.telemetry import (
     RankSteps,
     StepTimes,

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from airflow_provider_dtrain.core.telemetry import current_branch, system_ranges, total_timings
+from airflow_provider_dtrain.core.lifecycle.current_branch import current_branch
+from airflow_provider_dtrain.core.series.metrics import system_ranges, total_timings
 
 
 @dataclass(frozen=True)

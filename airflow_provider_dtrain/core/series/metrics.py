@@ -1,9 +1,9 @@
-"""Figures about a trial: reports that count after a restart, total timings, ranges of system metrics."""
+"""Metrics of hosts and ranks: their names and units, and totals over the files of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 #: name -> unit of each system metric of a host. Rates are per second.
 SYSTEM_METRICS: Mapping[str, str] = {
@@ -25,38 +25,6 @@ TIMINGS = (
 
 #: Timings of which a summary holds one value. They have a mean, but their sum has no meaning.
 SAMPLED_TIMINGS = frozenset({"gradient_exchange"})
-
-
-class Report(Protocol):
-    """Fields of a report that decide whether it counts."""
-
-    @property
-    def step(self) -> int:
-        """Return the number of steps taken so far."""
-
-    @property
-    def attempt(self) -> int:
-        """Return the number of the attempt that reported."""
-
-
-AnyReport = TypeVar("AnyReport", bound=Report)
-
-
-def current_branch(reports: Sequence[AnyReport]) -> list[AnyReport]:
-    """Return the reports that lead to the current state of the trial, in their order.
-
-    A restarted attempt resumes training at a checkpoint. From its first report on, it replaces everything that
-    earlier attempts reported, because it took those steps again.
-    """
-    first: dict[int, int] = {}
-    for report in reports:
-        first[report.attempt] = min(report.step, first.get(report.attempt, report.step))
-    kept = []
-    for report in reports:
-        later = [step for attempt, step in first.items() if attempt > report.attempt]
-        if not later or report.step < min(later):
-            kept.append(report)
-    return kept
 
 
 def total_timings(summaries: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
