@@ -28,13 +28,13 @@ from airflow_provider_dtrain.core.series.measurements import Clock, Measured, re
 from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE
-from airflow_provider_dtrain.core.series.tiers import DAYS, WINDOWS, Tier
-from airflow_provider_dtrain.core.series.utilization import MINUTE_S
-from airflow_provider_dtrain.store.database.tables import telemetry_chunks
+from airflow_provider_dtrain.core.series.tiers import TIERS
+from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
 from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, chunks_of, insert_chunks
+from airflow_provider_dtrain.store.telemetry.sparklines import MINUTE_S, MINUTES, with_utilization
 from airflow_provider_dtrain.supervisor.files.events import encode_event
 from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
 from airflow_provider_dtrain.supervisor.files.segments import SegmentWriter, read_measurements
@@ -216,7 +216,7 @@ def started(store: Store, hosts: int) -> tuple[int, int, int]:
     return ticket.trial_id, ticket.attempt_id, watch
 
 
-def bench_engine(name: str, store: Store, hosts: int = 4, turns: int = 70) -> None:
+def bench_engine(name: str, store: Store, hosts: int = 4, turns: int = 60) -> None:
     """Print the CPU of parsing and committing, per host and collection."""
     _, attempt_id, watch = started(store, hosts)
     folder = Path(tempfile.mkdtemp(prefix="dtrain-engine-"))
@@ -236,14 +236,14 @@ def bench_engine(name: str, store: Store, hosts: int = 4, turns: int = 70) -> No
         committing.append((time.process_time() - middle) / hosts)
         walls.append(time.perf_counter() - wall)
     began = time.process_time()
-    store.telemetry.roll_up(attempt_id)
-    rolling = (time.process_time() - began) / hosts / (WINDOWS[Tier.SECOND].chunk_s / COMMIT_S)
+    store.telemetry.compact(attempt_id)
+    compacting = (time.process_time() - began) / hosts / turns
     sizes = sum(map(len, data.values()))
-    total = statistics.median(parsing) + statistics.median(committing) + rolling
+    total = statistics.median(parsing) + statistics.median(committing) + compacting
     print(f"\n| {name}: per host and {COMMIT_S} s ({sizes / 1e3:.0f} kB in) | CPU ms |\n|---|---|")
     print(f"| parse | {1e3 * statistics.median(parsing):.2f} |")
     print(f"| commit | {1e3 * statistics.median(committing):.2f} |")
-    print(f"| roll-up, spread | {1e3 * rolling:.2f} |")
+    print(f"| compaction, spread | {1e3 * compacting:.2f} |")
     print(f"| together, of a core | {100 * total / COMMIT_S:.3f} % |")
     print(f"| wall of a transaction of {hosts} hosts, median | {1e3 * statistics.median(walls):.1f} |")
     store.close()
@@ -296,16 +296,15 @@ def bench_growth(name: str, store: Store) -> None:
     _, attempt_id, watch = started(store, 1)
     now = int(time.time())
     first = now - DAY
-    first -= first % WINDOWS[Tier.MINUTE].chunk_s
+    first -= first % (6 * HOUR)
     noise = random.Random(1)
     began = time.process_time()
     for start in range(first, first + DAY, 600):
         part = HostTelemetry(host="h00", series=of_host(start, 600, 1, noise, METRICS))
         store.telemetry.add(attempt_id, watch, [part])
+        store.telemetry.compact(attempt_id)
         if (start - first) % HOUR == 3000:
-            store.telemetry.roll_up(attempt_id)
             before(store, start + 600)
-    store.telemetry.roll_up(attempt_id, is_over=True)
     took = time.process_time() - began
     of = telemetry_chunks.c
     size, per = sa.func.sum(sa.func.length(of.data)), sa.func.count()
@@ -313,13 +312,13 @@ def bench_growth(name: str, store: Store) -> None:
         rows = connection.execute(sa.select(of.step_s, per, size).group_by(of.step_s).order_by(of.step_s)).all()
     print(f"\n| {name}: a day of one host | rows | MB per GPU |\n|---|---|---|")
     for step, count, total in rows:
-        kept_s = WINDOWS[Tier(step)].kept_s
-        kept = f"{kept_s // HOUR} h" if kept_s is not None else f"{DAYS} days"
+        kept_s = next(tier.kept_s for tier in TIERS if tier.step_s == step)
+        kept = f"{kept_s // HOUR} h" if kept_s is not None else "30 days"
         print(f"| tier of {step} s, kept {kept} | {count} | {int(total) / GPUS / 1e6:.3f} |")
     everything, on_disk = sum(int(row[2]) for row in rows), disk_bytes(store)
     print(f"| all | {sum(row[1] for row in rows)} | {everything / GPUS / 1e6:.3f} (goal < 3) |")
     print(f"| on the disk with indexes and free pages | | {on_disk / GPUS / 1e6:.3f} |")
-    print(f"(written and rolled up with {took:.0f} s of CPU, generation included)")
+    print(f"(written and compacted with {took:.0f} s of CPU, generation included)")
     store.close()
 
 
@@ -345,7 +344,7 @@ def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
     """Print the times of queries with 64 GPUs and 30 days in the store."""
     trial_id, attempt_id, watch = started(store, hosts)
     end = int(time.time())
-    end -= end % WINDOWS[Tier.MINUTE].chunk_s
+    end -= end % (6 * HOUR)
     fill(store, attempt_id, watch, [f"h{number:02}" for number in range(hosts)], end, days)
     add_hosts(store, attempt_id, 1000)
     store.db.clock = lambda: datetime.fromtimestamp(end, UTC)
@@ -388,42 +387,28 @@ def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
 
 
 def fill(store: Store, attempt_id: int, watch: int, hosts: list[str], end: int, days: int) -> None:
-    """Store what followers, roll-up and retention leave of some days: each tier for as long as it is kept."""
+    """Store what followers, compaction and retention leave of some days: each tier for as long as it is kept."""
     noise = random.Random(1)
-    spans = {
-        Tier.TEN_MINUTES: days * DAY,
-        Tier.MINUTE: days * DAY,
-        Tier.TEN_SECONDS: DAY + 6 * HOUR,
-        Tier.SECOND: 2 * HOUR,
-    }
+    spans = dict(zip(TIERS, (2 * HOUR, DAY + 6 * HOUR, days * DAY, days * DAY), strict=True))
     for number, name in enumerate(hosts):
         part = HostTelemetry(host=name, series=of_host(end - 10, 10, 1, noise, METRICS))
         store.telemetry.add(attempt_id, watch, [renumbered(part, number)])
         token = store.telemetry.states(attempt_id)[name].token
         key = HostKey(attempt_id, token, name)
         for tier, span in spans.items():
-            chunk_s = WINDOWS[tier].chunk_s
             # One window of random values is enough. Each chunk has its own times.
-            series = of_host(end - span, chunk_s // tier, int(tier), noise, METRICS)
-            for start in range(end - span, end, chunk_s):
+            series = of_host(end - span, tier.chunk_s // tier.step_s, tier.step_s, noise, METRICS)
+            for start in range(end - span, end, tier.chunk_s):
                 series = again(series, start)
                 rows = chunks_of(renumbered(HostTelemetry(host=name, series=series), number).series, tier, start)
                 with store.db.engine.begin() as connection:
                     insert_chunks(connection, key, rows)
         with store.db.engine.begin() as connection:
-            table = store_hosts()
-            values = {"first_s": end - days * DAY, **{f"rolled_{int(tier)}_s": end - 10 for tier in Tier}}
-            connection.execute(table.update().where(table.c.host == name).values(values))
+            update = telemetry_hosts.update().where(telemetry_hosts.c.host == name)
+            connection.execute(update.values(first_s=end - days * DAY))
     with store.db.engine.begin() as connection:
         if store.db.engine.dialect.name == "postgresql":
             connection.exec_driver_sql("ANALYZE telemetry_chunks")
-
-
-def store_hosts() -> sa.Table:
-    """Return the table of hosts."""
-    from airflow_provider_dtrain.store.database.tables import telemetry_hosts
-
-    return telemetry_hosts
 
 
 def again(series: dict[Key, Points], start: int) -> dict[Key, Points]:
@@ -450,23 +435,19 @@ def renumbered(part: HostTelemetry, number: int) -> HostTelemetry:
 def add_hosts(store: Store, attempt_id: int, count: int) -> None:
     """Store two hours of utilization of further hosts."""
     with store.db.engine.begin() as connection:
-        table = store_hosts()
-        row = dict(connection.execute(sa.select(table)).mappings().first() or {})
+        row = dict(connection.execute(sa.select(telemetry_hosts)).mappings().first() or {})
         now = datetime.fromtimestamp(row["last_s"], UTC)
         utilization = hours_of_utilization(row["last_s"])
         for number in range(count):
             values = {**row, "host": f"s{number}", "utilization": utilization, "updated_at": now}
-            connection.execute(table.insert().values(values))
+            connection.execute(telemetry_hosts.insert().values(values))
 
 
 def hours_of_utilization(end: int) -> bytes:
-    """Return the packed utilization of a host with 8 GPUs."""
-    from airflow_provider_dtrain.core.series.utilization import MINUTES, Utilization
-
-    found = Utilization()
+    """Return the utilization of a host with 8 GPUs."""
     start = end - MINUTES * MINUTE_S
-    found.take(of_host(start - start % MINUTE_S, MINUTES, MINUTE_S, random.Random(1), ["cpu_util", "gpu_util"]))
-    return found.pack()
+    series = of_host(start - start % MINUTE_S, MINUTES, MINUTE_S, random.Random(1), ["cpu_util", "gpu_util"])
+    return with_utilization(None, series)
 
 
 def timed(function: Callable[[], Any], times: int) -> float:

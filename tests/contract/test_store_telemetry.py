@@ -13,6 +13,12 @@ from testbed.stores import host
 from tests.support.telemetry import START_S, of_host, points
 
 
+@pytest.fixture(autouse=True)
+def at_the_first_point(clock):
+    """The time is that of the first point."""
+    clock.now = at(0)
+
+
 @pytest.fixture
 def running(store, submit, start):
     """A running trial on host a, and the watch of its follower."""

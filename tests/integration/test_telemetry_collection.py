@@ -23,7 +23,6 @@ from airflow_provider_dtrain.errors import (
     StaleWatchError,
     StoreUnavailableError,
 )
-from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
@@ -76,13 +75,9 @@ class Machine:
         answer: Future[dict[str, Any]] = Future()
         if self.failure is not None:
             answer.set_exception(self.failure)
-        elif command == "telemetry":
+        else:
             parts, data = read_measurements(self.run_folder, arguments["streams"], arguments["most_bytes"])
             answer.set_result({"parts": parts, "bytes": len(data), "data": data, **self.lie})
-        else:
-            answer.set_exception(
-                refusal("h0", command, {"code": "unknown_command", "message": "telemetry is not a command."})
-            )
         return answer
 
 
@@ -362,22 +357,23 @@ async def test_the_end_of_an_attempt_collects_the_rest_and_rolls_it_up(
     await world.collector.finish()
 
 
-async def test_full_windows_are_rolled_up_while_the_attempt_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slices_are_compacted_while_the_attempt_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "TELEMETRY_S", 0.01)
     monkeypatch.setattr(telemetry, "TELEMETRY_BEHIND_S", 0.01)
+    monkeypatch.setattr(telemetry, "TELEMETRY_COMPACT_S", 0.05)
     world.host.measure(2000, ago_s=2000)
     world.collector = world.follow(world.collector.rt.watch)
     task = asyncio.ensure_future(world.collector.run())
 
-    def rows() -> int:
+    def metrics() -> set[str]:
         with world.store.db.engine.connect() as connection:
-            query = sa.select(sa.func.count()).where(telemetry_chunks.c.metric == "cpu_util")
-            return int(connection.scalar(query) or 0)
+            return set(connection.scalars(sa.select(telemetry_chunks.c.metric)))
 
-    await until(lambda: rows() >= 2)
-    await until(lambda: world.points() == 2000)
+    await until(lambda: world.points() == 2000 and metrics() == {"cpu_util", "backward"})
+    world.host.measure(1)
+    await until(lambda: world.points() == 2001)
     task.cancel()
-    assert world.store.telemetry.gaps(world.ticket.trial_id) == {}
+    assert world.gaps() == {}
 
 
 async def until(is_so: Any) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.series.chunk import RELATIVE_ERROR, ChunkError, decode, encode
 from airflow_provider_dtrain.core.series.points import Key, Points, merged
-from airflow_provider_dtrain.core.series.utilization import MINUTES, Utilization
+from airflow_provider_dtrain.store.telemetry.sparklines import MINUTES, with_utilization
 from tests.support.budgets import budget
 
 NUMBERS = st.floats(min_value=1e-20, max_value=1e18) | st.just(0.0) | st.integers(0, 2048).map(float)
@@ -79,7 +79,6 @@ def test_a_damaged_chunk_is_refused_or_read_and_never_anything_else(points: Poin
 def test_bytes_that_are_no_chunk_are_refused(data: bytes) -> None:
     with pytest.raises(ChunkError):
         decode(data)
-    Utilization.parse(data)
 
 
 @settings(max_examples=budget(200), deadline=None)
@@ -128,16 +127,21 @@ def test_a_part_has_the_points_of_its_time(points: Points, start: int, end: int)
 
 
 @settings(max_examples=budget(200), deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 100)), min_size=1, max_size=20))
-def test_utilization_survives_its_bytes_and_stays_in_percent(samples: list[tuple[int, float]]) -> None:
-    found = Utilization()
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.integers(0, 1000).map(lambda tenths: tenths / 10)), min_size=1, max_size=20
+    )
+)
+def test_utilization_is_of_the_last_minutes_and_within_its_samples(samples: list[tuple[int, float]]) -> None:
+    key = Key("gpu_util", "GPU-1")
+    data = None
     for minute, value in samples:
         points = Points()
         points.add(60 * minute, 10, value, value, value)
-        found.take({Key("gpu_util", "GPU-1"): points})
-        found = Utilization.parse(found.pack())
-    (row,) = found.rows().values()
-    assert len(row) == MINUTES
-    assert found.last == max(minute for minute, _ in samples)
+        data = with_utilization(data, {key: points})
+    found = decode(data or b"")[key]
+    last = max(minute for minute, _ in samples)
+    assert found.at[-1] == 60 * last
+    assert found.at[0] > 60 * (last - MINUTES)
     low, high = min(value for _, value in samples), max(value for _, value in samples)
-    assert all(value is None or low - 2 <= value <= high + 2 for value in row)
+    assert all(0.99 * low <= value <= 1.01 * high for value in found.mean)

@@ -146,6 +146,8 @@ TELEMETRY_MOST_S = 300.0
 TELEMETRY_TIMEOUT_S = 10.0
 #: Seconds for the last telemetry of an attempt. The end of a trial waits for it no longer.
 TELEMETRY_END_S = 5.0
+#: Seconds between two compactions of an attempt's telemetry. A query reads each slice since the last one.
+TELEMETRY_COMPACT_S = 600.0
 #: Seconds between two removals of old telemetry by one process.
 TELEMETRY_PRUNE_S = 900.0
 #: Seconds by which a line may be newer than now, and older than the grant of its attempt.

@@ -51,7 +51,7 @@ class Clock:
     """Clocks of a host relative to the one of the Airflow machine.
 
     :param boot_s: the host's time since its boot minus Unix time here; a step of the host's clock does not change it
-    :param wall_s: the host's Unix time minus the one here, for lines of a version that writes only that
+    :param wall_s: the host's Unix time minus the one here, for lines of a host without that clock
     """
 
     boot_s: float | None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.core.lifecycle.timing import (
     TELEMETRY_BEHIND_S,
     TELEMETRY_CLOCK_S,
+    TELEMETRY_COMPACT_S,
     TELEMETRY_END_S,
     TELEMETRY_MOST_S,
     TELEMETRY_PRUNE_S,
@@ -27,7 +28,6 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
 )
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
 from airflow_provider_dtrain.core.series.points import Key, Points
-from airflow_provider_dtrain.core.series.tiers import LATE_S, WINDOWS, Tier
 from airflow_provider_dtrain.engine.attempt.stream import ranks_of
 from airflow_provider_dtrain.engine.session.threads import in_telemetry_thread
 from airflow_provider_dtrain.errors import (
@@ -58,9 +58,6 @@ LAG_BYTES, KEPT_BYTES = 8 << 20, 1 << 20
 HOST_RATE, RANK_RATE, BURST_BYTES = 32 << 10, 4 << 10, 16 << 20
 #: Hosts that are asked at the same time.
 HOSTS_AT_ONCE = 16
-#: Seconds for which the roll-up of a host waits until all of its files have been read up to the same time. A host that
-#: always has more than it sends would wait forever.
-BEHIND_MOST_S = 3600
 #: Transactions of one removal of old telemetry.
 PRUNINGS_MOST = 50
 
@@ -119,6 +116,8 @@ class TelemetryCollector:
         #: Channels that broke the protocol.
         self._broken: set[HostLink] = set()
         self._wait_s = TELEMETRY_S
+        #: time.monotonic() of the next compaction of the slices in the store.
+        self._next_compaction = 0.0
         self._is_on = True
         self._allowances = {
             host: Allowance(HOST_RATE + RANK_RATE * (len(self._sources[host]) - 1)) for host in self._sources
@@ -158,7 +157,7 @@ class TelemetryCollector:
             self._wait_s = min(TELEMETRY_MOST_S, max(TELEMETRY_S, 4 * took_s))
 
     async def finish(self) -> None:
-        """Collect what is left after the end of the ranks, and roll everything up. Takes a few seconds at most."""
+        """Collect what is left after the end of the ranks, and compact it. Takes a few seconds at most."""
         if not self._is_on:
             return
         try:
@@ -166,9 +165,9 @@ class TelemetryCollector:
                 await self._collect(self.links)
                 while any(map(self._is_open, self._behind)):
                     await self._collect(self._behind)
-                await in_telemetry_thread(self.rt.store.telemetry.roll_up, self.view.attempt_id, is_over=True)
+                await in_telemetry_thread(self.rt.store.telemetry.compact, self.view.attempt_id)
         except Exception as error:
-            # Retention rolls up what is left.
+            # Retention compacts what is left.
             log.info("The last telemetry of attempt %d is left out: %r", self.view.attempt_id, error)
 
     def _drop(self, error: Exception) -> None:
@@ -235,8 +234,9 @@ class TelemetryCollector:
 
     async def _request(self, host: str, link: HostLink) -> list[Measurements]:
         streams = {name: self._position(host, name) for name in self._sources[host]}
-        asked = {"run": self.view.run, "streams": streams, "most_bytes": ANSWER_BYTES}
-        answer = await asyncio.wrap_future(link.call("telemetry", timeout_s=TELEMETRY_TIMEOUT_S, **asked))
+        arguments = {"streams": streams, "most_bytes": ANSWER_BYTES}
+        call = link.call("telemetry", timeout_s=TELEMETRY_TIMEOUT_S, run=self.view.run, **arguments)
+        answer = await asyncio.wrap_future(call)
         return measurements_of(host, answer, streams=streams, most_bytes=ANSWER_BYTES)
 
     def _position(self, host: str, stream: str) -> int:
@@ -277,19 +277,13 @@ class TelemetryCollector:
         return Piece(series=series, positions=positions, gaps=tuple(gaps), is_behind=is_behind)
 
     async def _keep_up(self) -> None:
-        """Roll up full windows of this attempt, and now and then remove what is old."""
-        due = {host for host, state in (self._states or {}).items() if self._is_due(host, state)}
-        if due:
+        """Compaction the slices of this attempt and remove what is old, each after a while."""
+        if time.monotonic() >= self._next_compaction:
+            self._next_compaction = time.monotonic() + TELEMETRY_COMPACT_S
             self._states = None
-            await in_telemetry_thread(self.rt.store.telemetry.roll_up, self.view.attempt_id, hosts=due)
+            await in_telemetry_thread(self.rt.store.telemetry.compact, self.view.attempt_id)
         if _prune_due():
             await in_telemetry_thread(self._prune)
-
-    def _is_due(self, host: str, state: TelemetryState) -> bool:
-        """Return whether a host has a full window, and all of its files have been read beyond it."""
-        length_s = state.last_s - max(state.rolled_s, state.first_s)
-        is_behind = host in self._behind and length_s < BEHIND_MOST_S
-        return length_s >= WINDOWS[Tier.SECOND].chunk_s + LATE_S and not is_behind
 
     def _prune(self) -> None:
         pruned = self.rt.store.telemetry.prune(self.rt.settings.telemetry_days)

@@ -543,7 +543,7 @@ rung_entries = sa.Table(
     ),
 )
 
-#: Telemetry of one run on one host: the part of its files that is stored, and the time up to which it is rolled up.
+#: Telemetry of one run on one host: the part of its files that is stored, and its latest utilization.
 telemetry_hosts = sa.Table(
     "telemetry_hosts",
     metadata,
@@ -558,23 +558,10 @@ telemetry_hosts = sa.Table(
     # First and last second of its points, Unix time.
     sa.Column("first_s", sa.BigInteger, nullable=False),
     sa.Column("last_s", sa.BigInteger, nullable=False),
-    # Time before which every point is in a chunk of the tier, Unix time; 0: none.
-    sa.Column("rolled_1_s", sa.BigInteger, nullable=False, default=0),
-    sa.Column("rolled_10_s", sa.BigInteger, nullable=False, default=0),
-    sa.Column("rolled_60_s", sa.BigInteger, nullable=False, default=0),
-    sa.Column("rolled_600_s", sa.BigInteger, nullable=False, default=0, server_default="0"),
-    # Utilization per minute of the last hours, see core/series/utilization.py.
-    sa.Column("utilization", sa.LargeBinary),
+    # A chunk with the utilization per minute of the last two hours.
+    sa.Column("utilization", sa.LargeBinary, nullable=False),
     _time("updated_at", nullable=False),
-    # Time at which everything was rolled up, because nothing follows.
-    _time("closed_at"),
     sa.Index("ix_telemetry_hosts_host", "host", "updated_at"),
-    sa.Index(
-        "ix_telemetry_hosts_open",
-        "updated_at",
-        sqlite_where=sa.text("closed_at IS NULL"),
-        postgresql_where=sa.text("closed_at IS NULL"),
-    ),
 )
 
 #: Points of the metrics of a host, see core/series/chunk.py.
@@ -587,12 +574,10 @@ telemetry_chunks = sa.Table(
     sa.Column("host", Name, nullable=False),
     # Empty for a slice, which holds all metrics of some seconds.
     sa.Column("metric", Name, nullable=False),
-    # Length of the intervals, seconds, and the window that the chunk covers, Unix time.
+    # Length of the intervals in seconds, 0 for a slice, and the window that the chunk covers, Unix time.
     sa.Column("step_s", sa.Integer, nullable=False),
     sa.Column("start_s", sa.BigInteger, nullable=False),
     sa.Column("end_s", sa.BigInteger, nullable=False),
-    # Number of series.
-    sa.Column("series", sa.Integer, nullable=False),
     sa.Column("data", sa.LargeBinary, nullable=False),
     sa.Index("ix_telemetry_chunks_attempt_id", "attempt_id", "metric", "step_s", "start_s"),
     sa.Index("ix_telemetry_chunks_age", "step_s", "end_s"),

@@ -18,7 +18,7 @@ class TelemetryGap:
     """Lines of a stream that are not stored, counted per reason."""
 
     stream: str
-    #: ``corrupt``, ``invalid``, ``value``, ``clock``, ``late`` or ``missing``.
+    #: ``corrupt``, ``invalid``, ``value``, ``clock`` or ``missing``.
     code: str
     lines: int
     size_bytes: int
@@ -48,8 +48,6 @@ class TelemetryState:
     commits: int
     positions: Mapping[str, int]
     gaps: Sequence[TelemetryGap]
-    #: Unix seconds before which points are no longer accepted, because they are in chunks.
-    rolled_s: int
     first_s: int
     last_s: int
 

@@ -10,18 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.tiers import Tier
-from airflow_provider_dtrain.core.series.utilization import Utilization
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryState
-from airflow_provider_dtrain.store.telemetry.host_rows import (
-    HostKey,
-    gaps_of,
-    slices_of,
-    with_gaps,
-    without_old,
-)
+from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, gaps_of, slice_of, with_gaps
+from airflow_provider_dtrain.store.telemetry.sparklines import with_utilization
 
 
 class OvertakenError(Exception):
@@ -45,20 +38,19 @@ class Commit:
         self.key = key
         self.is_first = row is None
         self.commits = row.commits if row is not None else 0
-        self.rolled_s = row.rolled_1_s if row is not None else 0
-        series, late = without_old(part, self.rolled_s)
-        self.slices = slices_of(series)
-        starts = [chunk.start_s for chunk in self.slices] + ([row.first_s] if row is not None and row.last_s else [])
-        ends = [chunk.end_s - 1 for chunk in self.slices] + ([row.last_s] if row is not None else [])
-        utilization = Utilization.parse(row.utilization if row is not None else None)
-        utilization.take(series)
+        series = {key: points.in_order() for key, points in part.series.items() if points.at}
+        self.slice = slice_of(series) if series else None
+        starts = [self.slice.start_s] if self.slice else []
+        ends = [self.slice.end_s - 1] if self.slice else []
+        if row is not None and row.last_s:
+            starts, ends = [*starts, row.first_s], [*ends, row.last_s]
         self.values: dict[str, Any] = {
             "commits": self.commits + 1,
             "positions": {**(row.positions if row is not None else {}), **part.positions},
-            "gaps": with_gaps(row.gaps if row is not None else {}, [*part.gaps, *late]),
+            "gaps": with_gaps(row.gaps if row is not None else {}, part.gaps),
             "first_s": min(starts, default=0),
             "last_s": max(ends, default=0),
-            "utilization": utilization.pack(),
+            "utilization": with_utilization(row.utilization if row is not None else None, series),
         }
 
     @property
@@ -68,7 +60,6 @@ class Commit:
         return TelemetryState(
             host=self.key.host,
             token=self.key.token,
-            rolled_s=self.rolled_s,
             gaps=gaps_of(self.values["gaps"]),
             **{name: self.values[name] for name in names},
         )
@@ -80,7 +71,7 @@ class Commit:
         """
         values = {**self.values, "updated_at": now}
         if self.is_first:
-            done = statements.first(conn, _BEGIN, {**self.key._asdict(), **values, **_NOT_ROLLED})
+            done = statements.first(conn, _BEGIN, {**self.key._asdict(), **values})
         else:
             found = {f"of_{name}": value for name, value in self.key._asdict().items()}
             done = statements.first(conn, _CONTINUE, {**found, "known": self.commits, **values})
@@ -103,7 +94,7 @@ def write_all(conn: Connection, commits: Sequence[Commit], now: datetime) -> Non
     # In one order everywhere, so that two writers never wait for each other.
     for commit in sorted(commits, key=lambda one: one.key.host):
         commit.write(conn, now)
-    rows = [chunk.values(commit.key) for commit in commits for chunk in commit.slices]
+    rows = [commit.slice.values(commit.key) for commit in commits if commit.slice is not None]
     statements.add(conn, telemetry_chunks, *rows)
 
 
@@ -117,17 +108,10 @@ _ROWS = (
     )
     .where(attempts.c.id == sa.bindparam("attempt"))
 )
-_NOT_ROLLED = {f"rolled_{int(tier)}_s": 0 for tier in Tier}
 #: Both databases spell ON CONFLICT alike.
 _BEGIN = (
     postgresql.insert(telemetry_hosts)
-    .values(
-        {
-            column.name: sa.bindparam(column.name, type_=column.type)
-            for column in telemetry_hosts.c
-            if column.name != "closed_at"
-        }
-    )
+    .values({column.name: sa.bindparam(column.name, type_=column.type) for column in telemetry_hosts.c})
     .on_conflict_do_nothing()
     .returning(telemetry_hosts.c.commits)
 )

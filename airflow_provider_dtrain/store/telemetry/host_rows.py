@@ -11,9 +11,9 @@ from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.series.chunk import encode
 from airflow_provider_dtrain.core.series.points import Key, Points
-from airflow_provider_dtrain.core.series.tiers import SLICE, WINDOWS, Tier, by_window
+from airflow_provider_dtrain.core.series.tiers import SLICE, SLICE_S, Tier
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
-from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryGap, TelemetryState
+from airflow_provider_dtrain.store.records.telemetry import TelemetryGap, TelemetryState
 
 
 class HostKey(NamedTuple):
@@ -38,7 +38,6 @@ class ChunkRow:
     step_s: int
     start_s: int
     end_s: int
-    series: int
     data: bytes
 
     def values(self, key: HostKey) -> dict[str, Any]:
@@ -46,28 +45,23 @@ class ChunkRow:
         return {**key._asdict(), **self.__dict__}
 
 
-def slices_of(series: Mapping[Key, Points]) -> list[ChunkRow]:
-    """Return the slices for some points, each within one window of tier 1."""
-    found = []
-    for part in by_window(series, WINDOWS[Tier.SECOND].chunk_s).values():
-        start = min(points.at[0] for points in part.values())
-        end = max(points.at[-1] for points in part.values()) + 1
-        found.append(_chunk(SLICE, Tier.SECOND, start, end, part))
-    return found
+def slice_of(series: Mapping[Key, Points]) -> ChunkRow:
+    """Return the slice for some points."""
+    start = min(points.at[0] for points in series.values())
+    end = max(points.at[-1] for points in series.values()) + 1
+    return ChunkRow(metric=SLICE, step_s=SLICE_S, start_s=start, end_s=end, data=encode(series))
 
 
 def chunks_of(series: Mapping[Key, Points], tier: Tier, start: int) -> list[ChunkRow]:
     """Return the chunks of a tier for the points of one of its windows, one per metric."""
     by_metric: dict[str, dict[Key, Points]] = {}
     for key, points in series.items():
-        by_metric.setdefault(key.metric, {})[key] = points.reduced(int(tier))
-    end = start + WINDOWS[tier].chunk_s
-    return [_chunk(metric, tier, start, end, part) for metric, part in by_metric.items()]
-
-
-def _chunk(metric: str, tier: Tier, start: int, end: int, series: Mapping[Key, Points]) -> ChunkRow:
-    data = encode(series)
-    return ChunkRow(metric=metric, step_s=int(tier), start_s=start, end_s=end, series=len(series), data=data)
+        by_metric.setdefault(key.metric, {})[key] = points.reduced(tier.step_s)
+    end = start + tier.chunk_s
+    return [
+        ChunkRow(metric=metric, step_s=tier.step_s, start_s=start, end_s=end, data=encode(part))
+        for metric, part in by_metric.items()
+    ]
 
 
 def insert_chunks(conn: Connection, key: HostKey, rows: Sequence[ChunkRow]) -> None:
@@ -84,7 +78,6 @@ def state_of(row: Row[Any]) -> TelemetryState:
         commits=row.commits,
         positions=row.positions,
         gaps=gaps_of(row.gaps),
-        rolled_s=row.rolled_1_s,
         first_s=row.first_s,
         last_s=row.last_s,
     )
@@ -107,26 +100,3 @@ def with_gaps(stored: Mapping[str, Any], new: Sequence[TelemetryGap]) -> dict[st
         one["lines"] += gap.lines
         one["bytes"] += gap.size_bytes
     return found
-
-
-def without_old(part: HostTelemetry, rolled_s: int) -> tuple[dict[Key, Points], list[TelemetryGap]]:
-    """Return the points of a commit that no chunk covers yet, and a gap for the rest.
-
-    :param rolled_s: Unix seconds before which everything is in chunks
-    """
-    kept: dict[Key, Points] = {}
-    late: list[int] = []
-    for key, given in part.series.items():
-        points = given.in_order()
-        if not points.at:
-            continue
-        if points.at[0] >= rolled_s:
-            kept[key] = points
-            continue
-        late += [at for at in points.at if at < rolled_s]
-        if (rest := points.between(rolled_s, points.at[-1] + 1)).at:
-            kept[key] = rest
-    if not late:
-        return kept, []
-    gap = TelemetryGap(stream="points", code="late", lines=len(late), size_bytes=0, first_at_s=float(min(late)))
-    return kept, [gap]

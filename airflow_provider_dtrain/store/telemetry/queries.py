@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS
-from airflow_provider_dtrain.core.series.tiers import Tier, tier_for
+from airflow_provider_dtrain.core.series.tiers import tier_for
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import attempts, ranks, telemetry_hosts, trials
 from airflow_provider_dtrain.store.records.telemetry import MetricRange, Series, SeriesKind
@@ -24,6 +24,8 @@ POINTS_MOST, SERIES_POINTS_MOST = 60_000, 20_000
 READ_MOST, COARSER_MOST = 200_000, 2
 #: Fewest points of a series that may be requested, and fewest that a series gets when many share an answer.
 POINTS_LEAST = 10
+#: Intervals of which ranges are made, seconds.
+RANGE_S = 60
 #: A pause that is longer than this multiple of the usual distance of two points is a gap.
 GAP_RATIO = 2
 
@@ -41,10 +43,14 @@ class AttemptOf:
 
 @dataclass(frozen=True)
 class Span:
-    """A span of time in Unix seconds, without its end."""
+    """A span of time in Unix seconds, without its end.
+
+    :param age_s: age of its start
+    """
 
     start_s: int
     end_s: int
+    age_s: int
 
     def step_for(self, points: int, series: int = 1) -> int:
         """Return the length of intervals of which this span has at most ``points``: a multiple of a tier's.
@@ -53,11 +59,10 @@ class Span:
         """
         length = self.end_s - self.start_s
         least = max(1, -(-length // points))
-        tier = tier_for(least)
-        coarser = tier_for(COARSER_MOST * least)
-        if series * length // tier > READ_MOST:
-            tier = coarser
-        return -(-least // int(tier)) * int(tier)
+        tier_s = tier_for(least, self.age_s).step_s
+        if series * length // tier_s > READ_MOST:
+            tier_s = tier_for(COARSER_MOST * least, self.age_s).step_s
+        return -(-least // tier_s) * tier_s
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,7 @@ class SeriesQuery:
     metrics: Sequence[str]
     hosts: Collection[str] | None
     ranks: Collection[int] | None
-    since: datetime | None
-    until: datetime | None
+    span: Span
     max_points: int
 
 
@@ -129,7 +133,11 @@ def latest_of(conn: Connection, trial_id: int, number: int | None) -> AttemptOf:
 
 
 def span_of(
-    conn: Connection, of: Sequence[AttemptOf], since: datetime | None = None, until: datetime | None = None
+    conn: Connection,
+    of: Sequence[AttemptOf],
+    now: datetime,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Span | None:
     """Return the span of the stored points of some attempts, cut to the requested times, None without points."""
     of_attempts = telemetry_hosts.c.attempt_id.in_([one.attempt_id for one in of])
@@ -139,7 +147,7 @@ def span_of(
         return None
     start = max(int(first), int(since.timestamp())) if since is not None else int(first)
     end = min(int(last) + 1, -int(-until.timestamp() // 1)) if until is not None else int(last) + 1
-    return Span(start, end) if start < end else None
+    return Span(start, end, int(now.timestamp()) - start) if start < end else None
 
 
 def find_points(
@@ -149,14 +157,14 @@ def find_points(
     span: Span,
     step_s: int,
     hosts: Collection[str] | None = None,
-) -> tuple[int, dict[SeriesOf, Points]]:
-    """Return the length of the intervals, and the points of series in a span of time, one per interval."""
+) -> dict[SeriesOf, Points]:
+    """Return the points of series in a span of time, one per interval of a length from :meth:`Span.step_for`."""
     query = ChunkQuery(
         attempt_ids=[one.attempt_id for one in of],
         metrics=frozenset(metrics),
         start_s=span.start_s - span.start_s % step_s,
         end_s=span.end_s,
-        tier=tier_for(step_s),
+        tier=tier_for(step_s, span.age_s),
         hosts=hosts,
     )
     return read_points(conn, query, step_s)
@@ -164,12 +172,11 @@ def find_points(
 
 def find_series(conn: Connection, query: SeriesQuery) -> list[Series]:
     """Return the series of attempts, reduced to the number of points that the query allows."""
-    span = span_of(conn, query.attempts, query.since, query.until)
-    if span is None or not query.metrics:
+    if not query.metrics:
         return []
     expected = _expected_series(conn, query)
-    step = span.step_for(max(POINTS_LEAST, min(query.max_points, POINTS_MOST // expected)), expected)
-    step, found = find_points(conn, query.attempts, query.metrics, span, step, query.hosts)
+    step = query.span.step_for(max(POINTS_LEAST, min(query.max_points, POINTS_MOST // expected)), expected)
+    found = find_points(conn, query.attempts, query.metrics, query.span, step, query.hosts)
     numbers = {one.attempt_id: one.number for one in query.attempts}
     order = {metric: index for index, metric in enumerate(query.metrics)}
     kept = [
@@ -240,12 +247,9 @@ def _spread(values: Sequence[float], gaps: Sequence[int]) -> list[float | None]:
     return [*found, *values[start:]]
 
 
-def find_ranges(conn: Connection, of: AttemptOf) -> list[MetricRange]:
+def find_ranges(conn: Connection, of: AttemptOf, span: Span) -> list[MetricRange]:
     """Return the range of each system metric over an attempt, by host, device and metric."""
-    span = span_of(conn, [of])
-    if span is None:
-        return []
-    _, found = find_points(conn, [of], SYSTEM_METRICS, span, int(Tier.MINUTE))
+    found = find_points(conn, [of], SYSTEM_METRICS, span, RANGE_S)
     order = {metric: index for index, metric in enumerate(SYSTEM_METRICS)}
     whole = {of_: points for of_, points in found.items() if points.at}
     keys = sorted(whole, key=lambda one: (one[1], one[2].device, order[one[2].metric]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from itertools import accumulate
 
 from sqlalchemy.engine import Connection
@@ -27,7 +26,6 @@ from airflow_provider_dtrain.core.series.step_times import (
     median_of,
     slow_ranks,
 )
-from airflow_provider_dtrain.core.series.tiers import Tier
 from airflow_provider_dtrain.store.records.telemetry import (
     RankSteps,
     StepTimes,
@@ -35,17 +33,15 @@ from airflow_provider_dtrain.store.records.telemetry import (
     TimingPart,
     TimingTotal,
 )
-from airflow_provider_dtrain.store.telemetry.queries import AttemptOf, find_points, span_of
+from airflow_provider_dtrain.store.telemetry.queries import AttemptOf, Span, find_points
 
 #: Timing -> points of one rank.
 OfRank = dict[str, Points]
 
 
-def find_step_times(
-    conn: Connection, of: AttemptOf, buckets: int, since: datetime | None, until: datetime | None
-) -> StepTimes:
+def find_step_times(conn: Connection, of: AttemptOf, span: Span | None, buckets: int) -> StepTimes:
     """Return the step times of each rank by time bucket, and the ranks that are slow."""
-    bucket_s, at, found = _by_rank(conn, of, [*OF_STEP, STEP, WHOLE, EXCHANGE], buckets, since, until)
+    bucket_s, at, found = _by_rank(conn, of, [*OF_STEP, STEP, WHOLE, EXCHANGE], span, buckets)
     rows = {rank: _steps_of(rank, host, timings, at) for rank, (host, timings) in found.items()}
     paces = {rank: pace for rank, (_, pace) in rows.items() if pace is not None}
     middle = median_of([pace.busy_s for pace in paces.values()])
@@ -67,11 +63,9 @@ def find_step_times(
     )
 
 
-def find_breakdown(
-    conn: Connection, of: AttemptOf, buckets: int, since: datetime | None, until: datetime | None
-) -> TimingBreakdown:
+def find_breakdown(conn: Connection, of: AttemptOf, span: Span | None, buckets: int) -> TimingBreakdown:
     """Return the parts of the steps by time bucket, mean over the ranks, and the totals of each rank."""
-    bucket_s, at, found = _by_rank(conn, of, RANK_METRICS, buckets, since, until)
+    bucket_s, at, found = _by_rank(conn, of, RANK_METRICS, span, buckets)
     columns = {name: _totals([timings.get(name) for _, timings in found.values()], at) for name in PARTS}
     columns[REST] = _rest([timings for _, timings in found.values()], at)
     sums = [sum(column[index] for column in columns.values()) for index in range(len(at))]
@@ -100,19 +94,13 @@ def find_breakdown(
 
 
 def _by_rank(
-    conn: Connection,
-    of: AttemptOf,
-    metrics: Sequence[str],
-    buckets: int,
-    since: datetime | None,
-    until: datetime | None,
+    conn: Connection, of: AttemptOf, metrics: Sequence[str], span: Span | None, buckets: int
 ) -> tuple[int, list[int], dict[int, tuple[str, OfRank]]]:
     """Return the length of a bucket, the starts of all buckets, and rank -> host and timings by bucket."""
-    span = span_of(conn, [of], since, until)
     if span is None:
-        return int(Tier.SECOND), [], {}
-    least_s = BUCKET_S if span.end_s - span.start_s > EARLY_S else 1
-    bucket_s, points = find_points(conn, [of], metrics, span, max(least_s, span.step_for(buckets)))
+        return 1, [], {}
+    bucket_s = max(BUCKET_S if span.end_s - span.start_s > EARLY_S else 1, span.step_for(buckets))
+    points = find_points(conn, [of], metrics, span, bucket_s)
     found: dict[int, tuple[str, OfRank]] = {}
     for (_, host, key), one in sorted(points.items(), key=lambda pair: pair[0][2].rank or 0):
         if key.rank is not None:

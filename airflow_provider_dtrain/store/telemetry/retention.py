@@ -8,16 +8,14 @@ from datetime import datetime, timedelta
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.tiers import WINDOWS, Tier
-from airflow_provider_dtrain.store.database.tables import attempts, telemetry_chunks, telemetry_hosts
+from airflow_provider_dtrain.core.series.tiers import SLICE_S, TIERS
+from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.telemetry.host_rows import HostKey
 
 #: Rows per transaction, which takes some milliseconds.
 BATCH = 500
-#: Time after the end of an attempt in which its follower still commits.
-SETTLED_AFTER = timedelta(minutes=10)
-#: Tier -> the column that says up to where the next tier has its points.
-_IN_NEXT_TIER = {Tier.SECOND: telemetry_hosts.c.rolled_10_s, Tier.TEN_SECONDS: telemetry_hosts.c.rolled_60_s}
+#: Age of slices that their follower will not compact, because it has died: it does so every ten minutes.
+LEFT_S = 3600
 
 
 @dataclass(frozen=True)
@@ -28,36 +26,23 @@ class Pruned:
     size_bytes: int
 
 
-def unfinished(conn: Connection, now: datetime) -> list[HostKey]:
-    """Return hosts whose attempt has ended, and whose last windows are not rolled up: their follower has died."""
-    of = telemetry_hosts.c
-    query = (
-        sa.select(of.attempt_id, of.token, of.host)
-        .join(attempts, attempts.c.id == of.attempt_id)
-        .where(of.closed_at.is_(None), of.updated_at < now - SETTLED_AFTER, attempts.c.ended_at < now - SETTLED_AFTER)
-        .order_by(of.updated_at)
-        .limit(BATCH)
-    )
+def left_slices(conn: Connection, now: datetime) -> list[HostKey]:
+    """Return hosts with slices that their follower has left."""
+    of = telemetry_chunks.c
+    is_old = (of.step_s == SLICE_S, of.end_s < int(now.timestamp()) - LEFT_S)
+    query = sa.select(of.attempt_id, of.token, of.host).where(*is_old).distinct().limit(BATCH)
     return [HostKey(*row) for row in conn.execute(query)]
 
 
 def old_chunks(now: datetime, days: int) -> list[sa.ColumnElement[bool]]:
-    """Return the conditions for chunks that are too old, one per tier and one for all.
+    """Return the conditions for chunks that are too old, one per tier and one for slices.
 
     :param days: age from which nothing is kept; 0 = no limit
     """
     of = telemetry_chunks.c
     now_s = int(now.timestamp())
-    found = []
-    for tier, column in _IN_NEXT_TIER.items():
-        kept_s = WINDOWS[tier].kept_s or 0
-        same = (telemetry_hosts.c[name] == of[name] for name in HostKey._fields)
-        has_next = sa.exists().where(*same, column >= of.end_s)
-        found.append(sa.and_(of.step_s == int(tier), of.end_s < now_s - kept_s, of.metric != "", has_next))
-    if days:
-        cut = now_s - days * 86_400
-        found += [sa.and_(of.step_s == int(tier), of.end_s < cut) for tier in Tier]
-    return found
+    ages = {SLICE_S: days * 86_400} | {tier.step_s: tier.kept_s or days * 86_400 for tier in TIERS}
+    return [sa.and_(of.step_s == step_s, of.end_s < now_s - age_s) for step_s, age_s in ages.items() if age_s]
 
 
 def count_chunks(conn: Connection, condition: sa.ColumnElement[bool]) -> Pruned:
@@ -79,7 +64,5 @@ def remove_chunks(conn: Connection, condition: sa.ColumnElement[bool]) -> Pruned
 
 def remove_hosts(conn: Connection, now: datetime, days: int) -> None:
     """Remove the state of hosts whose points are all too old."""
-    of = telemetry_hosts.c
     if days:
-        old = of.last_s < int(now.timestamp()) - days * 86_400
-        conn.execute(telemetry_hosts.delete().where(old, of.closed_at.is_not(None)))
+        conn.execute(telemetry_hosts.delete().where(telemetry_hosts.c.updated_at < now - timedelta(days=days)))

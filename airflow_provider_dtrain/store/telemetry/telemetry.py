@@ -8,7 +8,6 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.series.tiers import Tier
 from airflow_provider_dtrain.store.database.tables import attempts, telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
 from airflow_provider_dtrain.store.records.telemetry import (
@@ -24,16 +23,16 @@ from airflow_provider_dtrain.store.records.telemetry import (
 )
 from airflow_provider_dtrain.store.telemetry import queries, rank_queries
 from airflow_provider_dtrain.store.telemetry.commits import Commit, OvertakenError, RunRows, rows_of, write_all
-from airflow_provider_dtrain.store.telemetry.host_rows import ChunkRow, HostKey, state_of
+from airflow_provider_dtrain.store.telemetry.compaction import Compaction, next_compaction, write_compaction
+from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, state_of
 from airflow_provider_dtrain.store.telemetry.retention import (
     Pruned,
     count_chunks,
+    left_slices,
     old_chunks,
     remove_chunks,
     remove_hosts,
-    unfinished,
 )
-from airflow_provider_dtrain.store.telemetry.rollup import Window, next_window, write_window
 from airflow_provider_dtrain.store.telemetry.sparklines import find_sparklines
 
 
@@ -51,8 +50,6 @@ class Telemetry:
 
     def add(self, attempt_id: int, watch: int, parts: Sequence[HostTelemetry]) -> dict[str, TelemetryState] | None:
         """Store points of hosts with the positions that they come from, all in one short transaction.
-
-        Points before a host's ``rolled_s`` are counted as a gap.
 
         :param parts: one per host
         :returns: the new state of each of these hosts. None when another writer has changed the state of one since the
@@ -82,54 +79,42 @@ class Telemetry:
         check_watch(conn, attempt_id, watch)
         write_all(conn, commits, self.db.now())
 
-    def roll_up(self, attempt_id: int, *, hosts: Collection[str] | None = None, is_over: bool = False) -> None:
-        """Turn the slices of an attempt into chunks, and chunks into those of the next tier, where a window is full.
+    def compact(self, attempt_id: int) -> None:
+        """Merge the slices of an attempt into chunks.
 
-        Each window of a host is a transaction. A window that another process rolls up at the same time is left to it.
-
-        :param hosts: only these hosts; None = all
-        :param is_over: no points follow, so windows that are not full are rolled up as well
+        A host is compacted in small transactions. One that another process changes meanwhile is left for the next time.
         """
         for key in self._keys(attempt_id):
-            if hosts is None or key.host in hosts:
-                self._roll_up(key, is_over=is_over)
+            self._compact(key)
 
-    def _roll_up(self, key: HostKey, *, is_over: bool) -> None:
-        for tier in Tier:
-            while (window := self._next_window(key, tier, is_over)) is not None:
-                if not self._write_window(window, window.chunks()):
-                    return
-        if is_over:
-            self._close(key)
+    def _compact(self, key: HostKey) -> None:
+        while (compaction := self._next_compaction(key)) is not None and self._write_compaction(compaction):
+            pass
 
     @reads
     def _keys(self, conn: Connection, attempt_id: int) -> list[HostKey]:
         of = telemetry_hosts.c
-        query = sa.select(of.attempt_id, of.token, of.host).where(of.attempt_id == attempt_id, of.closed_at.is_(None))
+        query = sa.select(of.attempt_id, of.token, of.host).where(of.attempt_id == attempt_id)
         return [HostKey(*row) for row in conn.execute(query.order_by(of.host))]
 
     @reads
-    def _next_window(self, conn: Connection, key: HostKey, tier: Tier, is_over: bool) -> Window | None:
-        return next_window(conn, key, tier, is_over=is_over)
+    def _next_compaction(self, conn: Connection, key: HostKey) -> Compaction | None:
+        return next_compaction(conn, key)
 
     @writes
-    def _write_window(self, conn: Connection, window: Window, chunks: Sequence[ChunkRow]) -> bool:
-        return write_window(conn, window, chunks)
-
-    @writes
-    def _close(self, conn: Connection, key: HostKey) -> None:
-        conn.execute(telemetry_hosts.update().where(*key.where).values(closed_at=self.db.now()))
+    def _write_compaction(self, conn: Connection, compaction: Compaction) -> bool:
+        return write_compaction(conn, compaction)
 
     # -- retention -----------------------------------------------------------------------------
     def prune(self, days: int) -> Iterator[Pruned]:
         """Remove points that are older than their tier keeps them, and yield the result of each small transaction.
 
-        Attempts that ended without their follower are rolled up first.
+        Slices that a follower has left are compacted first.
 
         :param days: age in days from which nothing is kept; 0 = no limit
         """
-        for key in self._unfinished():
-            self._roll_up(key, is_over=True)
+        for key in self._left_slices():
+            self._compact(key)
         for condition in old_chunks(self.db.now(), days):
             while (pruned := self._remove(condition)).count:
                 yield pruned
@@ -142,8 +127,8 @@ class Telemetry:
         return Pruned(sum(one.count for one in found), sum(one.size_bytes for one in found))
 
     @reads
-    def _unfinished(self, conn: Connection) -> list[HostKey]:
-        return unfinished(conn, self.db.now())
+    def _left_slices(self, conn: Connection) -> list[HostKey]:
+        return left_slices(conn, self.db.now())
 
     @writes
     def _remove(self, conn: Connection, condition: sa.ColumnElement[bool]) -> Pruned:
@@ -186,8 +171,10 @@ class Telemetry:
         chosen = queries.check_metrics(kind, metrics)
         queries.check_points(max_points)
         of = queries.attempts_of(conn, trial_id, attempt)
-        query = queries.SeriesQuery(of, chosen, hosts, ranks, since, until, max_points)
-        return queries.find_series(conn, query)
+        span = queries.span_of(conn, of, self.db.now(), since, until)
+        if span is None:
+            return []
+        return queries.find_series(conn, queries.SeriesQuery(of, chosen, hosts, ranks, span, max_points))
 
     @reads
     def step_times(
@@ -210,7 +197,9 @@ class Telemetry:
         :raises NotFoundError: there is no such trial or attempt
         """
         queries.check_points(buckets)
-        return rank_queries.find_step_times(conn, queries.latest_of(conn, trial_id, attempt), buckets, since, until)
+        of = queries.latest_of(conn, trial_id, attempt)
+        span = queries.span_of(conn, [of], self.db.now(), since, until)
+        return rank_queries.find_step_times(conn, of, span, buckets)
 
     @reads
     def timings(
@@ -230,7 +219,9 @@ class Telemetry:
         :raises NotFoundError: there is no such trial or attempt
         """
         queries.check_points(buckets)
-        return rank_queries.find_breakdown(conn, queries.latest_of(conn, trial_id, attempt), buckets, since, until)
+        of = queries.latest_of(conn, trial_id, attempt)
+        span = queries.span_of(conn, [of], self.db.now(), since, until)
+        return rank_queries.find_breakdown(conn, of, span, buckets)
 
     @reads
     def ranges(self, conn: Connection, trial_id: int, attempt: int | None = None) -> list[MetricRange]:
@@ -239,7 +230,9 @@ class Telemetry:
         :param attempt: its number; None = the latest
         :raises NotFoundError: there is no such trial or attempt
         """
-        return queries.find_ranges(conn, queries.latest_of(conn, trial_id, attempt))
+        of = queries.latest_of(conn, trial_id, attempt)
+        span = queries.span_of(conn, [of], self.db.now())
+        return queries.find_ranges(conn, of, span) if span is not None else []
 
     @reads
     def gaps(self, conn: Connection, trial_id: int, attempt: int | None = None) -> dict[str, list[TelemetryGap]]:
@@ -256,8 +249,7 @@ class Telemetry:
     def version(self, conn: Connection, trial_id: int) -> tuple[object, ...]:
         """Return a value that changes whenever the telemetry of a trial may have changed. Reads no chunks."""
         of = telemetry_hosts.c
-        rolled = of.rolled_1_s + of.rolled_10_s + of.rolled_60_s + of.rolled_600_s
-        sums = (sa.func.count(), sa.func.sum(of.commits), sa.func.sum(rolled), sa.func.max(of.updated_at))
+        sums = (sa.func.count(), sa.func.sum(of.commits), sa.func.max(of.updated_at))
         own = sa.select(attempts.c.id).where(attempts.c.trial_id == trial_id)
         newest = conn.scalar(sa.select(sa.func.max(attempts.c.id)).where(attempts.c.trial_id == trial_id))
         return newest, *conn.execute(sa.select(*sums).where(of.attempt_id.in_(own))).one()
