@@ -64,7 +64,7 @@ class Points:
         """
         apart = self._apart()
         factor = step_s // apart if apart and step_s % apart == 0 else 0
-        if factor < 2:
+        if not 2 <= factor <= len(self.at):
             return self._reduced_each(step_s)
         # Points up to the start of the next interval, whole intervals, and the rest.
         head = min(len(self.at), -(-(-self.at[0] % step_s) // apart))
@@ -96,17 +96,16 @@ class Points:
         if all(before < after for before, after in pairwise(at)):
             return self if at == self.at else Points(at, self.count, self.mean, self.minimum, self.maximum)
         starts = [index for index in range(len(at)) if index == 0 or at[index] != at[index - 1]]
-        found = Points()
-        for start, end in zip(starts, [*starts[1:], len(at)], strict=True):
-            self._add_reduced(found, at[start], start, end)
+        columns = (self.count, self.mean, self.minimum, self.maximum)
+        found = Points([at[start] for start in starts], *([column[start] for start in starts] for column in columns))  # type: ignore[arg-type]
+        for place, (start, end) in enumerate(zip(starts, [*starts[1:], len(at)], strict=True)):
+            if end - start > 1:
+                counts = self.count[start:end]
+                low, high = min(self.minimum[start:end]), max(self.maximum[start:end])
+                mean = sum(map(mul, counts, self.mean[start:end])) / sum(counts)
+                found.count[place], found.mean[place] = sum(counts), min(max(mean, low), high)
+                found.minimum[place], found.maximum[place] = low, high
         return found
-
-    def _add_reduced(self, found: Points, at: int, start: int, end: int) -> None:
-        counts = self.count[start:end]
-        total = sum(counts)
-        minimum, maximum = min(self.minimum[start:end]), max(self.maximum[start:end])
-        mean = sum(map(mul, counts, self.mean[start:end])) / total
-        found.add(at, total, min(max(mean, minimum), maximum), minimum, maximum)
 
     def _part(self, start: int, end: int) -> Points:
         columns = (self.at, self.count, self.mean, self.minimum, self.maximum)

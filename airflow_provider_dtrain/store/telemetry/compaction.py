@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -42,10 +42,11 @@ def next_compaction(conn: Connection, key: HostKey) -> Compaction | None:
     if commits is None or not rows:
         return None
     replaced = [row.id for row in rows]
-    series = _joined(decoded(row.id, row.data) for row in rows)
+    series = _joined([decoded(row.id, row.data) for row in rows], 1)
     metrics = list({key.metric for key in series})
     chunks: list[ChunkRow] = []
     for tier in TIERS:
+        series = {key: points.reduced(tier.step_s) for key, points in series.items()}
         windows = by_window(series, tier.chunk_s)
         present: dict[int, list[Series]] = {start: [part] for start, part in windows.items()}
         query = sa.select(of.id, of.start_s, of.data).where(
@@ -55,7 +56,7 @@ def next_compaction(conn: Connection, key: HostKey) -> Compaction | None:
             replaced.append(row.id)
             present[row.start_s].append(decoded(row.id, row.data))
         for start, parts in present.items():
-            chunks += chunks_of(_joined(parts), tier, start)
+            chunks += chunks_of(_joined(parts, tier.step_s), tier, start)
     return Compaction(key=key, commits=commits, replaced=replaced, chunks=chunks)
 
 
@@ -70,9 +71,9 @@ def write_compaction(conn: Connection, compaction: Compaction) -> bool:
     return True
 
 
-def _joined(parts: Iterable[Series]) -> Series:
+def _joined(parts: Sequence[Series], step_s: int) -> Series:
     found: dict[Key, list[Points]] = {}
     for part in parts:
         for key, points in part.items():
             found.setdefault(key, []).append(points)
-    return {key: merged(points, 1) for key, points in found.items()}
+    return {key: merged(points, step_s) for key, points in found.items()}

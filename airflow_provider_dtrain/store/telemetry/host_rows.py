@@ -53,10 +53,10 @@ def slice_of(series: Mapping[Key, Points]) -> ChunkRow:
 
 
 def chunks_of(series: Mapping[Key, Points], tier: Tier, start: int) -> list[ChunkRow]:
-    """Return the chunks of a tier for the points of one of its windows, one per metric."""
+    """Return the chunks of a tier, one per metric, for points of one of its windows with its intervals."""
     by_metric: dict[str, dict[Key, Points]] = {}
     for key, points in series.items():
-        by_metric.setdefault(key.metric, {})[key] = points.reduced(tier.step_s)
+        by_metric.setdefault(key.metric, {})[key] = points
     end = start + tier.chunk_s
     return [
         ChunkRow(metric=metric, step_s=tier.step_s, start_s=start, end_s=end, data=encode(part))
