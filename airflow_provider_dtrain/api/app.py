@@ -91,9 +91,8 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
     from airflow_provider_dtrain.api.code_archive import UPLOADS_MOST, UPLOADS_OF_USER
     from airflow_provider_dtrain.api.execution import COMPUTING, Workers
     from airflow_provider_dtrain.api.importances import Importances
+    from airflow_provider_dtrain.api.kept import Kept
     from airflow_provider_dtrain.api.names import Names
-    from airflow_provider_dtrain.api.parts import Parts
-    from airflow_provider_dtrain.api.prepared import Prepared
     from airflow_provider_dtrain.api.samples import Samples
     from airflow_provider_dtrain.api.security import user_of
     from airflow_provider_dtrain.api.streams import DOWNLOADS
@@ -113,8 +112,7 @@ def new_state(make_hook: Callable[[], DtrainHook] | None = None) -> State:
             "log_action": log_action,
             "names": Names(),
             "importances": Importances(),
-            "parts": Parts(),
-            "prepared": Prepared(),
+            "kept": Kept(),
             "samples": Samples(),
             "bodies": Bodies(OF_ALL_MOST, OF_USER_MOST, "requests"),
             "uploads": Bodies(UPLOADS_MOST, UPLOADS_OF_USER, "archives"),

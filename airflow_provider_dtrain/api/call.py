@@ -10,9 +10,8 @@ from fastapi import Depends, Request
 
 from airflow_provider_dtrain.api.execution import Workers, prepared, unless_known
 from airflow_provider_dtrain.api.importances import Importances
+from airflow_provider_dtrain.api.kept import Kept
 from airflow_provider_dtrain.api.names import Names
-from airflow_provider_dtrain.api.parts import Parts
-from airflow_provider_dtrain.api.prepared import Prepared
 from airflow_provider_dtrain.api.samples import Samples
 from airflow_provider_dtrain.api.security import READING, Access, AccessDep
 from airflow_provider_dtrain.store.records.pages import Dags, PageVersion
@@ -99,15 +98,9 @@ class Call:
         return found
 
     @property
-    def parts(self) -> Parts:
-        """Rendered parts of answers that are kept."""
-        found: Parts = self.request.app.state.parts
-        return found
-
-    @property
-    def prepared(self) -> Prepared:
-        """Answers that are kept."""
-        found: Prepared = self.request.app.state.prepared
+    def kept(self) -> Kept:
+        """Rendered answers and parts of answers that are kept."""
+        found: Kept = self.request.app.state.kept
         return found
 
     def log_action(self, event: str, key: TrialKey | None, **extra: object) -> None:
@@ -134,7 +127,7 @@ class Call:
         :raises NotModifiedError: the client has the answer of this version
         """
         tag = unless_known(self.request, self.store.store_id, *version)
-        return prepared(self.request, self.prepared, tag, make)
+        return prepared(self.request, self.kept, tag, make)
 
 
 async def _call(request: Request, access: AccessDep) -> Call:

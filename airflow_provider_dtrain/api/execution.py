@@ -25,7 +25,8 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
 from airflow_provider_dtrain.api.errors import ApiError
-from airflow_provider_dtrain.api.prepared import Prepared, rendered
+from airflow_provider_dtrain.api.kept import Kept
+from airflow_provider_dtrain.api.prepared import rendered
 from airflow_provider_dtrain.store.database.time_limit import TimeLimit
 
 #: Handlers of this process that run at one time.
@@ -241,15 +242,15 @@ def as_answer(result: BaseModel) -> Response:
     return Response(result.model_dump_json(), media_type="application/json")
 
 
-def prepared(request: Request, kept: Prepared, tag: str, make: Callable[[], Any]) -> Response:
+def prepared(request: Request, kept: Kept, tag: str, make: Callable[[], Any]) -> Response:
     """Return the answer of a tag: the kept one, else a new one.
 
     :param make: returns a model, or plain records with the fields of one
     """
-    body = kept.get(tag)
+    body = kept.known([tag]).get(tag)
     if body is None:
         body = rendered(make())
-        kept.keep(tag, body)
+        kept.keep({tag: body})
     return body.answer(request, _quoted(tag))
 
 

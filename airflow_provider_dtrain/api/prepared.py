@@ -1,9 +1,8 @@
-"""Answers as bytes: rendered once, compressed once, and kept for the next request of the same version."""
+"""Answers as bytes: rendered once, and compressed once."""
 
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
@@ -13,8 +12,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-#: Bytes of the answers that a process keeps, and the largest answer that it keeps.
-KEPT_BYTES, LARGEST_BYTES = 32 << 20, 8 << 20
 #: Airflow's server compresses longer answers in its event loop if the application has not done it.
 COMPRESSED_FROM_BYTES = 1024
 #: The level that costs a third of the usual one, for 10 % more bytes.
@@ -27,6 +24,9 @@ class Body:
 
     def __init__(self, plain: bytes) -> None:
         self.plain = plain
+
+    def __len__(self) -> int:
+        return len(self.plain)
 
     @cached_property
     def compressed(self) -> bytes:
@@ -43,43 +43,6 @@ class Body:
             return Response(self.plain, media_type="application/json", headers=headers)
         headers["Content-Encoding"] = "gzip"
         return Response(self.compressed, media_type="application/json", headers=headers)
-
-
-class Prepared:
-    """The last answers of this process by their tags.
-
-    A tag stands for path, arguments, rights of the user and version of the data, so an answer that is known by its tag
-    is neither old nor of another user's rights.
-    """
-
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self.kept_bytes = kept_bytes
-        self._lock = threading.Lock()
-        self._bodies: dict[str, Body] = {}
-        self._size = 0
-
-    def get(self, tag: str) -> Body | None:
-        """Return the body of a tag, None when it is not kept."""
-        with self._lock:
-            body = self._bodies.pop(tag, None)
-            if body is not None:
-                self._bodies[tag] = body
-            return body
-
-    def keep(self, tag: str, body: Body) -> None:
-        """Keep a body, and drop those that were not requested for longest."""
-        if len(body.plain) > LARGEST_BYTES:
-            return
-        with self._lock:
-            self._drop(tag)
-            self._bodies[tag] = body
-            self._size += len(body.plain)
-            while self._size > self.kept_bytes:
-                self._drop(next(iter(self._bodies)))
-
-    def _drop(self, tag: str) -> None:
-        body = self._bodies.pop(tag, None)
-        self._size -= 0 if body is None else len(body.plain)
 
 
 def rendered(result: Any) -> Body:

@@ -179,7 +179,7 @@ def test_a_holder_that_changes_between_two_reads_is_not_kept_as_it_was_before(ap
     assert holders(api)[ticket.trial_id][1] == "expired"
     monkeypatch.setattr(page, "holders", read)
     change("running")
-    api.state.prepared.__init__()
+    api.state.kept.__init__()
     assert holders(api)[ticket.trial_id][1] == "running"
 
 

@@ -144,7 +144,7 @@ def test_a_user_who_reads_a_dag_that_airflow_has_forgotten_changes_nothing(searc
 @pytest.mark.parametrize("path", ["/queue", "/experiments"])
 def test_a_kept_answer_is_not_for_a_user_with_other_rights_to_edit(search, store, path):
     editor, reader = Api(store), Api(store, name="bob", editable=())
-    reader.state.prepared = editor.state.prepared
+    reader.state.kept = editor.state.kept
     first = editor.answer("GET", path)
     again = reader.answer("GET", path, headers={"If-None-Match": first.headers["etag"]})
     shown = [{row["may_edit"] for row in answer.json()["rows"]} for answer in (first, again)]

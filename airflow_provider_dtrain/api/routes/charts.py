@@ -93,7 +93,7 @@ def _curves(
     }
 
     def make() -> bytes:
-        parts = call.parts.known(keys.values())
+        parts = call.kept.known(keys.values())
         changed = {one.trial_id: one for one in heads if keys[one.trial_id] not in parts}
         found = call.store.curves.of_trials(list(changed), metric, group, points=points, shared_by=len(heads))
         # A trial without the metric has an empty part.
@@ -101,7 +101,7 @@ def _curves(
         for one in found:
             head = changed[one.trial_id]
             new[keys[one.trial_id]] = as_json(curve_of(head, _name(call, head), one, x, best))
-        call.parts.keep(new)
+        call.kept.keep(new)
         parts |= new
         series = [part for one in heads if (part := parts[keys[one.trial_id]])]
         return with_list({"metric": metric, "group": group, "x": x, "total_trials": total}, "series", series)

@@ -45,11 +45,11 @@ def _cluster(call: Call, pool: str | None, host: str | None) -> bytes:
 def _hosts(call: Call, marks: Sequence[HostMark]) -> list[bytes]:
     """Return hosts in the order of their marks. A host is rendered once per mark."""
     keys = [(call.store.store_id, mark) for mark in marks]
-    parts = call.parts.known(keys)
+    parts = call.kept.known(keys)
     new: dict[Hashable, bytes] = {
         key: as_json(host_record(host_cells(key[1]), with_devices=False)) for key in keys if key not in parts
     }
-    call.parts.keep(new)
+    call.kept.keep(new)
     parts.update(new)
     return [parts[key] for key in keys]
 
@@ -58,12 +58,12 @@ def _holders(call: Call, marks: Sequence[HolderMark]) -> list[bytes]:
     """Return gangs as fields with the id of their allocation as name. A gang is read once per mark."""
     store_id, dags = call.store.store_id, call.dags
     keys = {mark.allocation_id: (store_id, _is_hidden(dags, mark), mark) for mark in marks}
-    parts = call.parts.known(keys.values())
+    parts = call.kept.known(keys.values())
     changed = [allocation_id for allocation_id, key in keys.items() if key not in parts]
     # A gang may change between the two reads: its part is kept by the mark that was read with it.
     views = call.store.cluster_page.holders(changed)
     new = {one.mark.allocation_id: _field(call, one) for one in views}
-    call.parts.keep({(store_id, _is_hidden(dags, one.mark), one.mark): new[one.mark.allocation_id] for one in views})
+    call.kept.keep({(store_id, _is_hidden(dags, one.mark), one.mark): new[one.mark.allocation_id] for one in views})
     found = (new.get(allocation_id) or parts.get(key) for allocation_id, key in keys.items())
     return [part for part in found if part is not None]
 
