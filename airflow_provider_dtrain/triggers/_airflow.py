@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
-from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.threads import in_thread
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ _ENGINE = (
     "airflow.sdk.execution_time.task_runner", "asgiref.sync",
 )  # fmt: skip
 
-#: Strong references to tasks: the event loop itself keeps only weak ones.
-_BACKGROUND: set[asyncio.Future[Any]] = set()
 _ASKED: set[int] = set()
 
 
@@ -43,14 +40,6 @@ def _load_engine() -> None:
 
     for name in (*_ENGINE, *MODULES.values()):
         importlib.import_module(name)
-
-
-def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-    """Return a task that keeps running when its caller is cancelled."""
-    task = asyncio.ensure_future(work)
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
-    return task
 
 
 def warm_up(trigger: BaseTrigger) -> None:

@@ -12,16 +12,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, StaleWatchError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.triggers._airflow import (
-    EARLIEST_EVENT_S,
-    in_background,
-    is_deferred,
-    load_engine,
-    warm_up,
-)
+from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, warm_up
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlaces, UntrustedPathError
-from airflow_provider_dtrain.engine.copies.checkpoints import DamagedCopyError, copy_path, fetch_copy, remove_copy, send
+from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_copy, remove_copy, send
+from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
 from airflow_provider_dtrain.errors import HostRefusedError
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from airflow_provider_dtrain.hosts.channel.link import HostLink

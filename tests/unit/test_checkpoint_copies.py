@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from airflow_provider_dtrain.engine.copies.checkpoints import DamagedCopyError, verify_copy
+from airflow_provider_dtrain.engine.copies.checkpoints import verify_copy
+from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
 from airflow_provider_dtrain.store.records.trials import CheckpointView
 from airflow_provider_dtrain.train.checkpoint.description import METADATA, metadata_text
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config.inference import Inference
-from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, DamagedPartError, Limits
+from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, Limits
+from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
 from airflow_provider_dtrain.errors import CollectError
 from airflow_provider_dtrain.train.errors import OtherRunError, SetupError
 from airflow_provider_dtrain.train.inference.collected import ENTRY, FOLDER, CollectedFolder, CollectedLedger
@@ -201,7 +202,7 @@ def test_an_entry_that_is_not_of_the_reported_shard_is_refused(world: World, cha
         os.rename(world.host.place / FOLDER / "_dtrain/shards/00001", world.host.place / "moved")
         os.replace(world.host.place / "moved" / ENTRY, world.host.place / FOLDER / "_dtrain/shards/00000" / ENTRY)
 
-    with pytest.raises(DamagedPartError):
+    with pytest.raises(DamagedCopyError):
         world.take(0)
 
     assert entry != world.compute(0)
@@ -217,7 +218,7 @@ def test_an_entry_that_cannot_be_read_is_refused(world: World, content: bytes) -
     world.compute(0)
     (world.host.place / FOLDER / "_dtrain/shards/00000" / ENTRY).write_bytes(content)
 
-    with pytest.raises(DamagedPartError):
+    with pytest.raises(DamagedCopyError):
         world.take(0)
 
     assert (world.parts, world.entries) == ([], [])
@@ -228,16 +229,16 @@ def test_a_host_that_sends_more_or_other_bytes_than_it_reported_is_refused(world
     world.compute(0)
     part = world.host.place / FOLDER / "_dtrain/shards/00000" / world.host.ledger().part_name(0)
     part.write_bytes(PART[::-1])
-    with pytest.raises(DamagedPartError, match="size or checksum"):
+    with pytest.raises(DamagedCopyError, match="size or checksum"):
         world.take(0)
     part.write_bytes(b"x" * (2 << 20))
-    with pytest.raises(DamagedPartError, match="reported with 14 bytes"):
+    with pytest.raises(DamagedCopyError, match="reported with 14 bytes"):
         world.take(0)
     part.unlink()
-    with pytest.raises(DamagedPartError, match="size or checksum"):
+    with pytest.raises(DamagedCopyError, match="size or checksum"):
         world.take(0)
     part.symlink_to("/etc/passwd")
-    with pytest.raises(tarfile.TarError):
+    with pytest.raises(DamagedCopyError, match="neither a file nor a folder"):
         world.take(0)
 
     assert (world.parts, world.entries) == ([], [])
@@ -245,9 +246,9 @@ def test_a_host_that_sends_more_or_other_bytes_than_it_reported_is_refused(world
 
 def test_a_shard_that_was_not_planned_is_refused(world: World) -> None:
     world.start()
-    with pytest.raises(DamagedPartError, match="shard 2 is not one of 2"):
+    with pytest.raises(DamagedCopyError, match="shard 2 is not one of 2"):
         world.take(2)
-    with pytest.raises(DamagedPartError, match="shard 2 is not one of 2"):
+    with pytest.raises(DamagedCopyError, match="shard 2 is not one of 2"):
         world.results.set_aside(2, "poison")
 
 
@@ -318,7 +319,7 @@ def test_a_used_folder_without_a_ledger_is_refused_before_the_ranks_start(world:
 def test_a_record_that_is_no_run_is_refused(world: World, name: str, document: Any) -> None:
     world.start()
     (world.host.place / FOLDER / name).write_bytes(encode(document))
-    with pytest.raises(DamagedPartError):
+    with pytest.raises(DamagedCopyError):
         world.results.begin(world.host)  # type: ignore[arg-type]
 
 
@@ -328,7 +329,7 @@ def test_a_host_cannot_replace_the_record_of_the_folder(world: World) -> None:
     (world.host.place / FOLDER / PLAN).write_bytes(encode([shard.to_dict() for shard in SHARDS]))
     before = (world.out / RUN).read_bytes()
 
-    with pytest.raises(DamagedPartError, match="reports another run"):
+    with pytest.raises(DamagedCopyError, match="reports another run"):
         world.results.begin(world.host)  # type: ignore[arg-type]
 
     assert (world.out / RUN).read_bytes() == before

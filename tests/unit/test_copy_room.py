@@ -111,12 +111,12 @@ async def test_copies_that_are_no_longer_kept_make_room_for_the_latest(
     scene = Scene(tmp_path, copies=2, limit_bytes=150_000, checkpoint_policy="all")
     for step, size in ((1, 90_000), (2, 50_000)):
         scene.save(step, size)
-        await scene.copier.copy_kept()
+        await scene.copier.round(is_last=False)
     assert scene.checkpoints.copied() == [1, 2]
     # Two that come at once: the last two are neither of the copies.
     scene.save(3, 10)
     scene.save(4, 80_000)
-    await scene.copier.copy_kept()
+    await scene.copier.round(is_last=False)
     assert scene.checkpoints.copied() == [3, 4]
     assert "stays only on host" not in caplog.text
 
@@ -125,7 +125,7 @@ async def test_a_checkpoint_that_fits_keeps_the_copies_until_it_has_one(tmp_path
     scene = Scene(tmp_path, copies=2, limit_bytes=150_000, checkpoint_policy="all")
     for step, size in ((1, 70_000), (2, 70_000), (3, 140_000)):
         scene.save(step, size)
-        await scene.copier.copy_kept()
+        await scene.copier.round(is_last=False)
     assert scene.checkpoints.copied() == [3]
 
 
@@ -133,14 +133,14 @@ async def test_copies_that_are_no_longer_kept_go_before_those_that_are(tmp_path:
     scene = Scene(tmp_path, copies=2, limit_bytes=150_000, checkpoint_policy="all")
     for step, size in ((1, 50_000), (2, 50_000), (3, 100_000)):
         scene.save(step, size)
-        await scene.copier.copy_kept()
+        await scene.copier.round(is_last=False)
     assert scene.checkpoints.copied() == [2, 3]
 
 
 async def test_a_checkpoint_that_never_fits_is_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     scene = Scene(tmp_path, copies=2, limit_bytes=150_000, checkpoint_policy="all")
     scene.save(1, 200_000)
-    await scene.copier.copy_kept()
-    await scene.copier.copy_kept()
+    await scene.copier.round(is_last=False)
+    await scene.copier.round(is_last=False)
     assert scene.checkpoints.copied() == []
     assert caplog.text.count("stays only on host") == 1

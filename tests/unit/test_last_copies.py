@@ -178,7 +178,7 @@ def world(rt: Runtime, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         world.steps.append("copy")
         await world.copies.run()
 
-    part = SimpleNamespace(run=copy, noticed=lambda: None, close=lambda: None, copy_last=nothing)
+    part = SimpleNamespace(run=copy, close=lambda: None, copy_last=nothing)
     idle = SimpleNamespace(run=nothing, close=lambda: None, copy_last=nothing)
     monkeypatch.setattr(attempt.teardown, "release", release)
     monkeypatch.setattr(attempt, "CheckpointCopier", lambda *_: part)

@@ -16,12 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.copies import output_generations
-from airflow_provider_dtrain.engine.copies.output_generations import (
-    BrokenOutputsError,
-    Generation,
-    Manifest,
-    OutputCopies,
-)
+from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
+from airflow_provider_dtrain.engine.copies.output_generations import Generation, Manifest, OutputCopies
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 from tests.support.archives import archive, member
@@ -127,7 +123,7 @@ def test_a_late_copy_of_an_earlier_attempt_never_counts_or_removes_a_newer_one(c
 )
 def test_a_host_that_contradicts_itself_leaves_the_copy_before(copies: OutputCopies, bad: Host) -> None:
     take(copies, Host().has({"work/z": b"1"}))
-    with pytest.raises((BrokenOutputsError, tarfile.TarError)):
+    with pytest.raises(DamagedCopyError):
         take(copies, bad)
     assert held(copies) == {"work/z": b"1"}
     assert [path.name for path in copies.folder.iterdir()] == ["outputs-1-1"]
@@ -151,13 +147,13 @@ def test_a_host_that_contradicts_itself_leaves_the_copy_before(copies: OutputCop
 def test_an_end_that_cannot_be_read_is_no_copy(copies: OutputCopies, end: bytes) -> None:
     host = Host().has({"work/a": b"1"})
     host.members[-1] = member("end.json", content=end)
-    with pytest.raises(BrokenOutputsError):
+    with pytest.raises(DamagedCopyError):
         take(copies, host)
     assert list(copies.folder.iterdir()) == []
 
 
 def test_an_end_of_more_values_than_files_have_is_no_copy(copies: OutputCopies) -> None:
-    with pytest.raises(BrokenOutputsError, match="at most 80,000 are accepted"):
+    with pytest.raises(DamagedCopyError, match="at most 80,000 are accepted"):
         take(copies, Host().has({}, more=[{}] * 100_000))
 
 
@@ -165,37 +161,37 @@ def test_an_end_of_all_files_and_unsettled_paths_is_accepted(copies: OutputCopie
     most = output_generations.FILES_LIMIT
     unsettled = [f"work/of another run {number}" for number in range(most)]
     host = Host().has({f"work/file {number}": b"" for number in range(most)}, sent=set(), unsettled=unsettled)
-    with pytest.raises(BrokenOutputsError, match="was not sent"):
+    with pytest.raises(DamagedCopyError, match="was not sent"):
         take(copies, host)
 
 
 def test_an_end_is_never_read_beyond_its_limit(copies: OutputCopies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_generations, "END_LIMIT_BYTES", 100)
-    with pytest.raises(BrokenOutputsError, match="more than 100 bytes"):
+    with pytest.raises(DamagedCopyError, match="more than 100 bytes"):
         take(copies, Host().has({}, more="x" * 100))
 
 
 def test_an_archive_without_its_end_is_no_copy(copies: OutputCopies) -> None:
     host = Host().has({"work/a": b"1"})
     host.members.pop()
-    with pytest.raises(BrokenOutputsError, match="end is missing"):
+    with pytest.raises(DamagedCopyError, match=r"end\.json is missing"):
         take(copies, host)
 
 
 def test_a_link_from_a_host_is_refused(copies: OutputCopies) -> None:
     host = Host().has({"work/a": b"1"})
     host.members.insert(0, member("work/link", tarfile.SYMTYPE, "/etc/passwd"))
-    with pytest.raises(tarfile.TarError):
+    with pytest.raises(DamagedCopyError):
         take(copies, host)
     assert list(copies.folder.iterdir()) == []
 
 
 def test_the_limit_holds_for_what_comes_and_for_what_is_linked(copies: OutputCopies) -> None:
-    with pytest.raises((BrokenOutputsError, ArchiveLimitError)):
+    with pytest.raises((DamagedCopyError, ArchiveLimitError)):
         take(copies, Host().has({"work/a": b"x" * (LIMIT + 1)}))
     take(copies, Host().has({"work/a": b"x" * LIMIT}))
     both = {"work/a": b"x" * LIMIT, "work/b": b"y"}
-    with pytest.raises(BrokenOutputsError, match="were allowed"):
+    with pytest.raises(DamagedCopyError, match="were allowed"):
         take(copies, Host().has(both, sent={"work/b"}))
     assert set(held(copies)) == {"work/a"}
 
@@ -205,7 +201,7 @@ def test_a_linked_file_has_the_size_that_the_copy_before_gives(copies: OutputCop
     host = Host().has({"work/b": b"y" * LIMIT})
     entries = {"work/a": [0, 1.5, version(b"x" * LIMIT)], "work/b": [LIMIT, 1.5, "v"]}
     host.members[-1] = member("end.json", content=json.dumps({"files": entries}).encode())
-    with pytest.raises(BrokenOutputsError, match="in the copy before"):
+    with pytest.raises(DamagedCopyError, match="in the copy before"):
         take(copies, host)
     assert set(held(copies)) == {"work/a"}
 
@@ -213,7 +209,7 @@ def test_a_linked_file_has_the_size_that_the_copy_before_gives(copies: OutputCop
 def test_the_limit_holds_for_the_bytes_on_the_disk(copies: OutputCopies) -> None:
     before = take(copies, Host().has({"work/a": b"1"}))
     before.path("work/a").write_bytes(b"x" * (LIMIT + 1))
-    with pytest.raises(BrokenOutputsError, match="were allowed"):
+    with pytest.raises(DamagedCopyError, match="were allowed"):
         take(copies, Host().has({"work/a": b"1"}, sent=set()))
 
 
@@ -227,14 +223,11 @@ def test_members_that_the_end_does_not_name_are_dropped(copies: OutputCopies) ->
     assert {path.name for path in found.folder.rglob("*") if path.is_file()} == {"a", "manifest.json"}
 
 
-def test_what_a_killed_process_left_is_swept_and_never_read(copies: OutputCopies) -> None:
+def test_a_folder_without_a_manifest_is_never_a_generation(copies: OutputCopies) -> None:
     take(copies, Host().has({"work/a": b"1"}))
-    (copies.folder / ".outputs-abc" / "work").mkdir(parents=True)
-    # A folder without a manifest is never a generation.
+    (copies.folder / ".copy-abc" / "files" / "work").mkdir(parents=True)
     (copies.folder / "outputs-9-9").mkdir()
     assert held(copies) == {"work/a": b"1"}
-    copies.sweep()
-    assert sorted(os.listdir(copies.folder)) == ["outputs-1-1", "outputs-9-9"]
 
 
 def test_a_time_that_no_date_can_show_is_refused(copies: OutputCopies) -> None:
@@ -247,7 +240,7 @@ def test_a_time_that_no_date_can_show_is_refused(copies: OutputCopies) -> None:
             found = take(copies, host).manifest.files["work/a"].modified_at
             assert datetime.fromtimestamp(found, UTC).year == 9999
         else:
-            with pytest.raises(BrokenOutputsError, match="no size, time and version"):
+            with pytest.raises(DamagedCopyError, match="less than 253402300800"):
                 take(copies, host)
 
 
@@ -288,7 +281,9 @@ async def test_of_a_program_with_the_library_only_traces_are_copied(
     events = SimpleNamespace(of_attempt=lambda _, kinds: [kind for kind in written if kind in kinds])
     written = kinds
     rt: Any = SimpleNamespace(
-        db=db, store=SimpleNamespace(events=events), settings=SimpleNamespace(checkpoint_dir=tmp_path)
+        db=db,
+        store=SimpleNamespace(events=events),
+        settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=0.0),
     )
     view: Any = SimpleNamespace(
         run="t1.1.1", plan={"plans": {"a": {"master_local": True}}}, number=1, attempt_id=1, experiment_id=1, trial_id=1

@@ -104,7 +104,12 @@ def rt(tmp_path: Path, host: SlowHost, monkeypatch: pytest.MonkeyPatch) -> Runti
     async def address(record: Any) -> None:
         """Return no address, because the link needs none."""
 
-    options = SimpleNamespace(checkpoint_dir=tmp_path, checkpoint_copy_limit_bytes=100, trial_copy_limit_bytes=100)
+    options = SimpleNamespace(
+        checkpoint_dir=tmp_path,
+        checkpoint_copy_limit_bytes=100,
+        trial_copy_limit_bytes=100,
+        output_sync_period_s=0.0,
+    )
     store: Any = FakeStore()
     hook: Any = SimpleNamespace(settings=options, store=store, link=lambda *_: host, aaddress=address)
     return Runtime(hook, store, 2, 1, TaskLog(logging.getLogger("test"), None), watcher="test")

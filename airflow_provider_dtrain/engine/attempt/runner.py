@@ -393,7 +393,6 @@ class AttemptRunner:
                 if not has_failed:
                     # Every way on releases the gang. A run's folder stays on its host, so it is copied afterwards.
                     await teardown.release(self.rt, await self.rt.view())
-                copier.noticed()
                 copier.close()
                 keeper.close()
                 board.close()

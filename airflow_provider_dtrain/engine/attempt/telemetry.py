@@ -29,6 +29,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
 from airflow_provider_dtrain.core.series.measurements import Clock, Measured, read
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.engine.attempt.stream import ranks_of
+from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.threads import in_telemetry_thread
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -130,13 +131,8 @@ class TelemetryCollector:
         :param is_on: False: the attempt measures nothing
         """
         self._is_on = is_on
-        task = asyncio.ensure_future(self.run()) if is_on else None
-        try:
+        async with alongside(self.run()) if is_on else contextlib.nullcontext():
             yield
-        finally:
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
     async def run(self) -> None:
         """Collect until the task is cancelled, or another process follows the attempt."""

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.checkpoint_policy import unkept
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.lifecycle.timing import REMOVE_TIMEOUT_S
 from airflow_provider_dtrain.engine.copies.checkpoints import as_saved, numbers_of, remove_copy
+from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.runtime import answer
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError
@@ -28,9 +29,6 @@ DONE = frozenset({TrialState.COMPLETED, TrialState.STOPPED, TrialState.KILLED})
 MOST_SHOWN = 10
 #: Seconds that the end of a trial waits for a removal, and seconds after which the removal times out.
 REMOVAL_PATIENCE_S, REMOVAL_MOST_S = 3.0, 300.0
-
-#: Strong references to tasks: the event loop itself keeps only weak ones.
-_BACKGROUND: set[asyncio.Task[None]] = set()
 
 
 @dataclass(frozen=True)
@@ -89,10 +87,7 @@ async def remove_in_time(rt: Runtime, unkept: Unkept) -> None:
         except (TimeoutError, DtrainError) as error:
             rt.log.warning("Checkpoints that the experiment does not keep stay for now: %s", error or "it timed out")
 
-    task = asyncio.ensure_future(remove())
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
-    await asyncio.wait({task}, timeout=REMOVAL_PATIENCE_S)
+    await asyncio.wait({in_background(remove())}, timeout=REMOVAL_PATIENCE_S)
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
-import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -19,10 +16,11 @@ from airflow_provider_dtrain.core.checkpoint_location import (
 )
 from airflow_provider_dtrain.core.checkpoint_policy import Kept, Saved, unkept
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size
-from airflow_provider_dtrain.engine.copies import partial
+from airflow_provider_dtrain.engine.copies.keeper import Keeper
+from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED, DamagedCopyError, fetched, put_in_place
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_thread
-from airflow_provider_dtrain.errors import HostError, HostRefusedError
-from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, pack_tree, tree_bytes, unpack_plain
+from airflow_provider_dtrain.errors import HostRefusedError
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, pack_tree, tree_bytes
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -31,21 +29,20 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
 
 
-#: Prefix in the name of a copy that is not complete yet.
-PARTIAL = ".copy-"
 #: Most files of one checkpoint.
 FILES_LIMIT = 10_000
 #: Deepest nesting and most values of a checkpoint's metadata: two values for each file, and those of the report.
 _METADATA_DEPTH, _METADATA_VALUES = 64, 300_000
 
 
-class CheckpointCopier:
+class CheckpointCopier(Keeper):
     """Copier of the checkpoints that the policy keeps while the trial runs.
 
     It makes one copy at a time, the newest checkpoint first.
     """
 
     def __init__(self, rt: Runtime, view: AttemptView, config: ExperimentConfig) -> None:
+        super().__init__(period_s=None)
         self.rt = rt
         self.view = view
         self.policy = config.checkpoint_policy
@@ -53,11 +50,8 @@ class CheckpointCopier:
         self.numbers = while_running(numbers_of(config))
         storage = config.checkpoint_storage.model_dump(mode="json")
         self.places = CheckpointPlaces.of(storage, view.experiment_id, view.trial_id)
-        self._wake = asyncio.Event()
-        self._closing = False
         #: Ids of checkpoints that exceed a limit. They are not tried again.
         self._said_too_large: set[int] = set()
-        self._swept = False
 
     def reported(self, event: Mapping[str, Any]) -> None:
         """Log a checkpoint event that is in the store, and wake the copier."""
@@ -76,36 +70,12 @@ class CheckpointCopier:
                 trial,
                 is_warning=True,
             )
-        self.noticed()
+        self.wake()
 
-    def noticed(self) -> None:
-        """Wake the copier for a checkpoint event that is in the store."""
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Copy until :meth:`close`, then return once every kept checkpoint is copied."""
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            # Read before the round: an event that arrives during it needs another round.
-            last = self._closing
-            await self.copy_kept()
-            if last:
-                return
-
-    def close(self) -> None:
-        """Let :meth:`run` end after a last round."""
-        self._closing = True
-        self._wake.set()
-
-    async def copy_kept(self) -> None:
+    async def round(self, *, is_last: bool) -> None:
         """Copy every kept checkpoint that has no copy yet, and remove the copies of all the rest."""
         checkpoints = await self.rt.db(self.rt.store.checkpoints.of_trial, self.view.trial_id)
         kept = self.kept(checkpoints)
-        if not self._swept:
-            folder = trial_folder(self.rt.settings.checkpoint_dir, self.view.experiment_id, self.view.trial_id)
-            await in_thread(sweep_partial, folder)
-            self._swept = True
         # The first to go comes first. A checkpoint that is no longer kept has its copy until its successor has one.
         copied = sorted(
             (one for one in checkpoints if one.copy_url is not None), key=lambda one: (one in kept, _age(one))
@@ -176,7 +146,7 @@ class CheckpointCopier:
                 raise TrialFullError(str(error)) from error
             self._warn_too_large(checkpoint, error)
             return
-        except (HostError, OSError, tarfile.TarError, DamagedCopyError, UntrustedPathError) as error:
+        except (*NOT_COPIED, UntrustedPathError) as error:
             self.rt.log.warning("Checkpoint of step %d was not copied: %s", checkpoint.step, error)
             return
         await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
@@ -201,10 +171,6 @@ class CheckpointCopier:
 
 class TrialFullError(Exception):
     """The copies of a trial leave too little room for another one."""
-
-
-class DamagedCopyError(Exception):
-    """A copy differs from what the ranks wrote."""
 
 
 def numbers_of(config: ExperimentConfig) -> Kept:
@@ -275,11 +241,6 @@ def remove_copy(checkpoint_dir: Path, checkpoint: CheckpointView, experiment_id:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep_partial(folder: Path) -> None:
-    """Remove the partial copies of processes that were killed while they copied. Blocks."""
-    partial.sweep(folder, PARTIAL)
-
-
 def best_checkpoint(checkpoints: list[CheckpointView], metric: str | None, smaller_is_better: bool) -> CheckpointView:
     """Return the checkpoint with the best metric, or the latest one when none has the metric.
 
@@ -303,31 +264,18 @@ def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limi
     :param limit_bytes: most bytes that its files may have together, counted while they arrive
     :return: bytes of its files
     :raises ArchiveLimitError: it is larger
-    :raises DamagedCopyError: a file differs from its metadata or from the store's record
-    :raises tarfile.TarError: the archive is damaged or leads outside its folder
+    :raises DamagedCopyError: the archive is damaged, or a file differs from its metadata or from the store's record
     :raises UntrustedPathError: the checkpoint is at none of its trial's places
     """
-    place = trusted(checkpoint)
-    partial.make_private(target.parent)
-    with partial.partial_copy(target.parent, PARTIAL) as folder:
-        with link.fetching(checkpoint.run, place.path) as incoming:
-            found = unpack_plain(incoming, folder, limit_bytes=limit_bytes, limit_files=FILES_LIMIT)
+    transfer = link.fetching(checkpoint.run, trusted(checkpoint).path)
+    with fetched(target.parent, transfer, limit_bytes=limit_bytes, limit_files=FILES_LIMIT) as folder:
         entries = list(folder.iterdir())
         source = entries[0] if len(entries) == 1 and entries[0].is_dir() else folder
         verify_copy(source, checkpoint)
+        size_bytes = tree_bytes(source)
         shutil.rmtree(target, ignore_errors=True)
-        os.replace(source, target)
-        sync_folder(target.parent)
-    return found.size_bytes
-
-
-def sync_folder(folder: Path) -> None:
-    """Write the names in a folder to the disk. Blocks."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        put_in_place(source, target)
+    return size_bytes
 
 
 def verify_copy(folder: Path, checkpoint: CheckpointView) -> None:

@@ -11,7 +11,9 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, Field, Strict
 
 from airflow_provider_dtrain.core.event_log import (
     COLUMNS_LIMIT,
@@ -20,10 +22,16 @@ from airflow_provider_dtrain.core.event_log import (
     SHARDS_LIMIT,
 )
 from airflow_provider_dtrain.core.safe_repr import as_sentence
-from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size, is_count, is_number
-from airflow_provider_dtrain.engine.copies import partial
+from airflow_provider_dtrain.engine.copies.mirror import (
+    DamagedCopyError,
+    checked,
+    fetched,
+    partial_copy,
+    read_bounded,
+    sweep,
+)
 from airflow_provider_dtrain.errors import CollectError
-from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, pack_tree, tree_bytes, unpack_plain
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, pack_tree, tree_bytes
 from airflow_provider_dtrain.train.errors import TrainError
 from airflow_provider_dtrain.train.inference import metrics
 from airflow_provider_dtrain.train.inference.collected import ENTRY, FOLDER, KNOWN, shard_folder
@@ -49,8 +57,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.settings import Settings
     from airflow_provider_dtrain.hosts.channel.link import HostLink
 
-#: Prefix of the folder of a part that has not arrived completely.
-PARTIAL = "part-"
 #: Most bytes of an entry, and of the record or the plan of a run: 1,000 metrics, and 100,000 shards.
 ENTRY_LIMIT_BYTES, RECORD_LIMIT_BYTES = 1 << 20, 64 << 20
 #: Deepest nesting, and most values of an entry and of a record.
@@ -61,11 +67,38 @@ BAD_ROWS_LIMIT, BAD_ROW_TEXT_LIMIT = 100, 8192
 _PASSING = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET}
 )
-_NOT_FINITE = frozenset({"nan", "inf", "-inf"})
+
+_Name = Annotated[str, Field(max_length=METRIC_NAME_LIMIT)]
+_Text = Annotated[str, Field(max_length=BAD_ROW_TEXT_LIMIT)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Reducer = Annotated[str, Field(pattern=f"^({'|'.join(Reducer.__members__)})$")]
+_Lax = Strict(strict=False)
 
 
-class DamagedPartError(Exception):
-    """Files that a host sent differ from what its rank reported."""
+class _RunForm(BaseModel, strict=True):
+    """Record of a run, as rank 0 writes it."""
+
+    format: Literal[1]
+    facts: dict[str, Any]
+    batch_size: _Count
+
+
+class _EntryForm(BaseModel, strict=True, extra="forbid"):
+    """Fields of an :class:`Entry`, as a host may send them."""
+
+    shard: _Count
+    run: str
+    part: str | None
+    rows: _Count
+    size: _Count
+    sha256: str
+    columns: dict[_Name, _Name] = Field(alias="schema", max_length=COLUMNS_LIMIT)
+    metrics: dict[_Name, Annotated[tuple[_Reducer, float | Literal["nan", "inf", "-inf"], float], _Lax]] = Field(
+        max_length=METRICS_LIMIT
+    )
+    rows_read: _Count
+    rows_skipped: _Count
+    bad_rows: list[Annotated[tuple[_Count, _Text, _Text], _Lax]] = Field(max_length=BAD_ROWS_LIMIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +144,7 @@ class CollectedResults:
             self._owner.acquire()
             (self._root / TEMPORARY).mkdir(parents=True, exist_ok=True)
             self._ledger.sweep()
-            partial.sweep(self._root / TEMPORARY, PARTIAL)
+            sweep(self._root / TEMPORARY)
 
     def suspend(self) -> None:
         """Stop renewing the claim, which the next follower of the trial takes over."""
@@ -125,7 +158,7 @@ class CollectedResults:
         """Send what the ledger knows to the host of rank 0, before its rank starts."""
         with _named(self._ledger.folder.location):
             content = encode(self._known())
-            with partial.partial_copy(self._root / TEMPORARY, PARTIAL) as folder:
+            with partial_copy(self._root / TEMPORARY) as folder:
                 (folder / KNOWN).write_bytes(content)
                 with link.putting(self._run, FOLDER) as outgoing:
                     pack_tree(folder, cast("IO[bytes]", outgoing), OWN)
@@ -149,7 +182,7 @@ class CollectedResults:
     def begin(self, link: HostLink) -> set[int]:
         """Fetch what rank 0 begins or continues, record it, and return the shards that are done or set aside.
 
-        :raises DamagedPartError: it is not a run, or differs from the one that the folder holds
+        :raises DamagedCopyError: it is not a run, or differs from the one that the folder holds
         """
         with _named(self._ledger.folder.location):
             run = _run_of(self._record(link, RUN))
@@ -165,7 +198,7 @@ class CollectedResults:
             elif _plain([known.get("facts"), [one.to_dict() for one in self._ledger.planned()]]) != _plain(
                 [run["facts"], documents]
             ):
-                raise DamagedPartError("rank 0 reports another run than the one whose results the folder holds")
+                raise DamagedCopyError("rank 0 reports another run than the one whose results the folder holds")
             elif known.get("batch_size") is None:
                 self._ledger.set_batch_size(run["batch_size"])
             self._taken_bytes = tree_bytes(self._root)
@@ -190,10 +223,14 @@ class CollectedResults:
 
     def _record(self, link: HostLink, name: str) -> Any:
         """Fetch a record of rank 0."""
-        with partial.partial_copy(self._root / TEMPORARY, PARTIAL) as folder:
-            with link.fetching(self._run, f"{FOLDER}/{name}") as incoming:
-                unpack_plain(incoming, folder, limit_bytes=RECORD_LIMIT_BYTES, limit_files=1)
+        with self._fetched(link, name, limit_bytes=RECORD_LIMIT_BYTES, limit_files=1) as folder:
             return _document(folder / name.rpartition("/")[2], RECORD_LIMIT_BYTES, _RECORD_VALUES)
+
+    def _fetched(
+        self, link: HostLink, name: str, *, limit_bytes: int, limit_files: int
+    ) -> contextlib.AbstractContextManager[Path]:
+        transfer = link.fetching(self._run, f"{FOLDER}/{name}")
+        return fetched(self._root / TEMPORARY, transfer, limit_bytes=limit_bytes, limit_files=limit_files)
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
@@ -201,22 +238,22 @@ class CollectedResults:
         """Fetch a shard that is done, and record it.
 
         :param size: bytes of its part as the rank reported them
-        :raises DamagedPartError: the files are not those that the rank reported
-        :raises tarfile.TarError: the archive is damaged or leads outside its folder
+        :raises DamagedCopyError: the files are not those that the rank reported, or the archive is damaged
         """
         if shard >= len(self._plan):
-            raise DamagedPartError(f"shard {shard} is not one of {len(self._plan)}")
+            raise DamagedCopyError(f"shard {shard} is not one of {len(self._plan)}")
         self._check_room(shard, size)
         with _named(self._ledger.folder.location):
             self._owner.check()
-            with partial.partial_copy(self._root / TEMPORARY, PARTIAL) as folder:
-                try:
-                    with link.fetching(self._run, f"{FOLDER}/{shard_folder(shard)}") as incoming:
-                        found = unpack_plain(incoming, folder, limit_bytes=size + ENTRY_LIMIT_BYTES, limit_files=2)
-                except ArchiveLimitError as error:
-                    raise DamagedPartError(f"shard {shard} was reported with {size} bytes: {error}") from error
-                self._deliver(folder / f"{shard:05d}", shard, size, sha256)
-                self._taken_bytes += found.size_bytes
+            try:
+                with self._fetched(
+                    link, shard_folder(shard), limit_bytes=size + ENTRY_LIMIT_BYTES, limit_files=2
+                ) as folder:
+                    size_bytes = tree_bytes(folder)
+                    self._deliver(folder / f"{shard:05d}", shard, size, sha256)
+            except ArchiveLimitError as error:
+                raise DamagedCopyError(f"shard {shard} was reported with {size} bytes: {error}") from error
+            self._taken_bytes += size_bytes
 
     def _check_room(self, shard: int, size: int) -> None:
         limits = self._limits
@@ -238,7 +275,7 @@ class CollectedResults:
             part = folder / entry.part
             found = (part.lstat().st_size, _sha256(part)) if part.is_file() else (-1, "")
             if found != (size, sha256) or (entry.size, entry.sha256) != (size, sha256):
-                raise DamagedPartError(f"the part of shard {shard} differs from its size or checksum")
+                raise DamagedCopyError(f"the part of shard {shard} differs from its size or checksum")
             part.chmod(readable_mode())
             self._ledger.folder.deliver(part, f"{PARTS}/{entry.part}")
         self._ledger.add(entry)
@@ -246,7 +283,7 @@ class CollectedResults:
     def set_aside(self, shard: int, error: str) -> None:
         """Record that the ranks have skipped a shard."""
         if shard >= len(self._plan):
-            raise DamagedPartError(f"shard {shard} is not one of {len(self._plan)}")
+            raise DamagedCopyError(f"shard {shard} is not one of {len(self._plan)}")
         with _named(self._ledger.folder.location):
             self._owner.check()
             self._ledger.set_aside(self._plan[shard], error[:ERROR_CHARACTERS])
@@ -302,93 +339,38 @@ def _named(location: str) -> Iterator[None]:
 def _document(path: Path, limit_bytes: int, values: int) -> Any:
     """Return a document that a host sent.
 
-    :raises DamagedPartError: it is missing, too large or damaged
+    :raises DamagedCopyError: it is missing, too large or damaged
     """
-    try:
-        with open(path, "rb") as file:
-            content = file.read(limit_bytes + 1)
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DamagedPartError(f"{path.name} is missing, or no file") from None
-    try:
-        check_size(content, depth=_DEPTH, values=values)
-    except UntrustedInputError as error:
-        raise DamagedPartError(f"{path.name}: {error}") from error
-    found = decode(content) if len(content) <= limit_bytes else None
+    found = decode(read_bounded(path, limit_bytes=limit_bytes, depth=_DEPTH, values=values))
     if found is None:
-        raise DamagedPartError(f"{path.name} is damaged or larger than {limit_bytes} bytes")
+        raise DamagedCopyError(f"{path.name} is damaged")
     return found
 
 
 def _run_of(found: Any) -> dict[str, Any]:
-    size = found.get("batch_size") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or found.get("format") != FORMAT or not isinstance(found.get("facts"), dict):
-        raise DamagedPartError("the record of the run has no facts")
-    if not is_count(size):
-        raise DamagedPartError("the record of the run has no batch size")
-    return {"format": FORMAT, "key": None, "facts": found["facts"], "batch_size": size}
+    with checked(RUN):
+        run = _RunForm.model_validate(found)
+    return {"format": FORMAT, "key": None, "facts": run.facts, "batch_size": run.batch_size}
 
 
 def _plan_of(found: Any) -> list[Shard]:
     try:
         plan = [Shard.from_dict(one) for one in found]
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise DamagedPartError(f"the plan is not a list of shards: {error!r:.200}") from error
+        raise DamagedCopyError(f"the plan is not a list of shards: {error!r:.200}") from error
     if [one.index for one in plan] != list(range(len(plan))) or not 0 < len(plan) <= SHARDS_LIMIT:
-        raise DamagedPartError("the shards of the plan are not numbered")
+        raise DamagedCopyError("the shards of the plan are not numbered")
     return plan
 
 
 def _entry_of(found: Any, ledger: Ledger, shard: int) -> Entry:
     """Return the entry of a shard, after a check of every field."""
-    try:
-        entry = Entry(**found)
-    except TypeError as error:
-        raise DamagedPartError(f"the entry of shard {shard} has other fields: {error!r:.200}") from error
-    is_own = entry.shard == shard and entry.run == ledger.run and entry.part in (None, ledger.part_name(shard))
-    has_counts = all(is_count(count) for count in (entry.rows, entry.size, entry.rows_read, entry.rows_skipped))
-    if not (is_own and has_counts and isinstance(entry.sha256, str) and _is_schema(entry.schema)):
-        raise DamagedPartError(f"the entry of shard {shard} is not one of this run")
-    if not (isinstance(entry.metrics, dict) and len(entry.metrics) <= METRICS_LIMIT and _are_metrics(entry.metrics)):
-        raise DamagedPartError(f"the entry of shard {shard} has metrics of an unknown form")
-    if not _are_bad_rows(entry.bad_rows):
-        raise DamagedPartError(f"the entry of shard {shard} has rows of an unknown form")
+    with checked(f"the entry of shard {shard}"):
+        _EntryForm.model_validate(found)
+    entry = Entry(**found)
+    if (entry.shard, entry.run) != (shard, ledger.run) or entry.part not in (None, ledger.part_name(shard)):
+        raise DamagedCopyError(f"the entry of shard {shard} is not one of this run")
     return entry
-
-
-def _are_bad_rows(found: object) -> bool:
-    if not isinstance(found, list) or len(found) > BAD_ROWS_LIMIT:
-        return False
-    return all(
-        isinstance(row, list)
-        and len(row) == 3
-        and is_count(row[0])
-        and all(isinstance(text, str) and len(text) <= BAD_ROW_TEXT_LIMIT for text in row[1:])
-        for row in found
-    )
-
-
-def _is_schema(schema: object) -> bool:
-    return (
-        isinstance(schema, dict)
-        and len(schema) <= COLUMNS_LIMIT
-        and all(
-            isinstance(kind, str) and max(len(name), len(kind)) <= METRIC_NAME_LIMIT for name, kind in schema.items()
-        )
-    )
-
-
-def _are_metrics(found: Mapping[str, Any]) -> bool:
-    for name, part in found.items():
-        match part:
-            case [str(reducer), value, weight] if (
-                len(name) <= METRIC_NAME_LIMIT
-                and reducer in Reducer.__members__
-                and (is_number(value) or (isinstance(value, str) and value in _NOT_FINITE))
-                and is_number(weight)
-            ):
-                continue
-        return False
-    return True
 
 
 def _combined(entries: list[Entry]) -> dict[str, float]:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import tarfile
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import RECONNECT_FIRST_S, RECONNECT_MOST_S
 from airflow_provider_dtrain.core.safe_repr import as_sentence
-from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, DamagedPartError, Limits
+from airflow_provider_dtrain.engine.copies.collected_results import CollectedResults, Limits
+from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_launch_thread, in_thread
 from airflow_provider_dtrain.errors import (
     CollectError,
@@ -24,6 +22,7 @@ from airflow_provider_dtrain.errors import (
     HostUnreachableError,
     ResultsLostError,
 )
+from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -83,12 +82,13 @@ class Collector:
         self.lost: dict[str, HostError] = {}
         #: Why single shards cannot be fetched.
         self.refused: list[HostError] = []
-        self._queues: dict[str, deque[Mapping[str, Any]]] = {host: deque() for host in view.placement}
-        self._wake: dict[str, asyncio.Event] = {host: asyncio.Event() for host in view.placement}
-        self._has_begun = asyncio.Event()
-        self._begins = False
-        #: Nothing can change any longer whether the record of the run is there.
-        self._is_settled = False
+        #: Events of each host in their order. None: nothing follows.
+        self._events: dict[str, asyncio.Queue[Mapping[str, Any] | None]] = {
+            host: asyncio.Queue() for host in view.placement
+        }
+        #: Rank 0 has written the record of the run.
+        self._has_begun = False
+        self._wake = asyncio.Event()
         self._known: set[int] = set()
         #: time.monotonic() of :meth:`close`.
         self._closed_at: float | None = None
@@ -96,11 +96,10 @@ class Collector:
     def reported(self, host: str, event: Mapping[str, Any]) -> None:
         """Queue an event that is in the store."""
         if event["kind"] == BEGUN:
-            self._begins = True
-            host = self.chief
+            self._has_begun = True
+            self._wake.set()
         elif event["kind"] in (DONE, SKIPPED):
-            self._queues[host].append(event)
-        self._wake[host].set()
+            self._events[host].put_nowait(event)
 
     async def run(self) -> None:
         """Fetch until :meth:`close`, then return once everything is fetched that can be."""
@@ -112,9 +111,11 @@ class Collector:
         for one in await self.rt.db(
             self.rt.store.events.of_attempt, self.view.attempt_id, kinds=(BEGUN, DONE, SKIPPED)
         ):
-            if one.host in self._queues:
+            if one.host in self._events:
                 self.reported(one.host, one.body)
-        await asyncio.gather(self._begin(), *(self._work(host) for host in self._queues))
+        await self._wake.wait()
+        if self._has_begun and await self._open():
+            await asyncio.gather(*(self._work(host) for host in self._events))
 
     def close(self, lost: Mapping[str, HostError]) -> None:
         """Let :meth:`run` end after the queued shards.
@@ -123,7 +124,7 @@ class Collector:
         """
         self.lost.update(lost)
         self._closed_at = time.monotonic()
-        self._wake_all()
+        self._end_events()
 
     async def leave(self, *, for_good: bool) -> None:
         """Give the folder up.
@@ -167,49 +168,25 @@ class Collector:
 
     # -- one host --------------------------------------------------------------------------------------------------
 
-    async def _begin(self) -> None:
-        """Fetch the record of the run from rank 0's host, once it is written."""
-        wake = self._wake[self.chief]
-        while not self._begins and self._closed_at is None:
-            wake.clear()
-            await wake.wait()
-        # The host's own coroutine waits for the same event.
-        wake.set()
-        if self._begins:
-            await self._open()
-        self._is_settled = True
-        self._wake_all()
-
-    async def _open(self) -> None:
+    async def _open(self) -> bool:
         """Fetch the record of the run, or continue by the one that an earlier follower has fetched."""
-        if await self._patiently(self.chief, "the record of the run", self._begin_once) or await self._resume():
-            self._has_begun.set()
-        elif not self._is_over(self.chief):
+
+        async def begin(link: HostLink) -> None:
+            self._known |= await in_copy_thread(self.results.begin, link)
+
+        if await self._patiently(self.chief, "the record of the run", begin):
+            return True
+        if self.problem is None and (found := await in_copy_thread(self.results.resume)) is not None:
+            self._known |= found
+            return True
+        if not self._is_over(self.chief):
             # Without the plan, no shard of any host can be recorded.
             self._give_up(self.refused[-1])
-
-    async def _resume(self) -> bool:
-        if self.problem is not None:
-            return False
-        found = await in_copy_thread(self.results.resume)
-        self._known |= found or set()
-        return found is not None
-
-    async def _begin_once(self, link: HostLink) -> None:
-        self._known |= await in_copy_thread(self.results.begin, link)
+        return False
 
     async def _work(self, host: str) -> None:
-        queue, wake = self._queues[host], self._wake[host]
-        while True:
-            while queue and self._has_begun.is_set() and not self._is_over(host):
-                await self._one(host, queue.popleft())
-            is_waiting = self._begins and not self._is_settled
-            if self._is_over(host) or (self._closed_at is not None and not is_waiting):
-                return
-            wake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RECONNECT_MOST_S):
-                    await wake.wait()
+        while (event := await self._events[host].get()) is not None and not self._is_over(host):
+            await self._one(host, event)
 
     def _is_over(self, host: str) -> bool:
         return self.problem is not None or host in self.lost
@@ -240,7 +217,7 @@ class Collector:
                 return True
             except CollectError as error:
                 self._fail(error)
-            except (DamagedPartError, tarfile.TarError, HostProtocolError, HostRefusedError) as error:
+            except (DamagedCopyError, ArchiveLimitError, HostProtocolError, HostRefusedError) as error:
                 tries += 1
                 if tries >= MOST_TRIES or getattr(error, "code", "") == NOT_FOUND:
                     return self._refuse(host, what, error)
@@ -268,15 +245,15 @@ class Collector:
         """Leave the rest of a host's shards to the next attempt. Return False."""
         self.rt.log.warning("%s Shards of this host that have not arrived are computed again.", error)
         self.lost[error.host] = error
-        self._wake_all()
         return False
 
-    def _wake_all(self) -> None:
-        for wake in self._wake.values():
-            wake.set()
+    def _end_events(self) -> None:
+        self._wake.set()
+        for events in self._events.values():
+            events.put_nowait(None)
 
     def _fail(self, error: CollectError) -> None:
         if self.problem is None:
             self.problem = error
             self.on_problem(error)
-        self._wake_all()
+        self._end_events()

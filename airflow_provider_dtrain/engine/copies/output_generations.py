@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Annotated, cast
 
-from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, parse_object
-from airflow_provider_dtrain.engine.copies import partial
-from airflow_provider_dtrain.engine.copies.checkpoints import sync_folder
-from airflow_provider_dtrain.hosts.channel.archive_reader import pack_tree, sync_tree, tree_bytes, unpack_plain
+from pydantic import AfterValidator, BaseModel, Field, TypeAdapter
+
+from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError, checked, fetched, put_in_place, read_bounded
+from airflow_provider_dtrain.hosts.channel.archive_reader import pack_tree, tree_bytes
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.channel.link import HostLink
@@ -34,13 +33,8 @@ _END_DEPTH, _END_VALUES = 8, 8 * FILES_LIMIT
 MOST_BYTES = 16 << 30
 #: Unix time of the year 10000, which no date can show.
 YEAR_10000 = 253_402_300_800
-PARTIAL = ".outputs-"
 _GENERATION = re.compile(r"outputs-(\d{1,9})-(\d{1,9})", re.ASCII)
 _MANIFEST, _END = "manifest.json", "end.json"
-
-
-class BrokenOutputsError(Exception):
-    """Outputs that a host sent are inconsistent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +87,37 @@ class Generation:
         return self.folder / name
 
 
+def _output_path(path: str) -> str:
+    parts = path.split("/")
+    if not path.isprintable() or {"", ".", ".."} & set(parts) or parts[0] not in FOLDERS or len(parts) < 2:
+        raise ValueError("it is not the path of an output")
+    return path
+
+
+_Path = Annotated[str, Field(max_length=PATH_LIMIT), AfterValidator(_output_path)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+_Time = Annotated[float, Field(ge=0, lt=YEAR_10000)]
+
+
+class _LeftOut(BaseModel):
+    files: _Count = 0
+    bytes: _Count = 0
+    largest: tuple[_Path, ...] = ()
+
+
+class _End(BaseModel):
+    """Last member of the outputs of a host."""
+
+    #: Path -> size, time of the last change, version.
+    files: dict[_Path, tuple[_Count, _Time, Annotated[str, Field(max_length=200)]]] = Field(max_length=FILES_LIMIT)
+    unsettled: tuple[_Path, ...] = ()
+    left_out: _LeftOut = _LeftOut()
+    others: _Count = 0
+
+
+_MANIFEST_FORM = TypeAdapter(Manifest)
+
+
 class OutputCopies:
     """The generations of one trial.
 
@@ -125,10 +150,8 @@ class OutputCopies:
         :param first_attempt: attempts before it do not count
         :param traces: copy only traces of the profiler, and keep those of earlier attempts
         :raises ArchiveLimitError: the host sent more than the limit allows
-        :raises BrokenOutputsError: the host contradicts itself
-        :raises tarfile.TarError: the archive is damaged or leads outside its folder
+        :raises DamagedCopyError: the host contradicts itself, or the archive is damaged or leads outside its folder
         """
-        partial.make_private(self.folder)
         before = self.newest(first_attempt=first_attempt)
         limit_bytes = min(limit_bytes, MOST_BYTES)
         is_same_run = before is not None and before.manifest.run == manifest.run
@@ -137,34 +160,28 @@ class OutputCopies:
         )
         kept = _earlier_traces(before, manifest.attempt) if before and traces else {}
         left_bytes = max(0, limit_bytes - sum(file.size_bytes for file in kept.values()))
-        with partial.partial_copy(self.folder, PARTIAL) as folder:
-            with link.outputs(
-                manifest.run, known=versions, limit_bytes=left_bytes, limit_files=FILES_LIMIT, traces=traces
-            ) as incoming:
-                unpack_plain(incoming, folder, limit_bytes=limit_bytes + END_LIMIT_BYTES, limit_files=FILES_LIMIT + 1)
+        transfer = link.outputs(
+            manifest.run, known=versions, limit_bytes=left_bytes, limit_files=FILES_LIMIT, traces=traces
+        )
+        most_bytes = limit_bytes + END_LIMIT_BYTES
+        with fetched(self.folder, transfer, limit_bytes=most_bytes, limit_files=FILES_LIMIT + 1) as folder:
             whole = _completed(folder, manifest, before, kept)
             # The size on the disk, because a host may announce another one.
             if (size := tree_bytes(folder)) > limit_bytes:
-                raise BrokenOutputsError(f"the files have {size} bytes, {limit_bytes} were allowed")
+                raise DamagedCopyError(f"the files have {size} bytes, {limit_bytes} were allowed")
             return self._commit(folder, whole)
 
     def _commit(self, folder: Path, manifest: Manifest) -> Generation:
         (folder / _MANIFEST).touch(mode=0o600)
-        (folder / _MANIFEST).write_text(json.dumps(asdict(manifest)), encoding="utf-8")
-        sync_tree(folder)
+        (folder / _MANIFEST).write_bytes(_MANIFEST_FORM.dump_json(manifest))
         last = max((key for key, _ in self._generations() if key[0] == manifest.attempt), default=(0, 0))
         own = (manifest.attempt, last[1] + 1)
         target = self.folder / f"outputs-{own[0]}-{own[1]}"
-        os.rename(folder, target)
-        sync_folder(self.folder)
+        put_in_place(folder, target)
         for key, path in self._generations():
             if key < own:
                 shutil.rmtree(path, ignore_errors=True)
         return Generation(folder=target, manifest=manifest)
-
-    def sweep(self) -> None:
-        """Remove the partial copies of processes that were killed while they copied."""
-        partial.sweep(self.folder, PARTIAL)
 
     def _generations(self) -> list[tuple[tuple[int, int], Path]]:
         found = []
@@ -187,9 +204,15 @@ def _completed(folder: Path, manifest: Manifest, before: Generation | None, kept
 
     :param kept: files of the copy before that stay, unless the host has sent others of their names
     """
-    end = _read_end(folder / _END)
-    files = {**kept, **_files_of(end)}
-    unsettled = tuple(path for path in _texts(end.get("unsettled")) if path not in files)
+    text = read_bounded(folder / _END, limit_bytes=END_LIMIT_BYTES, depth=_END_DEPTH, values=_END_VALUES)
+    (folder / _END).unlink()
+    with checked(_END):
+        end = _End.model_validate_json(text, strict=True)
+    sent_files = {
+        path: OutputFile(size_bytes=one[0], modified_at=one[1], version=one[2]) for path, one in end.files.items()
+    }
+    files = {**kept, **sent_files}
+    unsettled = tuple(path for path in end.unsettled if path not in files)
     for path in unsettled:
         # A part of it may have arrived.
         with contextlib.suppress(OSError):
@@ -201,88 +224,34 @@ def _completed(folder: Path, manifest: Manifest, before: Generation | None, kept
         if path not in sent:
             _link(folder, path, file, before)
         elif (folder / path).lstat().st_size != file.size_bytes:
-            raise BrokenOutputsError(f"{path} has another size than announced")
+            raise DamagedCopyError(f"{path} has another size than announced")
     for path in sent - set(files):
         (folder / path).unlink()
-    found = end.get("left_out")
-    left_out: dict[str, Any] = found if isinstance(found, dict) else {}
     return replace(
         manifest,
         files=files,
         unsettled=unsettled,
-        left_out_files=_count(left_out.get("files")),
-        left_out_bytes=_count(left_out.get("bytes")),
-        left_out=tuple(_texts(left_out.get("largest")))[:3],
-        others=_count(end.get("others")),
+        left_out_files=end.left_out.files,
+        left_out_bytes=end.left_out.bytes,
+        left_out=end.left_out.largest[:3],
+        others=end.others,
     )
 
 
 def _link(folder: Path, path: str, file: OutputFile, before: Generation | None) -> None:
     known = before.manifest.files.get(path) if before is not None else None
     if before is None or known is None or known.version != file.version:
-        raise BrokenOutputsError(f"{path} was not sent, and the copy before does not have it")
+        raise DamagedCopyError(f"{path} was not sent, and the copy before does not have it")
     if known.size_bytes != file.size_bytes:
-        raise BrokenOutputsError(f"{path} has {known.size_bytes} bytes in the copy before, not {file.size_bytes}")
+        raise DamagedCopyError(f"{path} has {known.size_bytes} bytes in the copy before, not {file.size_bytes}")
     (folder / path).parent.mkdir(parents=True, exist_ok=True)
     os.link(before.path(path), folder / path)
 
 
-def _read_end(path: Path) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            text = file.read(END_LIMIT_BYTES + 1)
-        path.unlink()
-        if len(text) > END_LIMIT_BYTES:
-            raise UntrustedInputError(f"more than {END_LIMIT_BYTES} bytes")
-        return parse_object(text, depth=_END_DEPTH, values=_END_VALUES)
-    except (OSError, UntrustedInputError) as error:
-        raise BrokenOutputsError(f"its end is missing or cannot be read: {error}") from error
-
-
-def _files_of(end: Mapping[str, Any]) -> dict[str, OutputFile]:
-    files = end.get("files")
-    if not isinstance(files, dict) or len(files) > FILES_LIMIT:
-        raise BrokenOutputsError(f"its end names no files, or more than {FILES_LIMIT}")
-    return {path: _file_of(path, entry) for path, entry in files.items()}
-
-
-def _file_of(path: str, entry: object) -> OutputFile:
-    parts = path.split("/")
-    is_plain = len(path) <= PATH_LIMIT and path.isprintable() and not {"", ".", ".."} & set(parts)
-    if not is_plain or parts[0] not in FOLDERS or len(parts) < 2:
-        raise BrokenOutputsError(f"{path[:100]!r} is not the path of an output")
-    match entry:
-        case [int(size), int() | float() as at, str(version)] if (
-            size >= 0 and 0 <= at < YEAR_10000 and len(version) < 200
-        ):
-            return OutputFile(size_bytes=size, modified_at=float(at), version=version)
-    raise BrokenOutputsError(f"{path[:100]!r} has no size, time and version")
-
-
-def _texts(value: object) -> list[str]:
-    texts = [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
-    return [one for one in texts[:FILES_LIMIT] if _is_output(one)]
-
-
-def _is_output(path: str) -> bool:
-    try:
-        _file_of(path, [0, 0, ""])
-    except BrokenOutputsError:
-        return False
-    return True
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else 0
-
-
 def _read_manifest(folder: Path) -> Manifest | None:
     try:
-        found: dict[str, Any] = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        files = {path: OutputFile(**file) for path, file in found.pop("files").items()}
-        found |= {name: tuple(found[name]) for name in ("unsettled", "left_out")}
-        return Manifest(**found, files=files)
-    except (OSError, ValueError, TypeError, KeyError):
+        return _MANIFEST_FORM.validate_json((folder / _MANIFEST).read_bytes())
+    except (OSError, ValueError):
         return None
 
 

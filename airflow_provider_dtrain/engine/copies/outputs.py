@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import tarfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,16 +17,18 @@ from airflow_provider_dtrain.core.launch.plan import rank_order
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
+from airflow_provider_dtrain.engine.copies.keeper import Keeper
 from airflow_provider_dtrain.engine.copies.last import REQUESTS, until_copied
+from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED, sweep
 from airflow_provider_dtrain.engine.copies.output_generations import (
     TRACES,
-    BrokenOutputsError,
     Generation,
     Manifest,
     OutputCopies,
 )
+from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_thread
-from airflow_provider_dtrain.errors import DtrainError, HostError, HostRefusedError
+from airflow_provider_dtrain.errors import DtrainError, HostRefusedError
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, tree_bytes
 
 if TYPE_CHECKING:
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 CATCH_UP_S = 300.0
 #: Seconds that the end of a trial waits for a copy that was not made while it was followed.
 PATIENCE_S = 3.0
-#: Strong references to tasks: the event loop itself keeps only weak ones.
-_BACKGROUND: set[asyncio.Task[None]] = set()
-#: Errors of a copy that are not the trial's fault.
-_FAILURES = (HostError, OSError, tarfile.TarError, BrokenOutputsError, TimeoutError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +55,7 @@ class Carried:
         return cls(generation=generation, name=secrets.token_hex(8))
 
 
-class OutputKeeper:
+class OutputKeeper(Keeper):
     """Copier of the outputs of one attempt, while its ranks run and when they have ended.
 
     Of programs that join the training library, only traces of the profiler are copied, because they resume from their
@@ -66,27 +63,21 @@ class OutputKeeper:
     """
 
     def __init__(self, rt: Runtime, view: AttemptView) -> None:
+        super().__init__(rt.settings.output_sync_period_s or None)
         self.rt = rt
         self.view = view
         self.copies = copies_of(rt, view)
-        self._closing = asyncio.Event()
         self._told: set[str] = set()
 
     async def run(self) -> None:
         """Copy every ``output_sync_period`` until :meth:`close`."""
-        period_s = self.rt.settings.output_sync_period_s
-        await in_thread(self.copies.sweep)
-        while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(period_s or None):
-                    await self._closing.wait()
-            if self._closing.is_set():
-                return
-            await self.copy(is_final=False)
+        await in_thread(sweep, self.copies.folder)
+        await super().run()
 
-    def close(self) -> None:
-        """Let :meth:`run` end."""
-        self._closing.set()
+    async def round(self, *, is_last: bool) -> None:
+        """Copy new outputs. The last copy is that of :meth:`copy_last`."""
+        if not is_last:
+            await self.copy(is_final=False)
 
     async def copy_last(self) -> None:
         """Copy the outputs after the ranks have ended, unless that was done already."""
@@ -112,7 +103,7 @@ class OutputKeeper:
         except ArchiveLimitError as error:
             self._warn(f"Outputs of rank 0 are not copied: {error}. Raise checkpoint_copy_limit or trial_copy_limit.")
             return None
-        except _FAILURES as error:
+        except NOT_COPIED as error:
             if not is_absent(error) or await _has(self.rt, view, "started"):
                 self._warn_lost(error, is_final=is_final)
             return None
@@ -180,10 +171,7 @@ async def copy_in_time(rt: Runtime, view: AttemptView) -> None:
         with contextlib.suppress(DtrainError):
             await OutputKeeper(rt, view).copy_last()
 
-    task = asyncio.ensure_future(copy())
-    _BACKGROUND.add(task)
-    task.add_done_callback(_BACKGROUND.discard)
-    await asyncio.wait({task}, timeout=PATIENCE_S)
+    await asyncio.wait({in_background(copy())}, timeout=PATIENCE_S)
 
 
 async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import time
@@ -19,7 +18,8 @@ from airflow_provider_dtrain.engine.copies.event_files import (
     scalars_of,
     version_event,
 )
-from airflow_provider_dtrain.engine.copies.partial import make_private
+from airflow_provider_dtrain.engine.copies.keeper import Keeper
+from airflow_provider_dtrain.engine.copies.mirror import make_private
 from airflow_provider_dtrain.engine.session.threads import in_copy_thread
 from airflow_provider_dtrain.errors import DtrainError
 
@@ -109,33 +109,25 @@ def remove_event_files(paths: Iterable[Path]) -> None:
             path.parent.rmdir()
 
 
-class TensorboardKeeper:
+class TensorboardKeeper(Keeper):
     """Writer of a trial's TensorBoard files while it is followed, if its configuration requests them."""
 
     def __init__(self, rt: Runtime, view: AttemptView, *, is_on: bool) -> None:
+        super().__init__(TENSORBOARD_S)
         self.rt = rt
         self._is_on = is_on
         folder = tensorboard_folder(rt.settings.checkpoint_dir, view.experiment_id, view.trial_id)
         self._file = EventFile(rt.store, view, folder)
-        self._closing = asyncio.Event()
         self._has_failed = False
 
     async def run(self) -> None:
-        """Write every half minute until :meth:`close`, and once more then."""
-        while self._is_on:
-            is_last = self._closing.is_set()
-            await self._write()
-            if is_last:
-                return
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(TENSORBOARD_S):
-                    await self._closing.wait()
+        """Write at once, every half minute until :meth:`close`, and once more then."""
+        if self._is_on:
+            self.wake()
+            await super().run()
 
-    def close(self) -> None:
-        """Let :meth:`run` end."""
-        self._closing.set()
-
-    async def _write(self) -> None:
+    async def round(self, *, is_last: bool) -> None:
+        """Write the metrics that were reported since the last round."""
         try:
             await in_copy_thread(self._file.write)
         except (OSError, DtrainError) as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import tarfile
 import tempfile
 import threading
 import time
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind, UntrustedPathError
 from airflow_provider_dtrain.core.redaction import Redactor
-from airflow_provider_dtrain.engine.copies.checkpoints import DamagedCopyError, copy_path, fetch_copy
+from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_copy
+from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
 from airflow_provider_dtrain.engine.operations.archives import files_below, pack
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
 from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_words, outputs_of
@@ -23,8 +23,7 @@ from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
-from airflow_provider_dtrain.errors import DtrainError, HostError, NotFoundError, NotNowError, UsageError
-from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError
+from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UsageError
 from airflow_provider_dtrain.store.records.operations import Operation, OperationKind
 
 if TYPE_CHECKING:
@@ -206,7 +205,7 @@ def _fetch(hook: DtrainHook, view: CheckpointView, target: Path) -> None:
     try:
         link = hook.link(hook.store.hosts.get(view.host))
         fetch_copy(link, view, target, limit_bytes=hook.settings.checkpoint_copy_limit_bytes)
-    except (HostError, OSError, tarfile.TarError, DamagedCopyError, UntrustedPathError, ArchiveLimitError) as error:
+    except (*NOT_COPIED, UntrustedPathError) as error:
         raise NotFoundError(f"Checkpoint {view.checkpoint_id} cannot be fetched: {error}") from error
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -13,14 +12,10 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
-from airflow_provider_dtrain.engine.copies.output_generations import (
-    BrokenOutputsError,
-    Generation,
-    Manifest,
-    OutputCopies,
-)
+from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
+from airflow_provider_dtrain.engine.copies.output_generations import Generation, Manifest, OutputCopies
 from airflow_provider_dtrain.engine.copies.outputs import chief_of
-from airflow_provider_dtrain.errors import HostError, NotFoundError, UsageError
+from airflow_provider_dtrain.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -69,7 +64,7 @@ def _fetched(hook: DtrainHook, view: AttemptView, folder: Path) -> Generation:
     try:
         link = hook.link(hook.store.hosts.get(manifest.host))
         return OutputCopies(folder).take(link, manifest, limit_bytes=hook.settings.checkpoint_copy_limit_bytes)
-    except (HostError, OSError, tarfile.TarError, BrokenOutputsError) as error:
+    except NOT_COPIED as error:
         raise NotFoundError(
             f"Trial {view.trial_id} has no copy of its outputs on this machine, and they cannot be fetched: {error}"
         ) from error

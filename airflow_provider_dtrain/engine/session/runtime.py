@@ -18,6 +18,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
     PROVED_S,
 )
 from airflow_provider_dtrain.engine.logs.trial_logs import TrialLogs
+from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.lease_renewer import Follower, renewer
 from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -236,12 +237,8 @@ class Runtime:
                     await in_thread(self.store.attempts.renew, {self.attempt_id: self.watch})
                 await asyncio.sleep(ATTEMPT_RENEW_S)
 
-        task = asyncio.ensure_future(renew())
-        try:
+        async with alongside(renew()):
             yield
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
 
     @contextlib.contextmanager
     def lease(self, run: str) -> Any:

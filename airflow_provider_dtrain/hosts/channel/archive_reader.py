@@ -6,7 +6,6 @@ import os
 import stat
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -39,14 +38,6 @@ class Source(Protocol):
 
     def read(self, count: int = -1, /) -> bytes:
         """Return the next ``count`` bytes, or fewer at the end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Unpacked:
-    """Files and bytes of an archive, counted during unpacking."""
-
-    files: int
-    size_bytes: int
 
 
 class _Archive(tarfile.TarFile):
@@ -143,10 +134,10 @@ class _Counted:
         return data
 
 
-def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files: int) -> Unpacked:
+def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files: int) -> None:
     """Unpack a tar into an existing folder while it arrives.
 
-    All files are synced to disk when this function returns. The caller removes the folder if it raises.
+    The caller removes the folder if it raises, and syncs it before it counts on the files.
 
     :param limit_bytes: maximum total size of the files
     :param limit_files: maximum number of files, and of folders
@@ -171,8 +162,6 @@ def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files:
     except (Refused, ValueError, OverflowError, EOFError) as error:
         # tarfile itself raises the last three for some damaged headers.
         raise tarfile.TarError(f"the archive is damaged or not plain: {error}") from error
-    sync_tree(folder)
-    return Unpacked(files=files, size_bytes=size)
 
 
 def _unpack_member(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
@@ -196,11 +185,12 @@ def sync_tree(folder: Path) -> None:
     """Sync the files and names below a folder to disk."""
     for base, _, names in os.walk(folder):
         for name in names:
-            _sync(os.path.join(base, name))
-        _sync(base)
+            sync_path(os.path.join(base, name))
+        sync_path(base)
 
 
-def _sync(path: str) -> None:
+def sync_path(path: str | Path) -> None:
+    """Sync a file, or the names in a folder, to disk."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(fd)
