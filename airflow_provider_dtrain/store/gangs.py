@@ -22,7 +22,7 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.store.database.rows import AllocationRow, GangRow, PoolRow
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs, pools
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs
 from airflow_provider_dtrain.store.database.transactions import (
     Database,
     bump,
@@ -35,12 +35,11 @@ from airflow_provider_dtrain.store.database.transactions import (
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.held_gangs import (
     check_gang,
-    end_expired_gangs,
     end_held_gang,
     held_gang,
     set_gang,
 )
-from airflow_provider_dtrain.store.queue.pass_snapshot import FORGOTTEN_AFTER, pool_machines
+from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requests import renew_waiting
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_allocation
 from airflow_provider_dtrain.store.queue.transitions import set_attempt
@@ -266,33 +265,6 @@ class Gangs:
     def _gangs_of_run(self, conn: Connection, dag_id: str, run_id: str) -> list[int]:
         where = (gangs.c.dag_id == dag_id, gangs.c.run_id == run_id, gangs.c.ended_because.is_(None))
         return list(conn.scalars(sa.select(gangs.c.allocation_id).where(*where).order_by(gangs.c.allocation_id)))
-
-    @reads
-    def expired(self, conn: Connection) -> list[GangView]:
-        """Return gangs that still hold slots although they have ended or their hold time is over."""
-        over = sa.or_(
-            gangs.c.ended_because.is_not(None),
-            sa.and_(gangs.c.attempt_id.is_(None), gangs.c.held_until <= self.db.now()),
-        )
-        query = sa.select(gangs.c.allocation_id).join(allocations, allocations.c.id == gangs.c.allocation_id)
-        found = conn.scalars(query.where(over, allocations.c.state != "released").order_by(gangs.c.allocation_id)).all()
-        return [_view(conn, allocation_id) for allocation_id in found]
-
-    def end_expired(self) -> list[int]:
-        """End unused gangs whose hold time is over, and return their ids.
-
-        Scheduling passes do the same.
-        """
-        return [allocation_id for pool in self._pool_names() for allocation_id in self._end_expired_in(pool)]
-
-    @reads
-    def _pool_names(self, conn: Connection) -> list[str]:
-        return list(conn.scalars(sa.select(pools.c.name).order_by(pools.c.name)))
-
-    @writes
-    def _end_expired_in(self, conn: Connection, pool: str) -> list[int]:
-        lock_pool(conn, pool)
-        return end_expired_gangs(conn, self.db.now(), pool, FORGOTTEN_AFTER)
 
 
 def _of_task(key: TrialKey) -> list[sa.ColumnElement[bool]]:

@@ -16,8 +16,6 @@ GAP = "gap"
 MOST_GAPS = 100
 #: Latest metric rows from which a new follower learns the metric names in use.
 NAMES_OF_ROWS = 1000
-#: Id and body of a row.
-Known = tuple[int, dict[str, Any]]
 
 
 def usage_of(conn: Connection, attempt_id: int) -> Usage:

@@ -55,10 +55,6 @@ class Distributed:
         """Return the number of ranks of the gang."""
         return self._env.world_size
 
-    def get_local_size(self) -> int:
-        """Return the number of ranks on this host."""
-        return self._env.local_world_size
-
     def get_host_rank(self) -> int:
         """Return the index of this host in the gang."""
         return self._env.group_rank

@@ -133,6 +133,11 @@ def test_noise_before_the_greeting_is_dropped_and_too_much_is_an_error(tmp_path:
         connect(LocalTransport(home=tmp_path), source=b"print('x' * 200_000, flush=True)\n" + PEER)
 
 
+def fetch(link: HostLink, relpath: str) -> bytes:
+    with link.fetching("t1.1.1", relpath) as incoming:
+        return incoming.read()
+
+
 @pytest.mark.netns
 def test_a_login_script_that_prints_spoils_nothing(namespace_hosts: Callable[..., Any]) -> None:
     host = namespace_hosts(count=1).host(0)
@@ -141,7 +146,7 @@ def test_a_login_script_that_prints_spoils_nothing(namespace_hosts: Callable[...
     assert answer(link, "any")["got"] == {"cmd": "any"}
     link.send_archive("payloads", hashlib.sha256(b"x").hexdigest(), b"x")
     (host.home / "file").write_bytes(b"content")
-    with tarfile.open(fileobj=io.BytesIO(link.fetch("t1.1.1", "file"))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(fetch(link, "file"))) as tar:
         assert tar.extractfile("it").read() == b"content"
     link.close()
 
@@ -397,15 +402,16 @@ def test_archives_and_files_travel_beside_the_channel(link: HostLink) -> None:
     with pytest.raises(HostRefusedError, match="another digest") as refused:
         link.send_archive("payloads", "0" * 64, content)
     assert refused.value.code == "digest"
-    fetched = link.fetch("t1.1.1", f"payloads-{hashlib.sha256(content).hexdigest()}")
+    fetched = fetch(link, f"payloads-{hashlib.sha256(content).hexdigest()}")
     with tarfile.open(fileobj=io.BytesIO(fetched)) as tar:
         assert tar.extractfile("it").read() == content
     with pytest.raises(HostRefusedError, match="no such path"):
-        link.fetch("t1.1.1", "nothing-here")
+        fetch(link, "nothing-here")
     tar_bytes = io.BytesIO()
     with tarfile.open(fileobj=tar_bytes, mode="w") as tar:
         member = tarfile.TarInfo("note")
         member.size = 2
         tar.addfile(member, io.BytesIO(b"hi"))
-    link.put("t1.1.1", "below", tar_bytes.getvalue())
-    assert b"hi" in link.fetch("t1.1.1", "below")
+    with link.putting("t1.1.1", "below") as outgoing:
+        outgoing.write(tar_bytes.getvalue())
+    assert b"hi" in fetch(link, "below")

@@ -14,7 +14,6 @@ from airflow_provider_dtrain.core.launch.plan import (
     build_plans,
     choose_network,
     connect_targets,
-    entrypoint_argv,
     pairs_to_check,
 )
 from airflow_provider_dtrain.core.scheduling.model import Placement
@@ -133,34 +132,6 @@ def test_variables_that_belong_to_the_contract_are_refused_by_name_and_all_at_on
 def test_every_variable_that_a_plan_sets_besides_the_interfaces_is_reserved():
     plan = build_plans(Placement({"a": (0,)}), facts(latest_checkpoint="x", checkpoint_dir="y"))["a"]
     assert {*plan["env"], *plan["ranks"][0]["env"]} <= {*RESERVED_VARIABLES, *DEFAULT_VARIABLES}
-
-
-@pytest.mark.parametrize(
-    ("entrypoint", "argv"),
-    [
-        ("python train.py --name 'a b'", ["python", "train.py", "--name", "a b"]),
-        (["bash", "-c", "a && b"], ["bash", "-c", "a && b"]),
-        ("python train.py --glob *.py --home $HOME", ["python", "train.py", "--glob", "*.py", "--home", "$HOME"]),
-    ],
-)
-def test_a_command_is_split_without_a_shell(entrypoint, argv):
-    assert entrypoint_argv(entrypoint) == argv
-
-
-@pytest.mark.parametrize(
-    ("entrypoint", "words"),
-    [
-        ("", "empty"),
-        ("  ", "empty"),
-        ([], "empty"),
-        ("python 'train.py", "no closing quotation"),
-        ("A=1 python train.py", "environment.variables"),
-        ("cd src && python train.py", "no shell"),
-    ],
-)
-def test_a_command_that_needs_a_shell_is_refused(entrypoint, words):
-    with pytest.raises(ConfigError, match=words):
-        entrypoint_argv(entrypoint)
 
 
 def test_all_pairs_are_checked_up_to_16_hosts_and_a_ring_and_rank_0_above():

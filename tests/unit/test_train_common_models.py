@@ -265,12 +265,6 @@ def test_other_orders_of_passes_are_right(group, train, models):
 def test_gradients_that_are_added_up_without_an_exchange_may_come_in_several_passes(group):
     """Only the last batch of a group exchanges them."""
 
-    def train(it, models, optimizers):
-        if it.is_boundary and it.backwards:
-            two_losses(it, models, optimizers)
-        else:
-            the_sum(it, models, optimizers)
-
     steps(two_losses, every=2, count=1)
     with pytest.raises(SetupError, match="once for a forward pass"):
         steps(two_losses, every=2, count=4)

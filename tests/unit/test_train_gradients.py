@@ -68,19 +68,6 @@ def test_one_loss_drives_two_optimizers():
     assert (first.weight.item(), second.weight.item()) == (0.0, 0.0)
 
 
-def test_the_boundary_is_known_from_the_backward_pass_on():
-    it = gradients(aggregation_frequency=3)
-    model, optimizer = linear()
-    seen = []
-    for _ in range(6):
-        it.backward(model(torch.ones(1, 1)).sum())
-        before = it.is_boundary
-        it.step(optimizer)
-        seen.append((before, it.is_boundary))
-    assert seen == [(False, False), (False, False), (True, True)] * 2
-    assert gradients().is_boundary
-
-
 def test_training_that_goes_on_after_its_announced_end_counts_anew():
     it = gradients(aggregation_frequency=3)
     model, optimizer = linear()

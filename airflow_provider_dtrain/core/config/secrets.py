@@ -105,10 +105,10 @@ class _Secrets:
         last = keys[-1]
         if last in SECRET_KEYS or keys == ("data", "secrets"):
             return True
-        return len(keys) == 3 and is_variables(keys[:2]) and last not in self._public
+        return len(keys) == 3 and is_variables(keys[:2]) and self.hides_variable(last)
 
-    def hides_entry(self, entry: str) -> bool:
-        return entry.partition("=")[0] not in self._public
+    def hides_variable(self, name: str) -> bool:
+        return name not in self._public
 
 
 def is_variables(keys: Keys) -> bool:
@@ -149,7 +149,7 @@ def _entry(item: Any, keys: Keys, secrets: _Secrets, replace: Callable[[Keys, An
     name, equals, value = item.partition("=") if isinstance(item, str) else ("", "", item)
     if not equals:
         return replace(keys, item)
-    return f"{name}={replace(keys, value)}" if secrets.hides_entry(item) else item
+    return f"{name}={replace(keys, value)}" if secrets.hides_variable(name) else item
 
 
 def _put(value: Any, keys: Keys, secrets: Mapping[str, Any]) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,7 +21,6 @@ __all__ = [
     "choose_network",
     "connect_targets",
     "device_views",
-    "entrypoint_argv",
     "pairs_to_check",
     "rank_order",
 ]
@@ -49,9 +46,6 @@ RESERVED_VARIABLES: frozenset[str] = frozenset(
 
 #: Set as torchrun sets them, unless the user sets them.
 DEFAULT_VARIABLES: dict[str, str] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-
-_SHELL_WORDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "<<", "2>", "2>&1"})
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,34 +151,6 @@ def device_views(
 
 def _slots(placement: Placement) -> dict[str, tuple[int, ...]]:
     return {host: slots or (NO_SLOT,) for host, slots in placement.slots.items()}
-
-
-def entrypoint_argv(entrypoint: str | Sequence[str]) -> list[str]:
-    """Return the command as an argument vector.
-
-    A string is split by the rules of POSIX quoting. No shell runs it.
-
-    :raises ConfigError: it is empty, a quote is open, or it uses the syntax of a shell
-    """
-    if not isinstance(entrypoint, str):
-        argv = [str(word) for word in entrypoint]
-        return argv if argv and argv[0] else _refuse("is empty")
-    try:
-        argv = shlex.split(entrypoint)
-    except ValueError as error:
-        return _refuse(f"{entrypoint!r} cannot be split into words: {str(error).lower()}")
-    if not argv:
-        return _refuse("is empty")
-    if _ASSIGNMENT.match(argv[0]):
-        return _refuse(f"begins with the assignment {argv[0]!r}; set it in environment.variables")
-    shell = [word for word in argv if word in _SHELL_WORDS]
-    if shell:
-        return _refuse(f"uses {shell[0]!r}, but no shell runs it; use a script, or a list such as [bash, -c, ...]")
-    return argv
-
-
-def _refuse(message: str) -> list[str]:
-    raise ConfigError([Problem(path="entrypoint", message=message)])
 
 
 @dataclass(frozen=True)

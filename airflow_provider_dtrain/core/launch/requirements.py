@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 OLDEST_PYTHON: Final = (3, 9)
 OLDEST_TORCH: Final = (2, 4)
@@ -21,6 +21,15 @@ def is_older(version: str | None, oldest: tuple[int, ...]) -> bool:
     """Return whether a version is known and is older than another one."""
     numbers = re.match(r"(\d+)\.(\d+)", version or "")
     return numbers is not None and tuple(map(int, numbers.groups())) < oldest
+
+
+def start_problem(facts: Mapping[str, Any]) -> str | None:
+    """Return why no run can start on a host that answered a probe, or None.
+
+    :param facts: its answer
+    """
+    problems = facts.get("problems")
+    return f"It answers, but no run can start there: {problems[0]}" if problems else None
 
 
 def shortcoming(executable: str, python: str, modules: Mapping[str, str | None]) -> str | None:

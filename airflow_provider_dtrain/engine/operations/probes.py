@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.launch.requirements import start_problem
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, warnings
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
@@ -53,12 +54,10 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
             asyncio.run(recover(hook, host=record.name))
         except DtrainError as error:
             problem = str(error)
-        faults = facts.get("problems")
-        if faults and record.state in ("ready", "unreachable"):
-            store.hosts.set_state(
-                record.name, HostState.UNREACHABLE, f"It answers, but no run can start there: {faults[0]}", by=by
-            )
-        elif not faults and record.state in ("unreachable", "lost"):
+        fault = start_problem(facts)
+        if fault and record.state in ("ready", "unreachable"):
+            store.hosts.set_state(record.name, HostState.UNREACHABLE, fault, by=by)
+        elif not fault and record.state in ("unreachable", "lost"):
             store.hosts.set_state(record.name, HostState.READY, by=by)
     found = store.hosts.get(record.name)
     row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s", "clock_uncertainty_s")}

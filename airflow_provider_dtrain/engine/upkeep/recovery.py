@@ -17,6 +17,7 @@ import weakref
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.launch.requirements import start_problem
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState, HostState
 from airflow_provider_dtrain.core.lifecycle.timing import (
     CLAIM_S,
@@ -29,6 +30,7 @@ from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
+from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DONE, Runtime
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.slots.selection import slots_of
@@ -147,11 +149,8 @@ class Look:
             pid_ns=str(hello.pid_ns),
         )
         await look_at_host(rt, host)
-        problems = facts.get("problems")
-        if problems:
-            await rt.note_host(
-                host, HostState.UNREACHABLE, plain(f"It answers, but no run can start there: {problems[0]}", 500)
-            )
+        if problem := start_problem(facts):
+            await rt.note_host(host, HostState.UNREACHABLE, plain(problem, 500))
         else:
             await rt.note_host(host, HostState.READY)
         return []
@@ -180,12 +179,10 @@ class Look:
                 with contextlib.suppress(DtrainError):
                     await in_thread(store.recovery.claim, allocation_id, self.name, CLAIM_S)
 
-        task = asyncio.ensure_future(renew())
         try:
-            yield
+            async with alongside(renew()):
+                yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
             with contextlib.suppress(DtrainError):
                 await asyncio.shield(in_thread(store.recovery.end, allocation_id, self.name))
 

@@ -290,16 +290,8 @@ class HostLink:
         """Upload an archive into the host's ``payloads`` or ``libraries``. Blocks."""
         self._files.send_archive(kind, digest, content)
 
-    def fetch(self, run: str, relpath: str) -> bytes:
-        """Return a tar of a path below a run's folder. Blocks."""
-        return self._files.fetch(run, relpath)
-
-    def put(self, run: str, relpath: str, tar: bytes) -> None:
-        """Unpack a tar below a path in a run's folder. Blocks."""
-        self._files.put(run, relpath, tar)
-
     def fetching(self, run: str, relpath: str) -> AbstractContextManager[Incoming]:
-        """Yield the tar of :meth:`fetch` as a file that is read in pieces as it arrives. Blocks."""
+        """Yield a tar of a path below a run's folder as a file that is read in pieces as it arrives. Blocks."""
         return self._files.fetching(run, relpath)
 
     def outputs(

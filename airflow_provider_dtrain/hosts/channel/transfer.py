@@ -147,16 +147,6 @@ class FileCommands:
         done = Completed(exit_code=-1 if exit_code is None else exit_code, stdout=head, stderr=pipe.errors())
         return self._refused(role, done)
 
-    def fetch(self, run: str, relpath: str) -> bytes:
-        """Return a tar of a path below a run's folder. Raises like :meth:`fetching`."""
-        with self.fetching(run, relpath) as incoming:
-            return incoming.read()
-
-    def put(self, run: str, relpath: str, tar: bytes) -> None:
-        """Unpack a tar below a path in a run's folder. Raises like :meth:`putting`."""
-        with self.putting(run, relpath) as outgoing:
-            outgoing.write(tar)
-
     def _refused(self, command: str, done: Completed) -> HostError:
         return refusal(self.transport.host, command, _reason(done))
 

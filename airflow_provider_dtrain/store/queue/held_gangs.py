@@ -175,7 +175,7 @@ def end_held_gang(conn: Connection, now: datetime, row: AllocationRow, because: 
         release_host(conn, now, row.id, None, proof)
 
 
-def end_expired_gangs(conn: Connection, now: datetime, pool: str, forgotten: timedelta) -> list[int]:
+def end_expired_gangs(conn: Connection, now: datetime, pool: str, forgotten: timedelta) -> None:
     """End a pool's unused gangs whose hold time is over, and its forgotten gang requests.
 
     :param forgotten: time without a renewal after which the task of a request is considered gone
@@ -187,11 +187,8 @@ def end_expired_gangs(conn: Connection, now: datetime, pool: str, forgotten: tim
     )
     late = sa.and_(allocations.c.state == "waiting", allocations.c.renewed_at <= now - forgotten)
     query = sa.select(allocations, gangs.c.hold_for_s).join(gangs, gangs.c.allocation_id == allocations.c.id)
-    ended = []
     for row in conn.execute(query.where(allocations.c.pool == pool, sa.or_(idle, late))).all():
         why = f"no task used it for {row.hold_for_s:.0f} s"
         if row.state == "waiting":
             why = f"its request was not renewed for {forgotten.total_seconds() / 3600:.0f} h: its task is gone"
         end_held_gang(conn, now, row, why)
-        ended.append(int(row.id))
-    return ended

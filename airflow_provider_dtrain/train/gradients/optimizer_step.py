@@ -253,11 +253,6 @@ class Gradients:
             for parameter in frozen:
                 parameter.requires_grad_(True)
 
-    @property
-    def is_boundary(self) -> bool:
-        """True when the step of the latest :meth:`backward`'s batch is taken."""
-        return self.plain or self._boundary
-
     def announce_last(self) -> None:
         """Mark the batch that begins now as the last of training. It ends its group. Called by all ranks."""
         self._last = True
