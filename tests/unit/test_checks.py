@@ -77,10 +77,10 @@ def test_an_error_of_the_tests_themselves_gets_no_second_look(look):
 
 def test_the_times_of_checks_and_files_are_shown_slowest_first(look):
     spent = "import time\ndef test_it():\n    while time.process_time() < {}:\n        pass\n"
-    code, said = look(spent.format(1.6))
+    code, said = look(spent.format(0.6))
     assert code == 0
     table = said.partition("  CPU s  wall s  check\n")[2]
-    assert re.search(r"^ +[2-9] +\d+  pytest\n\n  CPU s  wall s  slowest files\n +0 +[1-9]  test_it.py$", table, re.M)
+    assert re.search(r"^ +[1-9] +\d+  pytest\n\n  CPU s  wall s  slowest files\n +0 +[0-9]+  test_it.py$", table, re.M)
 
 
 def test_the_slowest_rows_come_first_and_the_quick_ones_are_left_out(monkeypatch):
