@@ -73,7 +73,7 @@ def checkpoint_pieces(hook: DtrainHook, view: CheckpointView, trial: TrialView, 
 def _bucket_pieces(hook: DtrainHook, view: CheckpointView, trial: TrialView, name: str) -> Iterator[bytes]:
     from airflow_provider_dtrain.hooks.secrets import storage_config_now
     from airflow_provider_dtrain.store.configs import model_of
-    from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
+    from airflow_provider_dtrain.train.files.file_systems import file_system
 
     assert view.place is not None
     stored = hook.store.configs.get(trial.config_id)

@@ -16,10 +16,10 @@ from tests.support.power_cut import Recorder, Step, cuts
 WORK = """
 import sys
 from pathlib import Path
-from airflow_provider_dtrain.train.checkpoint.storage import FolderStorage
+from airflow_provider_dtrain.train.checkpoint.storage import open_storage
 
 folder = Path(sys.argv[1])
-storage = FolderStorage(folder / "kept")
+storage = open_storage(folder / "kept", {})
 reported = open(folder / "reported", "w", buffering=1)
 for step in range(1, 7):
     facts = {"metrics": {"loss": 1.0 / step}}

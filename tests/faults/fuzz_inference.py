@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import collections
 import contextlib
+import json
 import random
 import shutil
 import signal
@@ -222,11 +223,9 @@ def cut(fuzz: Fuzz, pattern: str) -> None:
 
 def dead_owner(fuzz: Fuzz) -> None:
     """Leave the owner of a run of another trial that is dead."""
-    from airflow_provider_dtrain.train.inference.ledger import encode
-
     path = fuzz.place.out / "_dtrain" / "owner.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(encode({"run": "store-t999.1.1", "key": "store-t999", "host": "gone", "beat": 3}))
+    path.write_text(json.dumps({"run": "store-t999.1.1", "key": "store-t999", "host": "gone", "beat": 3}))
 
 
 PART = "**/part-*"

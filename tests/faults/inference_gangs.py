@@ -214,6 +214,8 @@ class Gang:
 def done_shards(place: Place) -> set[int]:
     """Return the shards that the ledger of the output folder has as done."""
     from airflow_provider_dtrain.train.inference.ledger import Ledger
-    from airflow_provider_dtrain.train.inference.output_folder import LocalFolder
+    from airflow_provider_dtrain.train.inference.output_folder import open_folder
 
-    return set(Ledger(LocalFolder(str(place.out)), run="verdict", key="verdict", suffix=place.kind).entries())
+    return set(
+        Ledger(open_folder(str(place.out), {}, "verdict"), run="verdict", key="verdict", suffix=place.kind).entries()
+    )

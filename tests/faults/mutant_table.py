@@ -11,6 +11,7 @@ HOSTS = "airflow_provider_dtrain/hosts"
 CORE = "airflow_provider_dtrain/core"
 INFERENCE = "airflow_provider_dtrain/train/inference"
 CHECKPOINT = "airflow_provider_dtrain/train/checkpoint"
+FILES = "airflow_provider_dtrain/train/files"
 GRADIENTS = "airflow_provider_dtrain/train/gradients"
 
 
@@ -298,8 +299,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a part has its name before it is on disk",
-        path=f"{INFERENCE}/output_folder.py",
-        old="            _sync(file)\n            _make(target.parent)",
+        path=f"{FILES}/local.py",
+        old="            sync(file)\n            _make(target.parent)",
         new="            _make(target.parent)",
         test="tests/unit/test_inference_delivery.py::test_a_file_is_durable_before_it_has_its_name[deliver]",
     ),
@@ -347,10 +348,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a damaged owner is taken for none",
-        path=f"{INFERENCE}/owner.py",
-        old="return found if isinstance(found, dict) else {}",
-        new="return found if isinstance(found, dict) else None",
-        test="tests/unit/test_inference_ledger.py::test_a_damaged_owner_is_a_dead_one",
+        path=f"{FILES}/lease.py",
+        old="return holder if isinstance(holder, dict) else {}",
+        new="return holder if isinstance(holder, dict) else None",
+        test="tests/unit/test_train_lease.py::test_a_damaged_lease_is_one_of_a_dead_holder",
     ),
     # -- protocol: frames and events
     Mutant(
@@ -443,25 +444,25 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="the metadata of a checkpoint is not on the disk when the checkpoint counts",
-        path=f"{CHECKPOINT}/disk.py",
-        old="        file.flush()\n        os.fsync(file.fileno())",
-        new="        file.flush()",
+        path=f"{FILES}/local.py",
+        old="            result = write(file)\n            os.fsync(file.fileno())",
+        new="            result = write(file)",
         test="tests/contract/test_checkpoint_power_cut.py"
         "::test_no_reported_checkpoint_is_lost_or_damaged_by_a_power_cut",
     ),
     Mutant(
         name="the name of a checkpoint is not on the disk when it is reported",
-        path=f"{CHECKPOINT}/disk.py",
-        old="        temporary.rename(final)\n        sync_folder(folder)",
-        new="        temporary.rename(final)",
+        path=f"{FILES}/local.py",
+        old="            begun.rename(self._root / name)\n            sync(self._root)",
+        new="            begun.rename(self._root / name)",
         test="tests/contract/test_checkpoint_power_cut.py"
         "::test_no_reported_checkpoint_is_lost_or_damaged_by_a_power_cut",
     ),
     Mutant(
         name="a new folder of checkpoints is not on the disk when its first one is reported",
-        path=f"{CHECKPOINT}/disk.py",
-        old="        sync_folder(folder)\n        _sync_parents(folder)",
-        new="        sync_folder(folder)",
+        path=f"{FILES}/local.py",
+        old="            sync(self._root)\n            _sync_parents(self._root)",
+        new="            sync(self._root)",
         test="tests/contract/test_checkpoint_power_cut.py"
         "::test_no_reported_checkpoint_is_lost_or_damaged_by_a_power_cut",
     ),

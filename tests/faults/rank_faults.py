@@ -20,8 +20,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.inference import output_folder, owner
-from airflow_provider_dtrain.train.inference.output_folder import LocalFolder
+from airflow_provider_dtrain.train.files import local
+from airflow_provider_dtrain.train.files.lease import Lease
+from airflow_provider_dtrain.train.files.local import LocalPlace
 from testbed.standalone import wait_until
 
 #: Changes of the folder, and the sync in the middle of a delivery.
@@ -37,7 +38,7 @@ def faults() -> list[list[str]]:
 
 def arm() -> None:
     """Prepare this rank's faults. Its script calls it before the program."""
-    owner.Owner.__init__.__kwdefaults__.update(beat_s=BEAT_S, settle_s=0.2)
+    Lease.__init__.__kwdefaults__.update(beat_s=BEAT_S, settle_s=0.2)
     for words in faults():
         if words[0] in ("kill", "stop", "full"):
             _Counter(words).install()
@@ -53,8 +54,8 @@ class _Counter:
 
     def install(self) -> None:
         for name in () if self._kind == "full" else OPERATIONS:
-            setattr(LocalFolder, name, self._counted(getattr(LocalFolder, name)))
-        output_folder._sync = self._counted(output_folder._sync)
+            setattr(LocalPlace, name, self._counted(getattr(LocalPlace, name)))
+        local.sync = self._counted(local.sync)
 
     def _counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*arguments: Any, **options: Any) -> Any:

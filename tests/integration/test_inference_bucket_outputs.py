@@ -20,8 +20,8 @@ pytest.importorskip("moto")
 
 from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError  # noqa: E402
 from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger  # noqa: E402
-from airflow_provider_dtrain.train.inference.output_folder import RemoteFolder  # noqa: E402
-from airflow_provider_dtrain.train.inference.owner import OWNER, Owner  # noqa: E402
+from airflow_provider_dtrain.train.inference.output_folder import open_folder  # noqa: E402
+from airflow_provider_dtrain.train.inference.owner import OWNER, owner_of  # noqa: E402
 from airflow_provider_dtrain.train.inference.shards import Shard  # noqa: E402
 from tests.support.bucket import ACCESS_KEY, BUCKET, SECRET_KEY  # noqa: E402
 from tests.support.inference import PROCESSOR, rows_of_a_loop, write_input  # noqa: E402
@@ -39,7 +39,7 @@ def url(request, bucket):
 
 
 def opened(bucket, url, run="run-1", key="task"):
-    book = Ledger(RemoteFolder(url, bucket.config), run=run, key=key, suffix="parquet")
+    book = Ledger(open_folder(url, bucket.config, "run-1"), run=run, key=key, suffix="parquet")
     book.open(FACTS, SHARDS, overwrite=False)
     return book
 
@@ -79,21 +79,21 @@ def test_the_bucket_holds_exactly_the_objects_of_the_manifest(bucket, url):
 
 
 def test_a_bucket_folder_with_foreign_objects_is_refused(bucket, url):
-    RemoteFolder(url, bucket.config).write("thesis.txt", b"mine")
+    open_folder(url, bucket.config, "run-1").write("thesis.txt", b"mine")
 
     with pytest.raises(OtherRunError, match=r"thesis\.txt"):
         opened(bucket, url)
 
 
 def test_one_run_owns_a_bucket_folder(bucket, url):
-    folder = RemoteFolder(url, bucket.config)
-    first = Owner(folder, run="run-1", key="task", host="a", beat_s=60, settle_s=0)
+    folder = open_folder(url, bucket.config, "run-1")
+    first = owner_of(folder, run="run-1", key="task")
     first.acquire()
+    second = owner_of(folder, run="run-2", key="other")
+    second._pause = lambda _: first._write()
 
     with pytest.raises(OutputFolderError, match="in use by run run-1"):
-        Owner(
-            folder, run="run-2", key="other", host="b", beat_s=60, settle_s=0, pause=lambda _: first._write()
-        ).acquire()
+        second.acquire()
     first.release()
     assert folder.read(OWNER) is None
 
@@ -104,8 +104,8 @@ def test_an_upload_that_is_cut_leaves_no_object(bucket, url, tmp_path):
     (tmp_path / "part").write_bytes(bytes(200 << 20))
     code = (
         "import json, sys; from pathlib import Path\n"
-        "from airflow_provider_dtrain.train.inference.output_folder import RemoteFolder\n"
-        "folder = RemoteFolder(sys.argv[1], json.loads(sys.argv[2]))\n"
+        "from airflow_provider_dtrain.train.inference.output_folder import open_folder\n"
+        "folder = open_folder(sys.argv[1], json.loads(sys.argv[2]), 'run-1')\n"
         "folder.deliver(Path(sys.argv[3]), 'part-00000.run-1.parquet')\n"
     )
     arguments = [url, json.dumps(bucket.config), str(tmp_path / "part")]
@@ -122,14 +122,14 @@ def test_an_upload_that_is_cut_leaves_no_object(bucket, url, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.wait(10)
 
-    assert RemoteFolder(url, bucket.config).names() == []
+    assert open_folder(url, bucket.config, "run-1").names() == []
 
 
 def test_a_server_that_is_away_is_named(bucket):
     config = {**bucket.config, "endpoint_url": "http://127.0.0.1:9"}
 
     with pytest.raises(OutputFolderError, match="output folder s3://checkpoints/x cannot be used"):
-        RemoteFolder("s3://checkpoints/x", config).read("_dtrain/run.json")
+        open_folder("s3://checkpoints/x", config, "run-1").read("_dtrain/run.json")
 
 
 def test_ranks_write_to_a_bucket_and_resume_there(bucket, url, tmp_path):
@@ -155,7 +155,7 @@ def test_ranks_write_to_a_bucket_and_resume_there(bucket, url, tmp_path):
         codes.append([rank.exit_code for rank in ranks])
     assert codes == [[-9], [0, 0]], [rank.output for rank in ranks]
 
-    folder = RemoteFolder(url, bucket.config)
+    folder = open_folder(url, bucket.config, "run-1")
     manifest = json.loads(folder.read("_manifest.json"))
     names = [one["name"] for one in manifest["objects"]]
     assert folder.names() == sorted([*names, "_manifest.json"])

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint import disk, found_checkpoints
+from airflow_provider_dtrain.train.checkpoint import disk
+from tests.support import stored
 from tests.support.ranks import ROOT, run_ranks, script
 
 torch = pytest.importorskip("torch")
@@ -78,7 +79,7 @@ def test_a_kill_at_any_moment_leaves_a_checkpoint_that_loads(tmp_path):
         # Nothing that was on the disk is lost.
         assert told == "-" or restored >= int(told)
     assert starts[-1] > 15
-    assert found_checkpoints.find_whole([folder]) is not None
+    assert stored.newest(folder) is not None
     # What kills left behind does not pile up: the next process swept it.
     assert len([path for path in folder.iterdir() if path.name.startswith(".")]) <= 2
 
@@ -181,7 +182,7 @@ def test_a_folder_that_cannot_be_written_is_a_named_error(tmp_path):
     env = {"DTRAIN_CHECKPOINT_DIR": str(tmp_path / "file" / "below")}
     (rank,) = run_ranks(script(tmp_path, REFUSED), tmp_path / "run", 1, env=env)
     assert rank.exit_code == 7, rank.output
-    assert "step 8 cannot be written below" in rank.said(r"refused (.+)")[0]
+    assert "step 8 cannot be written to" in rank.said(r"refused (.+)")[0]
 
 
 ENDING = """
@@ -199,7 +200,7 @@ ENDING = """
 def test_a_save_in_the_works_is_finished_however_the_script_ends(tmp_path, ending, code):
     (rank,) = run_ranks(script(tmp_path, ENDING.format(ending=ending)), tmp_path / "run", 1)
     assert rank.exit_code == code, rank.output
-    assert found_checkpoints.find_whole([tmp_path / "run" / "checkpoints"]).step == 1
+    assert stored.newest(tmp_path / "run" / "checkpoints").step == 1
     assert "checkpoint" in [event["kind"] for event in rank.events]
 
 
@@ -209,7 +210,7 @@ def test_the_last_save_failing_fails_the_trial(tmp_path):
     env = {"DTRAIN_CHECKPOINT_DIR": str(tmp_path / "file" / "below")}
     (rank,) = run_ranks(script(tmp_path, ENDING.format(ending="pass")), tmp_path / "run", 1, env=env)
     assert rank.exit_code == 1, rank.output
-    assert "cannot be written below" in rank.error["message"]
+    assert "cannot be written to" in rank.error["message"]
 
 
 WARM = """

@@ -24,7 +24,7 @@ def root(request):
 
 
 def opened(bucket, root):
-    return storage.open_storage(root, bucket.config, look=True)
+    return storage.open_storage(root, bucket.config)
 
 
 def write(kept, step, **metrics):
@@ -33,7 +33,7 @@ def write(kept, step, **metrics):
 
 
 def newest(kept, scratch):
-    return found_checkpoints.newest([(key, name, lambda read=read: read(scratch)) for key, name, read in kept.found()])
+    return found_checkpoints.newest(kept.found(), scratch)
 
 
 def test_a_checkpoint_comes_back_from_the_bucket_as_it_was_written(bucket, root, tmp_path):
@@ -47,7 +47,7 @@ def test_what_has_no_metadata_is_no_checkpoint_and_is_swept(bucket, root, tmp_pa
     kept = opened(bucket, root)
     write(kept, 1)
     write(kept, 2)
-    kept.fs.rm_file(f"{root}/step-00000002/metadata.json")
+    kept.place.fs.rm_file(f"{root}/step-00000002/metadata.json")
     assert newest(kept, tmp_path).step == 1
     assert "step-00000002 is damaged" in caplog.text
     kept.sweep()
@@ -60,9 +60,9 @@ def test_an_object_that_was_changed_falls_back_to_the_one_before(bucket, root, t
     kept = opened(bucket, root)
     write(kept, 1)
     write(kept, 2)
-    content = bytearray(kept.fs.cat_file(f"{root}/step-00000002/state.pt"))
+    content = bytearray(kept.place.fs.cat_file(f"{root}/step-00000002/state.pt"))
     content[len(content) // 2] ^= 1
-    kept.fs.pipe_file(f"{root}/step-00000002/state.pt", bytes(content))
+    kept.place.fs.pipe_file(f"{root}/step-00000002/state.pt", bytes(content))
     with caplog.at_level(logging.WARNING):
         assert newest(kept, tmp_path).step == 1
     assert "differs from what was written" in caplog.text
@@ -79,9 +79,9 @@ def test_pruning_deletes_in_the_bucket(bucket, root):
 
 
 def test_a_large_file_goes_up_in_parts(bucket, root, tmp_path, monkeypatch):
-    from airflow_provider_dtrain.train.checkpoint import bucket as storage_remote
+    from airflow_provider_dtrain.train.files import bucket as bucket_place
 
-    monkeypatch.setattr(storage_remote, "BLOCK_BYTES", 5 * 1024 * 1024)
+    monkeypatch.setattr(bucket_place, "BLOCK_BYTES", 5 * 1024 * 1024)
     kept = opened(bucket, root)
     contents = {disk.STATE: {"w": torch.arange(3_500_000, dtype=torch.float32)}}
     kept.write(kept.reserve(1), 1, contents, {})
@@ -143,11 +143,11 @@ def test_uploads_of_killed_processes_are_aborted_at_the_next_start(bucket, root)
     below = root.partition(BUCKET + "/")[2]
 
     def uploads():
-        found = kept.fs.call_s3("list_multipart_uploads", Bucket=BUCKET).get("Uploads") or ()
+        found = kept.place.fs.call_s3("list_multipart_uploads", Bucket=BUCKET).get("Uploads") or ()
         return [one["Key"] for one in found]
 
     for key in (f"{below}/step-00000001/state.pt", f"{below}0/step-00000001/state.pt"):
-        kept.fs.call_s3("create_multipart_upload", Bucket=BUCKET, Key=key)
+        kept.place.fs.call_s3("create_multipart_upload", Bucket=BUCKET, Key=key)
     assert len(uploads()) == 2
     opened(bucket, root).sweep()
     assert uploads() == [f"{below}0/step-00000001/state.pt"], "another trial's uploads stay"

@@ -18,7 +18,7 @@ PROCESSOR = '''
 import os, signal, time
 import torch
 import airflow_provider_dtrain.train as dtrain
-from airflow_provider_dtrain.train.inference import ledger, output_folder
+from airflow_provider_dtrain.train.inference import output_folder
 
 class Model(dtrain.BatchProcessor):
     def setup(self, ctx):
@@ -81,8 +81,8 @@ class Robbed(Model):
     """Finds in the shard that holds row 950 that another run has taken over the folder."""
     def process_batch(self, batch, batch_idx):
         if (batch["id"] == 950).any():
-            thief = ledger.encode({"run": "thief", "key": "thief", "host": "gpu-9", "beat": 1})
-            folder = output_folder.LocalFolder(self.ctx.config["inference"]["outputs"]["path"])
+            thief = b'{"run": "thief", "key": "thief", "host": "gpu-9", "beat": 1}'
+            folder = output_folder.open_folder(self.ctx.config["inference"]["outputs"]["path"], {}, "thief")
             folder.write("_dtrain/owner.json", thief)
         return super().process_batch(batch, batch_idx)
 

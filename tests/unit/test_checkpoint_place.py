@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.checkpoint_location import (
     storage_root,
     url_problem,
 )
-from airflow_provider_dtrain.train.checkpoint.storage_options import PROTOCOLS
+from airflow_provider_dtrain.train.files.file_systems import PROTOCOLS
 
 S3 = {"type": "s3", "bucket": "b", "prefix": "/runs/all/"}
 SHARED = {"type": "shared_fs", "host_path": "/ckpt//", "storage_path": "team"}

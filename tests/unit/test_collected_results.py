@@ -20,7 +20,7 @@ from airflow_provider_dtrain.engine.copies.collected_results import CollectedRes
 from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
 from airflow_provider_dtrain.errors import CollectError
 from airflow_provider_dtrain.train.errors import OtherRunError, SetupError
-from airflow_provider_dtrain.train.inference.collected import ENTRY, FOLDER, CollectedFolder, CollectedLedger
+from airflow_provider_dtrain.train.inference.collected import ENTRY, FOLDER, CollectedLedger, collected_folder
 from airflow_provider_dtrain.train.inference.ledger import PLAN, RUN, Entry, encode
 from airflow_provider_dtrain.train.inference.shards import Shard
 
@@ -53,7 +53,7 @@ class Host:
             archive.extractall(self.place / relpath, filter="data")
 
     def ledger(self, run: str = "s-t1.1.1") -> CollectedLedger:
-        folder = CollectedFolder(self.place, "/results", run)
+        folder = collected_folder(self.place, "/results", run)
         return CollectedLedger(folder, run=run, key=run.partition(".")[0], suffix="parquet")
 
 

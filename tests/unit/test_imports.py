@@ -109,7 +109,7 @@ def test_the_training_library_can_be_imported_without_torch() -> None:
 ON_HOSTS = {
     "PIL": ["train/inference/inputs/file_reader.py"],
     "accelerate": ["train/integrations/accelerate.py"],
-    "fsspec": ["train/checkpoint/storage_options.py"],
+    "fsspec": ["train/files/file_systems.py"],
     "lightning": ["train/integrations/lightning.py"],
     "mlflow": ["train/reports/experiment_loggers.py"],
     "numpy": ["train/checkpoint/state_values.py", "train/process/seeding.py", "train/trial/samplers.py"],

@@ -18,11 +18,10 @@ pytestmark = pytest.mark.torch
 import pyarrow.parquet as pq  # noqa: E402
 
 from airflow_provider_dtrain.train.errors import FolderInUseError, OutputError, OutputFolderError  # noqa: E402
-from airflow_provider_dtrain.train.inference import output_folder  # noqa: E402
 from airflow_provider_dtrain.train.inference.early_exit import EXIT_EARLY, without_early_success  # noqa: E402
 from airflow_provider_dtrain.train.inference.inputs.batch import InputBatch  # noqa: E402
 from airflow_provider_dtrain.train.inference.ledger import DONE, PARTS, Ledger  # noqa: E402
-from airflow_provider_dtrain.train.inference.output_folder import LocalFolder  # noqa: E402
+from airflow_provider_dtrain.train.inference.output_folder import OWN, open_folder  # noqa: E402
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions  # noqa: E402
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work  # noqa: E402
 from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop, _is_of_shard  # noqa: E402
@@ -41,7 +40,7 @@ class Rows:
 
 @pytest.fixture
 def ledger(tmp_path):
-    return Ledger(LocalFolder(str(tmp_path / "out")), run="run-1", key="task", suffix="parquet")
+    return Ledger(open_folder(str(tmp_path / "out"), {}, "run-1"), run="run-1", key="task", suffix="parquet")
 
 
 @pytest.fixture
@@ -146,13 +145,16 @@ def test_a_file_is_durable_before_it_has_its_name(ledger, calls, call):
         calls.clear()
         folder.rename("parts/b", "a")
     else:
-        getattr(folder, call)("parts/a" if call == "write" else f"{output_folder.OWN}/a", b"rows")
+        getattr(folder, call)("parts/a" if call == "write" else f"{OWN}/a", b"rows")
 
     ((at, (_, old, _)),) = [(at, one) for at, one in enumerate(calls) if one[0] == "name"]
     if call != "rename":
         assert ("sync", old) in calls[:at]
-    if call != "create":
-        assert [one[0] for one in calls[at + 1 :]] == ["sync"]
+    if call in ("write", "deliver"):
+        # The folder, which is new, has a name to keep as well.
+        assert calls[at + 1 :][:2] == [("sync", "parts"), ("sync", "out")]
+    elif call == "rename":
+        assert calls[at + 1 :] == [("sync", "out")]
 
 
 def test_work_without_rows_has_an_entry_without_a_part(ledger):

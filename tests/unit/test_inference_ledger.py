@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import time
 
 import pytest
 
 from airflow_provider_dtrain.train.errors import FolderInUseError, OtherRunError, OutputFolderError
+from airflow_provider_dtrain.train.files.local import LocalPlace
 from airflow_provider_dtrain.train.inference.ledger import DONE, MANIFEST, PARTS, Entry, Ledger
-from airflow_provider_dtrain.train.inference.output_folder import OWN, LocalFolder
-from airflow_provider_dtrain.train.inference.owner import OWNER, Owner
+from airflow_provider_dtrain.train.inference.output_folder import OWN, TEMPORARY, open_folder
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 FACTS = {"inputs": {"files": [], "rows": 20}, "weights": {"step": 5}, "settings": {"processor": "m:P"}}
@@ -21,7 +20,7 @@ SHARDS = [Shard(index, "a.parquet", index * 10, index * 10 + 10, 10, index * 10)
 
 @pytest.fixture
 def folder(tmp_path):
-    return LocalFolder(str(tmp_path / "out"))
+    return open_folder(str(tmp_path / "out"), {}, "run-1")
 
 
 def ledger(folder, run="run-1", key="task"):
@@ -158,7 +157,7 @@ def _remove_first(folder, name, gone):
     if gone:
         raise InterruptedError
     if folder.read(name) is not None:
-        LocalFolder.remove(folder, name)
+        LocalPlace.remove(folder, name)
         gone.append(name)
 
 
@@ -174,7 +173,7 @@ def test_the_proof_of_a_common_folder_that_an_ended_run_left_is_removed(folder):
 def test_nothing_but_the_ledger_is_there_before_the_end(folder):
     compute(opened(folder), 0)
 
-    assert folder.strangers() == []
+    assert list(folder.entries()) == [OWN]
 
 
 def test_a_published_folder_is_published_again_without_a_change(folder):
@@ -280,135 +279,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(OutputFolderError, match="output folder .*file/out cannot be used"):
-        LocalFolder(str(tmp_path / "file" / "out")).write("a", b"")
-
-
-# -- ownership ---------------------------------------------------------------------------------------------------------
-
-
-def owner(folder, run="run-1", key="task", pause=lambda _: None, beat_s=60.0):
-    return Owner(folder, run=run, key=key, host="gpu-1", beat_s=beat_s, settle_s=0, pause=pause)
-
-
-def test_a_second_run_is_refused_while_the_first_one_raises_its_counter(folder):
-    first = owner(folder)
-    first.acquire()
-
-    with pytest.raises(FolderInUseError, match="in use by run run-1 on host gpu-1"):
-        owner(folder, "run-2", "other", pause=lambda _: first._write()).acquire()
-    first.release()
-    assert folder.names(OWN) == []
-
-
-def test_an_owner_that_died_is_replaced(folder):
-    dead = owner(folder)
-    dead.acquire()
-    dead._over.set()
-
-    second = owner(folder, "run-2", "other")
-    second.acquire()
-
-    second.check()
-    second.release()
-
-
-def test_the_next_attempt_of_the_same_task_does_not_wait(folder):
-    owner(folder).acquire()
-    pauses = []
-
-    second = owner(folder, "run-2", pause=pauses.append)
-    second.acquire()
-
-    assert pauses == []
-    second.release()
-
-
-def test_of_two_runs_that_begin_at_once_one_is_refused(folder):
-    second = owner(folder, "run-2", "other")
-    first = owner(folder)
-
-    def without_owner():
-        """Return what the first run reads just before the second one writes its name."""
-        first._read = lambda: Owner._read(first)
-        second.acquire()
-
-    first._read = without_owner
-
-    with pytest.raises(FolderInUseError, match="run-2"):
-        first.acquire()
-    second.release()
-
-
-class Blind(LocalFolder):
-    """A place that cannot write on condition, like an object store."""
-
-    def create(self, name, content):
-        return None
-
-
-def test_of_two_runs_that_write_at_once_to_an_object_store_one_finds_the_name_of_the_other(tmp_path):
-    place = Blind(str(tmp_path / "out"))
-    second = owner(place, "run-2", "other")
-
-    with pytest.raises(FolderInUseError, match="run-2"):
-        owner(place, pause=lambda _: second._write()).acquire()
-
-
-def test_an_owner_that_was_replaced_learns_of_it_and_does_not_remove_its_successor(folder):
-    first = owner(folder, beat_s=0.01)
-    first.acquire()
-    second = owner(folder, "run-2", "other")
-    for _ in range(100):
-        # The first owner may write over the name once, between two of its looks.
-        second._write()
-        first._thread.join(0.2)
-        if not first._thread.is_alive():
-            break
-
-    with pytest.raises(FolderInUseError, match="run-2"):
-        first.check()
-    first.release()
-    second.confirm()
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]"], ids=repr)
-def test_a_damaged_owner_is_a_dead_one(folder, content):
-    folder.write(OWNER, content)
-    pauses = []
-    second = owner(folder, "run-2", pause=pauses.append)
-    second.acquire()
-
-    assert len(pauses) > 1
-    second.confirm()
-    second.release()
-
-
-def test_an_owner_whose_incomplete_file_vanishes_raises_its_counter_again(folder):
-    first = owner(folder, beat_s=0.01)
-    write, beats = first._write, []
-
-    def vanishing():
-        beats.append(1)
-        if len(beats) == 2:
-            raise FileNotFoundError("incomplete/tmp123")
-        write()
-
-    first._write = vanishing
-    first.acquire()
-    deadline = time.monotonic() + 20
-    while len(beats) < 4 and time.monotonic() < deadline:
-        first._thread.join(0.01)
-    first.release()
-
-    assert len(beats) >= 4
-
-
-def test_an_owner_that_cannot_reach_the_folder_for_long_no_longer_trusts_its_claim(folder):
-    first = owner(folder, beat_s=0.0)
-    first._confirmed_at -= 1
-
-    with pytest.raises(OutputFolderError, match="has not reached the output folder"):
-        first.check()
+        open_folder(str(tmp_path / "file" / "out"), {}, "run-1").write("a", b"")
 
 
 def test_entries_lie_in_the_ledger(folder):
@@ -419,12 +290,12 @@ def test_entries_lie_in_the_ledger(folder):
 
 
 def test_incomplete_files_of_ended_runs_are_removed_and_those_of_the_run_stay(tmp_path):
-    dead = LocalFolder(str(tmp_path / "out"), "run-1")
-    folder = LocalFolder(str(tmp_path / "out"), "run-10")
+    dead = open_folder(str(tmp_path / "out"), {}, "run-1")
+    book = ledger(open_folder(str(tmp_path / "out"), {}, "run-10"), run="run-10")
     left = dead.scratch()
     left.__enter__()
 
-    with folder.scratch() as own:
-        folder.sweep()
+    with book.folder.scratch() as own:
+        book.sweep()
 
-        assert [path.name for path in own.parent.iterdir()] == [own.name]
+        assert book.folder.names(TEMPORARY) == [own.name]

@@ -8,20 +8,21 @@ import math
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint import description, disk, found_checkpoints, retention
+from airflow_provider_dtrain.train.checkpoint import description, disk, storage
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
+from tests.support import stored
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 
 def write(folder, step, **metrics):
-    return disk.write(folder, step, {disk.STATE: {"w": torch.full((4,), float(step))}}, {"metrics": metrics})
+    return stored.write(folder, step, {disk.STATE: {"w": torch.full((4,), float(step))}}, {"metrics": metrics})
 
 
 def test_a_checkpoint_is_read_back_as_it_was_written(tmp_path):
     written = write(tmp_path, 3, accuracy=0.5)
-    found = found_checkpoints.find_whole([tmp_path])
+    found = stored.newest(tmp_path)
     assert found == written
     assert (found.step, found.metrics) == (3, {"accuracy": 0.5})
     assert torch.load(found.path / disk.STATE, weights_only=True)["w"].tolist() == [3.0] * 4
@@ -35,13 +36,13 @@ def test_nothing_but_the_checkpoint_is_left_in_the_folder(tmp_path):
 def test_a_checkpoint_that_is_being_written_is_not_found(tmp_path):
     written = write(tmp_path, 3)
     written.path.rename(tmp_path / ".step-3.99.tmp")
-    assert found_checkpoints.find_whole([tmp_path]) is None
+    assert stored.newest(tmp_path) is None
 
 
 def test_the_same_step_twice_keeps_both_and_finds_the_later(tmp_path):
     first, second = write(tmp_path, 3), write(tmp_path, 3)
     assert first.path != second.path
-    assert found_checkpoints.find_whole([tmp_path]).path == second.path
+    assert stored.newest(tmp_path).path == second.path
 
 
 def spoil_state(path):
@@ -76,13 +77,13 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, cap
     before, newest = write(tmp_path, 1), write(tmp_path, 2)
     damage(newest.path)
     with caplog.at_level(logging.WARNING):
-        assert found_checkpoints.find_whole([tmp_path]).path == before.path
+        assert stored.newest(tmp_path).path == before.path
     assert f"{newest.path} is damaged" in caplog.text
 
 
 def test_when_all_are_damaged_none_is_found_and_the_log_names_them(tmp_path, caplog):
     cut_state(write(tmp_path, 1).path)
-    assert found_checkpoints.find_whole([tmp_path]) is None
+    assert stored.newest(tmp_path) is None
     assert "step-00000001 is damaged" in caplog.text
 
 
@@ -91,13 +92,13 @@ def test_a_checkpoint_elsewhere_is_looked_at_as_well(tmp_path):
     write(here, 1)
     newer = write(there, 2)
     copied = newer.path.rename(there / "t1.1.7-step2")
-    assert found_checkpoints.find_whole([here], copied).step == 2
+    assert stored.newest(here, copied).step == 2
 
 
 def test_one_damaged_elsewhere_falls_back_to_its_neighbour(tmp_path):
     before, newest = write(tmp_path, 1), write(tmp_path, 2)
     cut_state(newest.path)
-    assert found_checkpoints.find_whole([], newest.path).path == before.path
+    assert stored.newest(None, newest.path).path == before.path
 
 
 @pytest.mark.parametrize("is_old", [False, True], ids=["torch", "torch-2.4"])
@@ -107,17 +108,17 @@ def test_what_cannot_be_loaded_without_pickle_is_refused_when_it_is_written(tmp_
 
     if is_old:
         monkeypatch.delattr("torch.serialization.get_unsafe_globals_in_checkpoint", raising=False)
-        disk.write(tmp_path / "good", 1, {disk.STATE: {"x": torch.ones(2), "y": [1.0, "a"]}}, {})
+        stored.write(tmp_path / "good", 1, {disk.STATE: {"x": torch.ones(2), "y": [1.0, "a"]}}, {})
 
     globals()["Clever"], Clever.__qualname__ = Clever, "Clever"
     with pytest.raises(CheckpointError, match="Clever"):
-        disk.write(tmp_path / "bad", 1, {disk.STATE: {"x": Clever()}}, {})
+        stored.write(tmp_path / "bad", 1, {disk.STATE: {"x": Clever()}}, {})
     assert list((tmp_path / "bad").iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(CheckpointError, match=r"step 1 cannot be written below .*file"):
+    with pytest.raises(CheckpointError, match=r"step 1 cannot be written to .*file/step-00000001"):
         write(tmp_path / "file", 1)
 
 
@@ -155,9 +156,8 @@ POLICY = {"metric": "accuracy", "smaller_is_better": False, "save_trial_best": 1
 def test_the_best_and_the_latest_are_kept(tmp_path, accuracies, changes, kept):
     for step, accuracy in enumerate(accuracies, start=1):
         write(tmp_path, step, accuracy=accuracy)
-    gone = retention.prune(tmp_path, {**POLICY, **changes})
-    left = sorted(disk.read(path).step for path in tmp_path.iterdir())
-    assert left == kept
+    gone = storage.open_storage(tmp_path, {}).prune({**POLICY, **changes})
+    assert sorted(disk.read(path).step for path in tmp_path.iterdir()) == kept
     assert len(gone) == len(accuracies) - len(kept)
 
 

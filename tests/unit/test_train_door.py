@@ -183,7 +183,7 @@ def test_a_program_that_is_killed_while_it_writes_leaves_no_checkpoint_and_the_n
     rank.send_signal(signal.SIGKILL)
     rank.wait(30)
     left = list((tmp_path / "run" / "checkpoints").glob("*step-*"))
-    assert [path.name.startswith(".step-1.files.") for path in left] == [True]
+    assert [path.name.startswith(".step-00000001.files.") for path in left] == [True]
     outputs(start(tmp_path / "run", body.replace("60 if", "0 if"), 1))
     assert [path.name for path in (tmp_path / "run" / "checkpoints").glob("*step-*")] == ["step-00000001"]
 

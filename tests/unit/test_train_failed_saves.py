@@ -9,12 +9,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint import disk, folder_lock, saver  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint import saver, storage  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint.trial_storage import LEASE  # noqa: E402
 from airflow_provider_dtrain.train.errors import (  # noqa: E402
     CheckpointError,
     CheckpointStorageError,
     DamagedCheckpointError,
 )
+from airflow_provider_dtrain.train.files.lease import Lease  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -36,18 +38,23 @@ def start(tmp_path, monkeypatch):
 @pytest.fixture
 def failing(monkeypatch):
     """Return a list of numbers: how often each save is rejected. It shrinks with each try."""
-    write, left = disk.write, []
+    write, left = storage.Storage.write, []
 
-    def rejecting(folder, step, *args, **options):
+    def rejecting(kept, where, step, *args, **options):
         if left and left[0] > 0:
             left[0] -= 1
             raise CheckpointStorageError(f"The checkpoint of step {step} cannot be written: no space left.")
         if left:
             left.pop(0)
-        return write(folder, step, *args, **options)
+        return write(kept, where, step, *args, **options)
 
-    monkeypatch.setattr(disk, "write", rejecting)
+    monkeypatch.setattr(storage.Storage, "write", rejecting)
     return left
+
+
+def refuse(lease, holder):
+    """Refuse the holder of a lease, as if it had raised its counter."""
+    raise lease._in_use(holder)
 
 
 def steps(folder):
@@ -100,9 +107,9 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_start_over_unless_aske
 
 
 def test_a_folder_in_which_another_run_writes_is_refused_before_training(start, tmp_path, monkeypatch):
-    monkeypatch.setattr(folder_lock.FolderLock, "_is_over", lambda *_: False)
+    monkeypatch.setattr(Lease, "_wait_for_its_end", refuse)
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / folder_lock.NAME).write_text('{"run": "t3.1.1", "host": "far", "pid": 7}')
+    (tmp_path / "kept" / LEASE).write_text('{"run": "t3.1.1", "host": "far", "pid": 7}')
     with start() as ctx, pytest.raises(CheckpointError, match="run t3.1.1 on host far, process 7"):
         ctx.restore_checkpoint()
 
@@ -113,10 +120,10 @@ def test_a_bucket_in_which_another_run_writes_is_refused_and_its_checkpoints_sta
     with start(checkpoint_dir=url) as ctx:
         ctx.save_checkpoint(1)
         ctx._saver.finish()
-        assert fs.exists(f"{url}/{folder_lock.NAME}")
-    assert not fs.exists(f"{url}/{folder_lock.NAME}")
-    monkeypatch.setattr(folder_lock.FolderLock, "_is_over", lambda *_: False)
-    fs.pipe_file(f"{url}/{folder_lock.NAME}", b'{"run": "t3.1.1", "host": "far", "pid": 7}')
+        assert fs.exists(f"{url}/{LEASE}")
+    assert not fs.exists(f"{url}/{LEASE}")
+    monkeypatch.setattr(Lease, "_wait_for_its_end", refuse)
+    fs.pipe_file(f"{url}/{LEASE}", b'{"run": "t3.1.1", "host": "far", "pid": 7}')
     with start(checkpoint_dir=url) as ctx, pytest.raises(CheckpointError, match="run t3.1.1 on host far, process 7"):
         ctx.restore_checkpoint()
     assert fs.exists(f"{url}/step-00000001/metadata.json")

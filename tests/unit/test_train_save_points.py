@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint import disk  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint.storage import open_storage  # noqa: E402
 from airflow_provider_dtrain.train.reports import failure  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -289,12 +289,12 @@ def test_variables_of_a_loop_with_nothing_left_are_explained(start, caplog):
 
 
 def test_a_further_checkpoint_of_a_step_sorts_behind_those_that_were_removed(tmp_path):
-    assert disk.free_name(tmp_path, 8).name == "step-00000008"
+    assert open_storage(tmp_path, {}).reserve(8).name == "step-00000008"
     (tmp_path / "step-00000008.2").mkdir()
     (tmp_path / "step-00000080").mkdir()
-    assert disk.free_name(tmp_path, 8).name == "step-00000008.3"
+    assert open_storage(tmp_path, {}).reserve(8).name == "step-00000008.3"
     (tmp_path / "step-00000009").mkdir()
-    assert disk.free_name(tmp_path, 9).name == "step-00000009.2"
+    assert open_storage(tmp_path, {}).reserve(9).name == "step-00000009.2"
 
 
 def test_loops_that_take_turns_outside_of_epochs_and_old_iterators_are_named(start, caplog):

@@ -10,12 +10,12 @@ from collections import OrderedDict
 import pytest
 
 from airflow_provider_dtrain.train import environment
-from airflow_provider_dtrain.train.checkpoint import storage_options
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
 from airflow_provider_dtrain.train.checkpoint.retention import policy_of
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
 from airflow_provider_dtrain.train.environment import Environment, put_secrets
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
+from airflow_provider_dtrain.train.files import file_systems
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -144,7 +144,7 @@ def test_secrets_that_are_no_json_are_refused_without_being_shown():
     ],
 )  # fmt: skip
 def test_fields_become_options_of_the_file_system(protocol, config, options):
-    found, technical = storage_options.options_for(protocol, config), {"use_listings_cache", "config_kwargs"}
+    found, technical = file_systems.options_for(protocol, config), {"use_listings_cache", "config_kwargs"}
     assert {name: value for name, value in found.items() if name not in technical} == options
 
 
@@ -153,4 +153,4 @@ def test_a_module_that_is_missing_is_named_with_the_command(monkeypatch):
 
     monkeypatch.setattr(fsspec, "filesystem", lambda *_, **__: (_ for _ in ()).throw(ImportError("No module s3fs")))
     with pytest.raises(SetupError, match="pip install s3fs"):
-        storage_options.file_system("s3://b/x", {"type": "s3"})
+        file_systems.file_system("s3://b/x", {"type": "s3"})

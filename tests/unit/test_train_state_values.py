@@ -25,6 +25,7 @@ from airflow_provider_dtrain.train.checkpoint.state_values import VALUE, decode,
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import CheckpointError, StateError  # noqa: E402
+from tests.support import stored  # noqa: E402
 
 UTC = datetime.UTC
 ARRAYS = [
@@ -316,7 +317,7 @@ def test_a_file_that_is_nested_too_deeply_or_grows_without_end_is_refused_before
     with zipfile.ZipFile(usual) as source, zipfile.ZipFile(hostile, "w") as target:
         for name in source.namelist():
             target.writestr(name, HOSTILE[words]() if name.endswith("data.pkl") else source.read(name))
-    found = disk.write(tmp_path, 1, {disk.STATE: hostile.getvalue()}, {})
+    found = stored.write(tmp_path, 1, {disk.STATE: hostile.getvalue()}, {})
     with pytest.raises(CheckpointError, match=words):
         reading.everywhere(found, disk.STATE, Distributed(Environment()))
 

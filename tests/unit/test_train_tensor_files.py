@@ -24,6 +24,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_tree import PLACEHOLDER  # 
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError  # noqa: E402
+from tests.support import stored  # noqa: E402
 
 ALONE = Distributed(Environment())
 
@@ -49,7 +50,7 @@ def write(folder, ranks, more=None):
     names = sorted({key for rank in ranks for key, _, _ in rank})
     state = {"models": [{name.removeprefix("models.0."): {PLACEHOLDER: name} for name in names}]}
     index = save_plan.index_of(everyones).text()
-    return disk.write(folder, 1, {disk.STATE: state, INDEX: index, **contents, **(more or {})}, {})
+    return stored.write(folder, 1, {disk.STATE: state, INDEX: index, **contents, **(more or {})}, {})
 
 
 def _part(tensor, box):
@@ -177,7 +178,7 @@ def test_nothing_of_a_checkpoint_is_unpickled(tmp_path):
 
 def test_a_key_without_tensor_is_damage(tmp_path):
     contents = {disk.STATE: {"models": [{"w": {PLACEHOLDER: "gone"}}]}, INDEX: b"{}"}
-    found = disk.write(tmp_path, 1, contents, {})
+    found = stored.write(tmp_path, 1, contents, {})
     with pytest.raises(DamagedCheckpointError, match="the tensor gone, which tensors.json does not have"):
         reading.open_state(found, found.metadata, ALONE)
 

@@ -252,7 +252,7 @@ def bucket_url(config: ExperimentConfig) -> str | None:
 
 def storage_modules(config: ExperimentConfig) -> tuple[str, ...]:
     """Return the modules that the ranks need for the configured checkpoint storage."""
-    from airflow_provider_dtrain.train.checkpoint.storage_options import PROTOCOLS
+    from airflow_provider_dtrain.train.files.file_systems import PROTOCOLS
 
     found = PROTOCOLS.get(str(config.checkpoint_storage.type))
     return (found[1],) if found and config.checkpoint_policy != "none" else ()
@@ -266,7 +266,7 @@ def optimization_modules(config: ExperimentConfig, slots: int) -> tuple[str, ...
 
 def inference_modules(config: ExperimentConfig) -> tuple[str, ...]:
     """Return the modules that the ranks need for the inputs and outputs of a batch inference."""
-    from airflow_provider_dtrain.train.checkpoint.storage_options import PROTOCOLS
+    from airflow_provider_dtrain.train.files.file_systems import PROTOCOLS
 
     section = config.inference
     if section is None:
@@ -370,7 +370,7 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
 
     def look_up(url: str) -> bool:
         from airflow_provider_dtrain.hooks.secrets import storage_config_now
-        from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
+        from airflow_provider_dtrain.train.files.file_systems import file_system
 
         try:
             return bool(file_system(url, storage_config_now(config, sealed)).exists(f"{url}/metadata.json"))

@@ -176,9 +176,9 @@ async def _from_bucket(
 
 
 def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[CheckpointView]:
-    from airflow_provider_dtrain.train.checkpoint.bucket import RemoteStorage
+    from airflow_provider_dtrain.train.checkpoint.storage import Storage, open_storage
 
-    storages: dict[str, RemoteStorage] = {}
+    storages: dict[str, Storage] = {}
     gone = []
     for one in found:
         place = removable(one, storage_root(options) or "")
@@ -186,8 +186,8 @@ def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[Ch
             continue
         root = f"{place.root}/{place.folder}"
         if root not in storages:
-            storages[root] = RemoteStorage(root, options)
-        if storages[root].remove(place.path):
+            storages[root] = open_storage(root, options)
+        if storages[root].remove(place.path.rstrip("/").rpartition("/")[2]):
             gone.append(one)
     return gone
 

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import math
-import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from airflow_provider_dtrain.engine.copies.mirror import (
 from airflow_provider_dtrain.errors import CollectError
 from airflow_provider_dtrain.hosts.channel.archive_reader import ArchiveLimitError, pack_tree, tree_bytes
 from airflow_provider_dtrain.train.errors import TrainError
+from airflow_provider_dtrain.train.files.local import readable_mode
 from airflow_provider_dtrain.train.inference import metrics
 from airflow_provider_dtrain.train.inference.collected import ENTRY, FOLDER, KNOWN, shard_folder
 from airflow_provider_dtrain.train.inference.ledger import (
@@ -47,8 +47,8 @@ from airflow_provider_dtrain.train.inference.ledger import (
     encode,
     manifest_event,
 )
-from airflow_provider_dtrain.train.inference.output_folder import OWN, TEMPORARY, LocalFolder, readable_mode
-from airflow_provider_dtrain.train.inference.owner import Owner
+from airflow_provider_dtrain.train.inference.output_folder import OWN, TEMPORARY, open_folder
+from airflow_provider_dtrain.train.inference.owner import owner_of
 from airflow_provider_dtrain.train.inference.shards import Shard
 from airflow_provider_dtrain.train.reports.reducers import Reducer
 
@@ -127,11 +127,11 @@ class CollectedResults:
         self._run = run
         self._limits = limits
         self._overwrites = section.outputs.overwrite
-        folder = LocalFolder(path, run)
+        folder = open_folder(path, {}, run)
         # As the ranks name it: all attempts of a trial share the first part of their names.
         key = run.partition(".")[0]
         self._ledger = Ledger(folder, run=run, key=key, suffix=section.outputs.format)
-        self._owner = Owner(folder, run=run, key=key, host=socket.gethostname())
+        self._owner = owner_of(folder, run=run, key=key)
         self._plan: list[Shard] = []
         self._taken_bytes = 0
 

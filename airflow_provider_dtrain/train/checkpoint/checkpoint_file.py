@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.errors import CheckpointError
-
-_CHUNK_BYTES = 1 << 20
-
-
-class Hashing:
-    """File that computes the size and sha256 of the bytes that are written to it.
-
-    :param file: receives the bytes
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._digest = hashlib.sha256()
-        self._size = 0
-
-    def write(self, data: Any) -> int:
-        """Write all of ``data``."""
-        view = memoryview(data).cast("B")
-        # Both release the GIL.
-        self._digest.update(view)
-        rest = view
-        while rest.nbytes:
-            rest = rest[self._file.write(rest) :]
-        self._size += view.nbytes
-        return view.nbytes
-
-    def flush(self) -> None:
-        """Flush the file."""
-        self._file.flush()
-
-    def description(self) -> dict[str, Any]:
-        """Return size and sha256 in the form of the metadata."""
-        return {"size_bytes": self._size, "sha256": self._digest.hexdigest()}
+from airflow_provider_dtrain.train.files.digests import Hashing
+from airflow_provider_dtrain.train.files.place import Place
 
 
 def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
@@ -83,18 +51,17 @@ class _Remembering(Hashing):
             raise
 
 
-def save_file(path: Path, value: Any) -> dict[str, Any]:
-    """Write one file of a checkpoint and flush it to the disk. Return its size and sha256.
+def save(place: Place, begun: Any, name: str, value: Any) -> dict[str, Any]:
+    """Write one file of a checkpoint, durably. Return its size and sha256.
 
+    :param begun: return value of ``Place.begin``
     :param value: bytes, a :class:`TensorFile`, or an object that ``torch.save`` writes
     :raises CheckpointError: the object cannot be loaded without pickle
-    :raises OSError: the disk rejects the write
+    :raises OSError: the storage rejects the write
     """
-    with open(path, "xb", buffering=0) as file:
-        description = dump(value, file)
-        os.fsync(file.fileno())
-    if not isinstance(value, (TensorFile, bytes)):
-        _refuse_unsafe_file(path)
+    description = place.save(begun, name, partial(dump, value))
+    if isinstance(begun, Path) and not isinstance(value, (TensorFile, bytes)):
+        _refuse_unsafe_file(begun / name)
     return description
 
 
@@ -133,19 +100,3 @@ def _refused_globals(file: Any) -> list[str]:
         named = re.findall(r"(?:GLOBAL|global|class) (\S+\.\S+)", str(error))
         return [named[0].rstrip(".") if named else str(error).strip().splitlines()[-1][:200]]
     return []
-
-
-def describe(path: Path, *, sync: bool = False) -> dict[str, Any]:
-    """Return size and sha256 of a file in the form of the metadata.
-
-    :param sync: write the file to the disk first
-    """
-    digest = hashlib.sha256()
-    size = 0
-    with open(path, "rb") as file:
-        if sync:
-            os.fsync(file.fileno())
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    return {"size_bytes": size, "sha256": digest.hexdigest()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
@@ -11,12 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint import storage
+from airflow_provider_dtrain.train.checkpoint import checkpoint_file
 from airflow_provider_dtrain.train.checkpoint.rank_transfer import RankTransfer
 from airflow_provider_dtrain.train.checkpoint.save_plan import file_name
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
+from airflow_provider_dtrain.train.files import open_place
+from airflow_provider_dtrain.train.files.digests import Hashing
+from airflow_provider_dtrain.train.files.file_systems import is_url
 
 #: Rank 0 waits for the files of the other ranks at most as long as for a large upload.
 LIMIT_S = 6 * 3600
@@ -56,7 +58,7 @@ class RankFiles:
         place, inode = self._distributed.broadcast((None if begun is None else str(begun), _inode(begun)))
         if place is None:
             return None
-        seeing = self._distributed.allgather(storage.is_url(place) or _inode(place) == inode)
+        seeing = self._distributed.allgather(is_url(place) or _inode(place) == inode)
         if not all(seeing) and self._group is None:
             self._group = self._distributed.new_group()
         self._number += 1
@@ -71,9 +73,9 @@ class RankFiles:
         if not begun.seeing[rank]:
             RankTransfer(self._distributed, self._group).send(content.size_bytes, content.write)
             return
-        place = begun.place if storage.is_url(begun.place) else Path(begun.place)
+        place = begun.place if is_url(begun.place) else Path(begun.place)
         try:
-            answer = storage.write_rank_file(place, file_name(rank), content, self._config)
+            answer = checkpoint_file.save(open_place(place, self._config), place, file_name(rank), content)
         except BaseException as error:
             words = f"{type(error).__name__}: {error}"[:1000]
             self._distributed.post(_key(begun, rank), json.dumps({"error": words}))
@@ -110,23 +112,20 @@ class _LenientFile:
     """File that keeps its first error until it is closed, because an error would leave the sending rank waiting."""
 
     def __init__(self, path: Path) -> None:
-        self._digest = hashlib.sha256()
-        self._size = 0
         self._error: OSError | None = None
         self._file: Any = None
         try:
             self._file = open(path, "xb", buffering=0)  # noqa: SIM115
         except OSError as error:
             self._error = error
+        self._hashing = Hashing(self._file)
 
     def write(self, view: memoryview) -> None:
         """Write all of a view, unless an earlier write failed."""
-        self._digest.update(view)
-        self._size += view.nbytes
-        rest = view
+        if self._error is not None:
+            return
         try:
-            while rest.nbytes and self._error is None:
-                rest = rest[self._file.write(rest) :]
+            self._hashing.write(view)
         except OSError as error:
             self._error = error
 
@@ -141,7 +140,7 @@ class _LenientFile:
                     os.fsync(self._file.fileno())
         if self._error is not None:
             raise self._error
-        return {"size_bytes": self._size, "sha256": self._digest.hexdigest()}
+        return self._hashing.description()
 
 
 def _key(begun: Begun, rank: int) -> str:
@@ -150,7 +149,7 @@ def _key(begun: Begun, rank: int) -> str:
 
 def _inode(place: Path | str | None) -> int | None:
     """Return what tells a folder from one of the same name on another host."""
-    if place is None or storage.is_url(place):
+    if place is None or is_url(place):
         return None
     try:
         return os.stat(place).st_ino

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -132,14 +131,8 @@ class Restorer:
         return SavedProgress(metadata["step"], metadata.get("epochs"), metadata.get("metrics") or {})
 
     def _find(self, scratch: Path, *, start_over: bool = False) -> Checkpoint | None:
-        first = self.first
-        if self._home.storage is not None:
-            found = storage.candidates(self._home.storage, first, self._home.config)
-        elif first is not None:
-            found = storage.elsewhere(first, self._home.config)
-        else:
-            found = []
-        newest = found_checkpoints.newest([(key, name, partial(read, scratch)) for key, name, read in found])
+        found = storage.candidates(self._home.storage, self.first, self._home.config)
+        newest = found_checkpoints.newest(found, scratch)
         if newest is None and found:
             if not (start_over or self._env.start_over):
                 raise DamagedCheckpointError(

@@ -34,6 +34,7 @@ from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, NonFiniteWeightsError
+from airflow_provider_dtrain.train.files.file_systems import is_url
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
@@ -297,7 +298,7 @@ class Saver:
         :param where: return value of :meth:`reserve`
         """
         assert self.home.storage is not None
-        place = where if storage.is_url(where) else Path(where)
+        place = where if is_url(where) else Path(where)
         write = partial(self.home.storage.write_tree, place, step, folder, {**self._facts(), **facts})
         self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write))
 

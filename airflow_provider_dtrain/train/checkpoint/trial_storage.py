@@ -9,8 +9,15 @@ from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import retention, storage
 from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
-from airflow_provider_dtrain.train.checkpoint.folder_lock import FolderLock
 from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.files.file_systems import is_url
+from airflow_provider_dtrain.train.files.lease import BEAT_S, Lease, describe
+from airflow_provider_dtrain.train.files.place import Place
+
+LEASE = ".writer.json"
+#: Interval at which the writer of a bucket raises its counter, each time by a paid request, seconds.
+BUCKET_BEAT_S = 20.0
 
 
 class TrialStorage:
@@ -27,36 +34,37 @@ class TrialStorage:
         self.policy = retention.policy_of(env.config)
         #: None on other ranks, and without checkpoints.
         self.storage: storage.Storage | None = None
-        self._lock: FolderLock | None = None
+        self._lease: Lease | None = None
         self._swept = False
         #: The newest checkpoint that this process wrote or restored; rank 0 only.
         self.latest: Checkpoint | None = None
         if is_chief and self.policy["keep"] != "none":
             self.storage = storage.open_storage(where, self.config, look=look)
-            self._lock = FolderLock(self.storage.lock_place(), env)
+            self._lease = lease_of(self.storage.place, env)
 
     def claim(self) -> None:
         """Become the only run that writes to the folder.
 
         :raises CheckpointError: another run writes to it
         """
-        if self._lock is not None:
+        if self._lease is not None:
             # A folder that accepts no files is named when the checkpoint is written.
             with contextlib.suppress(OSError):
-                self._lock.acquire()
+                self._lease.acquire()
 
     def check(self) -> None:
         """Raise when another run has taken the folder since.
 
         :raises CheckpointError: names the other run
         """
-        if self._lock is not None:
-            self._lock.check()
+        if self._lease is not None:
+            with contextlib.suppress(OSError):
+                self._lease.confirm()
 
     def release(self) -> None:
         """Let other runs write to the folder."""
-        if self._lock is not None:
-            self._lock.release()
+        if self._lease is not None:
+            self._lease.release()
 
     def sweep(self) -> None:
         """Remove the leftovers of killed processes, once."""
@@ -75,3 +83,25 @@ class TrialStorage:
         if isinstance(where, Path) and root is not None and root in where.parents:
             return str(where.relative_to(root))
         return str(where)
+
+
+def lease_of(place: Place, env: Environment) -> Lease:
+    """Return the lease of a place with checkpoints, which the run that writes them must acquire."""
+
+    def in_use(holder: Mapping[str, Any]) -> CheckpointError:
+        return CheckpointError(
+            f"Another run writes checkpoints to {place.location}: {describe(holder)}. Each would delete the "
+            "checkpoints of the other. Use another checkpoint_dir, or end that run. To only read weights, use "
+            f"dtrain.load_weights. If that run has ended, delete {place.location}/{LEASE}."
+        )
+
+    return Lease(
+        place,
+        LEASE,
+        run=env.run or "off-cluster",
+        key=env.run.partition(".")[0] if env.run else None,
+        in_use=in_use,
+        names_process=True,
+        recreates=True,
+        beat_s=BUCKET_BEAT_S if is_url(place.location) else BEAT_S,
+    )

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.files.file_systems import is_url
 
 
 def load_weights(
@@ -47,7 +48,7 @@ def place_of(where: str | Path | Mapping[str, Any]) -> str | Path:
     :raises CheckpointError: the trial has no checkpoint
     """
     if not isinstance(where, Mapping):
-        return where if storage.is_url(where) else Path(where)
+        return where if is_url(where) else Path(where)
     found = where.get("checkpoint")
     if not isinstance(found, str) or not found:
         raise CheckpointError(f"The trial {where.get('trial_id')} has no checkpoint. Give the path or URL of one.")

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, Skipped, decode, encode
-from airflow_provider_dtrain.train.inference.output_folder import OWN, LocalFolder
+from airflow_provider_dtrain.train.inference.output_folder import OWN, open_folder
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 #: Folder below the folder of a run.
@@ -33,17 +34,16 @@ def shard_folder(shard: int) -> str:
     return f"{OWN}/shards/{shard:05d}"
 
 
-class CollectedFolder(LocalFolder):
-    """Folder of one run on one host, from which the Airflow machine fetches.
+def collected_folder(run_dir: Path, location: str, run: str) -> Place:
+    """Return the folder of one run on one host, from which the Airflow machine fetches.
 
     :param run_dir: folder of the run
     :param location: output folder on the Airflow machine, for messages
     :param run: name of the run
     """
-
-    def __init__(self, run_dir: Path, location: str, run: str) -> None:
-        super().__init__(str(run_dir / FOLDER), run)
-        self.location = os.path.normpath(location)
+    folder = open_folder(str(run_dir / FOLDER), {}, run)
+    folder.location = os.path.normpath(location)
+    return folder
 
 
 class CollectedLedger(Ledger):

@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError
-from airflow_provider_dtrain.train.inference.output_folder import OWN, OutputFolder
+from airflow_provider_dtrain.train.files.place import Place
+from airflow_provider_dtrain.train.inference.output_folder import OWN, TEMPORARY
 from airflow_provider_dtrain.train.inference.shards import Shard, differences
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Ledger:
     :param key: name that all attempts of one task share
     """
 
-    def __init__(self, folder: OutputFolder, *, run: str, key: str, suffix: str) -> None:
+    def __init__(self, folder: Place, *, run: str, key: str, suffix: str) -> None:
         self.folder = folder
         self.run = run
         self.key = key
@@ -165,7 +166,7 @@ class Ledger:
         """
         folder = self.folder
         own = {name for name in folder.names() if name.startswith("part-") or name == MANIFEST}
-        strangers = set(folder.strangers()) - own
+        strangers = self._foreign_names() - own
         if strangers:
             raise OtherRunError(self._foreign(strangers))
         folder.remove(MANIFEST)
@@ -179,7 +180,9 @@ class Ledger:
 
     def sweep(self) -> None:
         """Remove incomplete files of ended runs. No other rank writes meanwhile."""
-        self.folder.sweep()
+        for name in self.folder.names(TEMPORARY):
+            if not name.startswith(f"{self.run}."):
+                self.folder.remove(f"{TEMPORARY}/{name}")
         for name in self.folder.names(OWN):
             if name.startswith(COMMON):
                 self.folder.remove(f"{OWN}/{name}")
@@ -368,9 +371,12 @@ class Ledger:
         """
         if self.known() is not None:
             return
-        strangers = self.folder.strangers()
+        strangers = self._foreign_names()
         if strangers:
             raise OtherRunError(self._foreign(strangers))
+
+    def _foreign_names(self) -> set[str]:
+        return set(self.folder.entries()) - {OWN}
 
     def _foreign(self, names: Iterable[str]) -> str:
         shown = sorted(names)

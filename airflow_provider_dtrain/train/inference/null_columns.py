@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_dtrain.train.errors import OutputFolderError
+from airflow_provider_dtrain.train.files.digests import describe
 from airflow_provider_dtrain.train.inference.column_types import parse_type
 from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, merged_schema
 from airflow_provider_dtrain.train.inference.output_folder import explained
 from airflow_provider_dtrain.train.inference.outputs.parquet import GROUP_ROWS
-from airflow_provider_dtrain.train.inference.pipeline import digest_of
 
 
 def with_types(ledger: Ledger, entries: Iterable[Entry]) -> list[Entry]:
@@ -37,11 +37,12 @@ def _retyped(ledger: Ledger, entry: Entry, schema: Mapping[str, str]) -> Entry:
     folder = ledger.folder
     with folder.scratch() as path, explained(folder.location):
         pq.write_table(table.cast(wanted), path, row_group_size=GROUP_ROWS)
-        size, digest = digest_of(path)
+        written = describe(path)
         # Until the new entry is there, the shard counts as missing: no crash leaves an entry of another part.
         folder.remove(entry.name)
         folder.deliver(path, ledger.delivery_name(entry.shard))
     part = ledger.part_name(entry.shard)
-    new = replace(entry, run=ledger.run, part=part, size=size, sha256=digest, schema=dict(schema))
+    size, sha256 = written["size_bytes"], written["sha256"]
+    new = replace(entry, run=ledger.run, part=part, size=size, sha256=sha256, schema=dict(schema))
     ledger.add(new)
     return new

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib
 import queue
 import threading
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from airflow_provider_dtrain.train.files.digests import describe
 from airflow_provider_dtrain.train.inference.inputs import BadRow, Input, InputBatch
 from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
@@ -161,10 +161,17 @@ class PartOutput:
         with explained(self._ledger.folder.location), self._open:
             info = self._writer.close()
             self._file.close()
-            size, digest = digest_of(self._path)
+            written = describe(self._path)
             self._ledger.folder.deliver(self._path, self._ledger.delivery_name(work.shard.index))
         part = self._ledger.part_name(work.shard.index)
-        return replace(entry, part=part, rows=info.rows, size=size, sha256=digest, schema=info.schema)
+        return replace(
+            entry,
+            part=part,
+            rows=info.rows,
+            size=written["size_bytes"],
+            sha256=written["sha256"],
+            schema=info.schema,
+        )
 
     def discard(self) -> None:
         """Remove the incomplete part."""
@@ -172,17 +179,6 @@ class PartOutput:
             # Closing flushes, which a full disk refuses again.
             with contextlib.suppress(OSError):
                 self._open.close()
-
-
-def digest_of(path: Any) -> tuple[int, str]:
-    """Return size and sha256 of a file."""
-    digest = hashlib.sha256()
-    size = 0
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-            size += len(piece)
-    return size, digest.hexdigest()
 
 
 class Pipeline:

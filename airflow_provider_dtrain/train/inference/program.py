@@ -11,18 +11,20 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.storage import is_url
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.errors import OtherRunError, SetupError, UnusableFolderError
+from airflow_provider_dtrain.train.files.file_systems import is_url
+from airflow_provider_dtrain.train.files.lease import Lease
+from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference import batch_size, fingerprint, processor_loader, publication
 from airflow_provider_dtrain.train.inference.adapters import Processor
-from airflow_provider_dtrain.train.inference.collected import CollectedFolder, CollectedLedger
+from airflow_provider_dtrain.train.inference.collected import CollectedLedger, collected_folder
 from airflow_provider_dtrain.train.inference.inputs import Input, open_input
 from airflow_provider_dtrain.train.inference.ledger import COMMON, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
-from airflow_provider_dtrain.train.inference.output_folder import OWN, OutputFolder, open_folder
+from airflow_provider_dtrain.train.inference.output_folder import OWN, open_folder
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
-from airflow_provider_dtrain.train.inference.owner import Owner
+from airflow_provider_dtrain.train.inference.owner import owner_of
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
 from airflow_provider_dtrain.train.inference.read_files import ReadFiles
 from airflow_provider_dtrain.train.inference.run import Begun, Run
@@ -107,18 +109,18 @@ def _source(ctx: Context, settings: Mapping[str, Any]) -> Path | str | None:
 def _ledger(run: Run) -> Ledger:
     path = str(run.outputs["path"])
     if run.collected_in is not None:
-        own = CollectedFolder(run.collected_in, path, run.name)
+        own = collected_folder(run.collected_in, path, run.name)
         return CollectedLedger(own, run=run.name, key=run.key, suffix=run.kind)
     return Ledger(open_folder(path, run.storage, run.name), run=run.name, key=run.key, suffix=run.kind)
 
 
 @contextlib.contextmanager
-def _owned(run: Run, folder: OutputFolder, ledger: Ledger) -> Iterator[Owner | None]:
+def _owned(run: Run, folder: Place, ledger: Ledger) -> Iterator[Lease | None]:
     """Own the folder for the duration of the block, unless the control side owns it. Called by all ranks."""
     if run.collected_in is not None:
         yield None
         return
-    owner = Owner(folder, run=run.name, key=run.key, host=socket.gethostname()) if run.is_chief else None
+    owner = owner_of(folder, run=run.name, key=run.key) if run.is_chief else None
 
     def acquire() -> None:
         assert owner is not None
@@ -137,7 +139,7 @@ def _owned(run: Run, folder: OutputFolder, ledger: Ledger) -> Iterator[Owner | N
             owner.release()
 
 
-def _check_common(run: Run, folder: OutputFolder) -> None:
+def _check_common(run: Run, folder: Place) -> None:
     """Raise when the hosts do not see the same folder. Called by all ranks.
 
     :raises UnusableFolderError: names the hosts that do not see what rank 0 wrote
@@ -156,7 +158,7 @@ def _check_common(run: Run, folder: OutputFolder) -> None:
         )
 
 
-def _sees(folder: OutputFolder, name: str) -> bool:
+def _sees(folder: Place, name: str) -> bool:
     """Return whether a file is there. Network file systems may show it late."""
     for pause_s in SEES_AFTER_S:
         if folder.read(name) is not None:

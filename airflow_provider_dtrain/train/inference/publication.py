@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import BadShardError
+from airflow_provider_dtrain.train.files.lease import Lease
+from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference import metrics
 from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, Skipped, manifest_event
-from airflow_provider_dtrain.train.inference.output_folder import OutputFolder
-from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.run import Begun, Run
 from airflow_provider_dtrain.train.inference.shards import rows_of
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def announce(run: Run, folder: OutputFolder, queue: WorkQueue, begun: Begun, batch_size: int) -> Progress | None:
+def announce(run: Run, folder: Place, queue: WorkQueue, begun: Begun, batch_size: int) -> Progress | None:
     """Report what is to be done, and return the running progress on rank 0, None if nothing is missing."""
     if not run.is_chief:
         return None
@@ -138,7 +138,7 @@ def ranges(numbers: Iterable[int]) -> str | None:
 
 
 def end(
-    run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner | None, begun: Begun, *, stopped: bool
+    run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: Begun, *, stopped: bool
 ) -> dict[str, Any] | None:
     """Wait for all ranks and publish, if no shard is missing. Called by all ranks.
 
@@ -161,7 +161,7 @@ def end(
     return manifest
 
 
-def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Owner | None, begun: Begun) -> dict[str, Any]:
+def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: Begun) -> dict[str, Any]:
     new, aside = queue.results()
     entries = [*begun.entries, *new]
     skipped = [*begun.skipped, *aside]

@@ -17,12 +17,12 @@ from airflow_provider_dtrain.train.errors import (
     SchemaError,
     SetupError,
 )
+from airflow_provider_dtrain.train.files.lease import Lease
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.inputs import Input
 from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, NULL, Entry, Ledger, difference
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
-from airflow_provider_dtrain.train.inference.owner import Owner
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
 from airflow_provider_dtrain.train.inference.run import Run
@@ -57,7 +57,7 @@ class ShardLoop:
         options: OutputOptions,
         shards: Sequence[Shard],
         batch_size: int,
-        owner: Owner | None,
+        owner: Lease | None,
     ) -> None:
         self._run = run
         self._ctx = run.ctx

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from airflow_provider_dtrain.train.checkpoint.storage import is_url
-from airflow_provider_dtrain.train.checkpoint.storage_options import file_system
 from airflow_provider_dtrain.train.errors import InputError, InputUnavailableError, TrainError
+from airflow_provider_dtrain.train.files.file_systems import file_system, is_url
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 log = logging.getLogger(__name__)

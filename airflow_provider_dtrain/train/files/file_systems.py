@@ -1,4 +1,4 @@
-"""Options of an fsspec file system, from ``checkpoint_storage`` of a configuration."""
+"""File systems of fsspec, with options from ``checkpoint_storage`` of a configuration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ PROTOCOLS = {"s3": ("s3", "s3fs"), "gcs": ("gcs", "gcsfs"), "azure": ("abfs", "a
 S3_RETRIES = {"max_attempts": 8, "mode": "standard"}
 #: Options of a client that a user waits for: a server that does not answer fails within a minute.
 S3_IMPATIENT = {"connect_timeout": 5, "read_timeout": 15, "retries": {"max_attempts": 2, "mode": "standard"}}
+
+
+def is_url(text: Any) -> bool:
+    """Return whether a text is a URL, which fsspec reaches."""
+    return isinstance(text, str) and "://" in text
 
 
 def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
