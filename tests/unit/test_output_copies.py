@@ -293,6 +293,17 @@ async def test_of_a_program_with_the_library_only_traces_are_copied(
     assert taken == ([] if copied is None else [copied])
 
 
+async def test_a_follower_removes_the_partial_copies_of_killed_processes_and_copies_nothing_after_its_end(
+    tmp_path: Path,
+) -> None:
+    rt: Any = SimpleNamespace(settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=3600.0))
+    keeper = OutputKeeper(rt, SimpleNamespace(experiment_id=1, trial_id=1))  # type: ignore[arg-type]
+    (keeper.copies.folder / ".copy-abc" / "files" / "work").mkdir(parents=True)
+    keeper.close()
+    await keeper.run()
+    assert list(keeper.copies.folder.iterdir()) == []
+
+
 def test_other_accounts_of_the_machine_cannot_enter_the_folders_of_copies(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

@@ -124,7 +124,9 @@ class Collector:
         """
         self.lost.update(lost)
         self._closed_at = time.monotonic()
-        self._end_events()
+        self._wake.set()
+        for events in self._events.values():
+            events.put_nowait(None)
 
     async def leave(self, *, for_good: bool) -> None:
         """Give the folder up.
@@ -247,13 +249,7 @@ class Collector:
         self.lost[error.host] = error
         return False
 
-    def _end_events(self) -> None:
-        self._wake.set()
-        for events in self._events.values():
-            events.put_nowait(None)
-
     def _fail(self, error: CollectError) -> None:
         if self.problem is None:
             self.problem = error
             self.on_problem(error)
-        self._end_events()
