@@ -26,6 +26,8 @@ from airflow_provider_dtrain.store.records.operations import (
 SILENT = timedelta(seconds=60)
 #: A reader that is silent for this long has gone. It polls every few seconds, and survives a restart of the server.
 READER_GONE = timedelta(minutes=5)
+#: An operation that no client reads waits for its DAG run for this long. It counts for the limits meanwhile.
+UNREAD = timedelta(hours=1)
 #: Operations are kept for this long, so that users see their errors.
 KEPT = timedelta(days=1)
 _OPEN = operations.c.state.not_in([state.value for state in OPERATION_ENDED])
@@ -75,7 +77,7 @@ class Operations:
             "through": through.value,
             "state": OperationState.WAITING.value,
             "requested_at": now,
-            "read_at": now + KEPT if kind is OperationKind.CONTROL else now,
+            "read_at": now + UNREAD if kind is OperationKind.CONTROL else now,
             "size_bytes": 0,
             "read_bytes": 0,
         }

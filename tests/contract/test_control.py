@@ -180,7 +180,7 @@ def test_without_the_dag_the_answer_names_the_command_and_the_request_is_stored(
     assert search.store.trials.get(1).kill_requested_by == "ann"
 
 
-def test_a_request_that_no_user_reads_waits_for_its_dag_run_for_a_day(api, search, monkeypatch):
+def test_a_request_that_no_user_reads_waits_for_its_dag_run_for_an_hour(api, search, monkeypatch):
     search.submit(0, slots=1)
     five_minutes_pass(search.store)
     started: list[int] = []
@@ -192,7 +192,7 @@ def test_a_request_that_no_user_reads_waits_for_its_dag_run_for_a_day(api, searc
     monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", trigger)
     assert api.answer("POST", "/trials/1/kill").status_code == 200
     moment = search.store.db.now()
-    monkeypatch.setattr(search.store.db, "now", lambda: moment + timedelta(hours=1))
+    monkeypatch.setattr(search.store.db, "now", lambda: moment + timedelta(minutes=50))
     assert api.answer("POST", "/operations/doctor", json={}).status_code == 201
     taken = search.store.operations.take(started[0], Through.DAG)
     assert taken is not None
