@@ -30,6 +30,7 @@ from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.client.submission import cause, create, experiment_of, fork, run_state
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
 from airflow_provider_dtrain.terminal.records import (
@@ -282,7 +283,7 @@ class Experiment:
 
 #: States of an experiment, or of a DAG run without one, after its end.
 _FAILURES = frozenset({"errored", "failed"})
-_ENDS = frozenset({"completed", "stopped", "killed", "success"}) | _FAILURES
+_ENDS = frozenset({*TRIAL_ENDED, "success", *_FAILURES})
 
 
 class Trials:

@@ -11,6 +11,7 @@ from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.terminal.output import cell, note
 from airflow_provider_dtrain.terminal.records import GangLine, TrialLine
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
@@ -19,7 +20,6 @@ from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial
 METRICS_MOST, POINTS = 6, 60
 #: Reports from which the speed is computed.
 _RECENT = 20
-_ENDED = frozenset({"completed", "stopped", "errored", "killed"})
 _TRIALS_MOST = 200
 
 
@@ -51,7 +51,7 @@ def _trial(session: Session, trial_id: int) -> View:
     lines = trial_lines(trial, curves, devices)
     if (speed := _speed(series)) is not None:
         lines.append(speed_words(speed, trial.hyperparameters))
-    return View(lines=lines, is_last=trial.state in _ENDED)
+    return View(lines=lines, is_last=trial.state in TRIAL_ENDED)
 
 
 def speed_words(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def _experiment(session: Session, experiment_id: int, width: int | None) -> View
     if found.best is not None:
         head += f", best {found.metric} {cell(found.best)} (trial {found.best_trial})"
     lines = experiment_lines(head, trials, [_row(one) for one in reversed(trials)], width)
-    return View(lines=lines, is_last=found.state in _ENDED)
+    return View(lines=lines, is_last=found.state in TRIAL_ENDED)
 
 
 def _row(trial: TrialLine) -> dict[str, object]:
