@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -49,13 +49,18 @@ def read_points(conn: Connection, query: ChunkQuery, step_s: int) -> dict[Series
     if query.hosts is not None:
         where.append(of.host.in_(list(query.hosts)))
     only = next(iter(query.metrics)) if len(query.metrics) == 1 else None
-    # Chunks by themselves have equal distances, as slices have, and are reduced in a tenth of the time.
     parts: dict[SeriesOf, dict[int, list[Points]]] = {}
     for row in conn.execute(sa.select(of.id, of.attempt_id, of.host, of.step_s, of.data).where(*where)):
         for key, points in decoded(row.id, row.data, only).items():
             if key.metric in query.metrics and (kept := points.between(query.start_s, query.end_s)).at:
-                parts.setdefault((row.attempt_id, row.host, key), {}).setdefault(row.step_s, []).append(kept)
-    return {key: merged([merged(some, step_s) for some in by_step.values()], step_s) for key, by_step in parts.items()}
+                parts.setdefault((row.attempt_id, row.host, key), {}).setdefault(row.step_s or 1, []).append(kept)
+    return {key: _reduced(by_step, step_s) for key, by_step in parts.items()}
+
+
+def _reduced(by_step: Mapping[int, Sequence[Points]], step_s: int) -> Points:
+    """Return one series. Points of one step are usually at equal distances, which takes a tenth of the time."""
+    found = [merged(some, step_s) for some in by_step.values()]
+    return found[0] if len(found) == 1 else merged(found, step_s)
 
 
 def decoded(row_id: int, data: bytes, metric: str | None = None) -> dict[Key, Points]:
