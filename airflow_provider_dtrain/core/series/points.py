@@ -123,7 +123,7 @@ def merged(parts: Iterable[Points], step_s: int) -> Points:
 
     :param step_s: length of the intervals, seconds
     """
-    return _joined(list(parts)).in_order().reduced(step_s)
+    return _joined(sorted(parts, key=lambda one: one.at[:1])).in_order().reduced(step_s)
 
 
 def _joined(parts: Sequence[Points]) -> Points:
