@@ -28,7 +28,7 @@ from airflow_provider_dtrain.core.series.measurements import Clock, Measured, re
 from airflow_provider_dtrain.core.series.metrics import SYSTEM_METRICS
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS, WHOLE
-from airflow_provider_dtrain.core.series.tiers import TIERS
+from airflow_provider_dtrain.core.series.tiers import SLICE_S, TIERS
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
@@ -406,6 +406,8 @@ def fill(store: Store, attempt_id: int, watch: int, hosts: list[str], end: int, 
         with store.db.engine.begin() as connection:
             update = telemetry_hosts.update().where(telemetry_hosts.c.host == name)
             connection.execute(update.values(first_s=end - days * DAY))
+            # The chunks have its points.
+            connection.execute(telemetry_chunks.delete().where(telemetry_chunks.c.step_s == SLICE_S))
     with store.db.engine.begin() as connection:
         if store.db.engine.dialect.name == "postgresql":
             connection.exec_driver_sql("ANALYZE telemetry_chunks")
