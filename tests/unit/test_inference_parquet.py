@@ -108,6 +108,16 @@ def test_shards_in_any_order_and_repeated_give_the_same_rows(tmp_path, seed, mon
         assert column(batches, "s") == [str(i) for i in expected]
 
 
+def test_shards_of_one_row_group_decode_it_once(tmp_path, monkeypatch):
+    from airflow_provider_dtrain.train.inference.inputs import parquet
+
+    decoded, decode = [], parquet._OpenFile._decoded
+    monkeypatch.setattr(parquet._OpenFile, "_decoded", lambda *given: decoded.append(given) or decode(*given))
+    write(tmp_path / "a.parquet", {"x": range(200)})
+    assert len(read(opened(tmp_path, shard_rows=20), batch_size=20)) == 10
+    assert len(decoded) == 1
+
+
 def test_numbers_become_tensors_and_other_columns_lists(tmp_path):
     day = datetime.date(2026, 1, 2)
     write(
