@@ -103,7 +103,7 @@ class Ours:
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.session.runtime import take_over
         from airflow_provider_dtrain.engine.submission.submit import render, submit
-        from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+        from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
         from airflow_provider_dtrain.store.records.trials import TrialKey
 
         if cold:
@@ -115,7 +115,7 @@ class Ours:
         async def main() -> None:
             log = TaskLog(logging.getLogger("bench"), 10**6)
             runner = AttemptRunner(await take_over(self.hook, ticket.trial_id, log, watcher="bench"))
-            outcome = await runner.run(Recovery(self.hook))
+            outcome = await runner.run(BackgroundRecovery(self.hook))
             assert outcome is not None
             assert outcome.failure is None, outcome.failure
 

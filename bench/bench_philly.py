@@ -22,9 +22,9 @@ from airflow_provider_dtrain.core.simulation.baseline_policies import (
     FirstInFirstOut,
     PriorityWithoutReservation,
 )
-from airflow_provider_dtrain.core.simulation.queue_policy import Queue
+from airflow_provider_dtrain.core.simulation.queue_policy import SimulatedQueue
 from airflow_provider_dtrain.core.simulation.report import Summary, summarise
-from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.simulator import SimulatedJob, SimulatedPolicy, hosts_of, simulate, split
 from airflow_provider_dtrain.core.simulation.trace import read_jobs, with_not_preemptible
 
 COST_S = 60.0
@@ -33,29 +33,29 @@ SLICES = PoolOptions(preemption="slices")
 GOALS = {"mean_completion_s": 4.3, "p99_wide_wait_s": 38.0, "longest_wait_s": 45.0}
 
 
-def ours(hosts: list[Host], options: PoolOptions) -> Rule:
-    return Queue(hosts, options, cost_s=COST_S)
+def ours(hosts: list[Host], options: PoolOptions) -> SimulatedPolicy:
+    return SimulatedQueue(hosts, options, cost_s=COST_S)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     name: str
-    make: Callable[[list[Host], PoolOptions], Rule] = ours
+    make: Callable[[list[Host], PoolOptions], SimulatedPolicy] = ours
     options: PoolOptions = SLICES
     hosts: int = HOSTS
-    choose: Callable[[list[Job]], list[Job]] = field(default=lambda jobs: jobs)
+    choose: Callable[[list[SimulatedJob]], list[SimulatedJob]] = field(default=lambda jobs: jobs)
     is_shared: bool = False
 
 
-def first_half(jobs: list[Job]) -> list[Job]:
+def first_half(jobs: list[SimulatedJob]) -> list[SimulatedJob]:
     return jobs[: len(jobs) // 2]
 
 
-def second_half(jobs: list[Job]) -> list[Job]:
+def second_half(jobs: list[SimulatedJob]) -> list[SimulatedJob]:
     return jobs[len(jobs) // 2 :]
 
 
-def quarter_fixed(jobs: list[Job]) -> list[Job]:
+def quarter_fixed(jobs: list[SimulatedJob]) -> list[SimulatedJob]:
     return with_not_preemptible(jobs, 0.25, seed=0)
 
 
@@ -77,7 +77,7 @@ ROWS = [
 ]
 
 
-def measure(row: Row, jobs: list[Job]) -> tuple[Summary, float]:
+def measure(row: Row, jobs: list[SimulatedJob]) -> tuple[Summary, float]:
     hosts, begin = hosts_of([(row.hosts, 8)]), time.perf_counter()
     kept, _ = split(row.choose(jobs), hosts, row.options)
     kept = kept if row.is_shared else [replace(job, group="") for job in kept]

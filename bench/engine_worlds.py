@@ -21,7 +21,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner  # noqa:
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog  # noqa: E402
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over  # noqa: E402
 from airflow_provider_dtrain.engine.submission.submit import render, submit  # noqa: E402
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery  # noqa: E402
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery  # noqa: E402
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook  # noqa: E402
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts  # noqa: E402
 from airflow_provider_dtrain.hooks.settings import settings  # noqa: E402
@@ -97,7 +97,7 @@ class World:
     async def follow(self, ticket: Ticket) -> tuple[Runtime, asyncio.Task[Any]]:
         """Return the follower of a trial and its running coroutine."""
         runtime = await take_over(self.hook, ticket.trial_id, TaskLog(LOG, 10**6), watcher="bench")
-        return runtime, asyncio.create_task(AttemptRunner(runtime).run(Recovery(runtime.hook)))
+        return runtime, asyncio.create_task(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)))
 
 
 def load_words() -> str:

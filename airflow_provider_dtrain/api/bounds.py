@@ -1,7 +1,7 @@
 """Bounds of what a request may say: every text and every list of a parameter or a body has a type from here.
 
-A list becomes part of a query, so its length bounds the work of the database. ``test_api_document`` fails on a text, a
-list or a number of the OpenAPI document without a bound.
+A list becomes part of a query, so its length bounds the work of the database. ``tests/unit/test_api_document.py``
+fails on a text, a list or a number of the OpenAPI document without a bound.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def shown_names(keys: Sequence[MetricKey]) -> list[MetricName]:
     return [MetricName(group=one.group, name=one.name) for one in keys[:NAMES_MOST]]
 
 
-def left_out_words(keys: Sequence[MetricKey]) -> list[str]:
+def left_out_text(keys: Sequence[MetricKey]) -> list[str]:
     """Return a sentence about names that are left out, for the limits of a trial. Empty: all are shown."""
     if len(keys) <= NAMES_MOST:
         return []

@@ -9,8 +9,8 @@ from typing import Any
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.api.rows import number, point, task_ref
-from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
-from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, rung_words
+from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
+from airflow_provider_dtrain.core.lifecycle.trial_text import end_text, rung_text
 from airflow_provider_dtrain.store.records.pages import TrialEntry
 
 
@@ -83,9 +83,9 @@ def _reason(call: Call, entry: TrialEntry, units: str) -> tuple[str | None, int 
     if task is not None and view.ended_at is None:
         silence = call.store.queue_view.silence(task)
         waits = task.position is not None
-        words = reason_words(task.reason, silence, waits=waits, paused=task.paused, trial_id=view.trial_id)
+        words = reason_text(task.reason, silence, waits=waits, paused=task.paused, trial_id=view.trial_id)
         return words, None if silence.is_loss else task.position
     if view.is_of_older_plan or view.is_cleared:
         return "its experiment was planned anew" if view.is_of_older_plan else "its task was cleared", None
-    at_rung = rung_words(view.rung, entry.lengths, units)
-    return end_words(view.state, view.stop_requested_by, view.failure, at_rung), None
+    at_rung = rung_text(view.rung, entry.lengths, units)
+    return end_text(view.state, view.stop_requested_by, view.failure, at_rung), None

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.api.models.configs import ConfigSummary, Document, 
 from airflow_provider_dtrain.api.models.experiments import NewExperiment
 from airflow_provider_dtrain.api.named_objects import require_names
 from airflow_provider_dtrain.core.config import mask
-from airflow_provider_dtrain.core.config.forms import looks_like_path
+from airflow_provider_dtrain.core.config.forms import is_path_like
 from airflow_provider_dtrain.core.config.positions import places_of, without_place
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.engine.submission.assembly import Assembled, Checked, assembled, checked
@@ -45,7 +45,7 @@ def template_of(call: Call, named: object) -> Mapping[str, Any] | None:
     if named is None:
         return None
     name = str(named)
-    if looks_like_path(name):
+    if is_path_like(name):
         message = "must be the name of a stored template, because the API server reads no files"
         raise ConfigError([Problem(path="template", message=message)])
     try:

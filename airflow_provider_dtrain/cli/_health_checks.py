@@ -116,17 +116,17 @@ def _machines(hook: DtrainHook) -> Iterator[Line]:
     yield machines_line(hook.settings.sql_alchemy_conn, executors, _other_machines())
 
 
-def machines_line(url: str, executors: list[str], others: list[str]) -> Line:
+def machines_line(url: str, executors: list[str], machines: list[str]) -> Line:
     """Return the check that every process of Airflow can reach the store.
 
     :param executors: of ``[core] executor``
-    :param others: machines, except this one, on which schedulers and triggerers run
+    :param machines: machines, except this one, on which schedulers and triggerers run
     """
     names = [executor.split(":")[-1].strip().rpartition(".")[2] for executor in executors]
     remote = [name for name in names if name not in LOCAL_EXECUTORS]
-    if not url.startswith("sqlite") or not (remote or others):
+    if not url.startswith("sqlite") or not (remote or machines):
         return line("store: machines", True, "SQLite, one machine" if url.startswith("sqlite") else "a database server")
-    why = f"the executor {remote[0]} runs tasks on other machines" if remote else f"Airflow also runs on {others[0]}"
+    why = f"the executor {remote[0]} runs tasks on other machines" if remote else f"Airflow also runs on {machines[0]}"
     return line(
         "store: machines",
         False,

@@ -85,12 +85,12 @@ def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str,
     :param folder: base folder of a relative path
     :raises NotFoundError: no stored template has this name; lists those that exist
     """
-    from airflow_provider_dtrain.core.config.forms import looks_like_path
+    from airflow_provider_dtrain.core.config.forms import is_path_like
 
     if named is None:
         return None
     name = str(named)
-    if looks_like_path(name):
+    if is_path_like(name):
         return read(str(folder / name), what="template").document
     stored = hook.store.templates.get(name)
     return load_yaml(stored.text, source=f"template '{stored.name}'")

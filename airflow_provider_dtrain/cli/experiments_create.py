@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_words, result_words
+from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_text, result_text
 from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
 from airflow_provider_dtrain.listings.trials import progress_of
-from airflow_provider_dtrain.terminal.following import best_words, state_words
+from airflow_provider_dtrain.terminal.following import best_text, state_text
 from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show_one, user
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _computed(store: Store, view: ExperimentView) -> str:
     """Return what a batch inference has computed in words, empty for any other experiment."""
     trials = store.trials.list(experiment_id=view.experiment_id, limit=1) if view.max_trials <= 1 else []
     found = store.shards.counts([trial.trial_id for trial in trials])
-    return "".join(f": {result_words(counts)}" for counts in found.values())
+    return "".join(f": {result_text(counts)}" for counts in found.values())
 
 
 def _progress(store: Store, view: ExperimentView, *, is_rough: bool = False) -> str:
@@ -264,13 +264,13 @@ def _progress(store: Store, view: ExperimentView, *, is_rough: bool = False) -> 
     one = next(iter(found.values()), None)
     if one is None:
         return ""
-    return f"; {int(one.share * 100)} %" if is_rough else f"; {inference_words(one)}"
+    return f"; {int(one.share * 100)} %" if is_rough else f"; {inference_text(one)}"
 
 
 def _line(view: ExperimentView) -> str:
     to_come = view.max_trials - sum(view.trials.values())
-    return state_words(view.experiment_id, view.name, view.trials, _result(view), to_come=to_come)
+    return state_text(view.experiment_id, view.name, view.trials, _result(view), to_come=to_come)
 
 
 def _result(view: ExperimentView) -> str:
-    return best_words(view.metric, view.best, view.best_trial)
+    return best_text(view.metric, view.best, view.best_trial)

@@ -6,11 +6,11 @@ from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
+from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
 from airflow_provider_dtrain.engine.submission.fit import ASKED, placed, request_of
 from airflow_provider_dtrain.errors import NotFoundError, UsageError
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX, gang
-from airflow_provider_dtrain.terminal.output import FAILURE, NOT_NOW, hint, placement_words, show_one, task_name
+from airflow_provider_dtrain.terminal.output import FAILURE, NOT_NOW, hint, placement_text, show_one, task_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -71,7 +71,7 @@ def _verdict(decision: PassDecision) -> dict[str, Any]:
         return {
             "fits_now": True,
             "fits_ever": True,
-            "hosts": placement_words(granted.slots),
+            "hosts": placement_text(granted.slots),
             "waiting_ahead": 0,
             "expected": None,
             "reason": "free slots suffice",
@@ -116,8 +116,8 @@ def _trial(store: Store, trial_id: int) -> tuple[dict[str, Any], int]:
         **_queue_row(facts, not silence.is_loss),
         "paused": (view.paused or trial.state == "paused") if view.ended_at is None else None,
         "preempted_for": view.preempted_for,
-        "hosts": placement_words(view.placement) or None,
-        "reason": reason_words(_reason(store, view), silence, waits=waits, paused=view.paused, trial_id=trial_id),
+        "hosts": placement_text(view.placement) or None,
+        "reason": reason_text(_reason(store, view), silence, waits=waits, paused=view.paused, trial_id=trial_id),
     }
     if view.allocation_state == "released":
         row["class"] = None
@@ -150,8 +150,8 @@ def _gang(store: Store, allocation_id: int) -> tuple[dict[str, Any], int]:
         "position": task.position if is_followed else None,
         "expected": (task.expected or None) if is_followed else None,
         **_queue_row(facts, is_followed),
-        "hosts": placement_words(task.placement) or None,
-        "reason": reason_words(reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        "hosts": placement_text(task.placement) or None,
+        "reason": reason_text(reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
     }
     return row, NOT_NOW if waits else 0
 
@@ -163,7 +163,7 @@ def _queue_row(facts: QueueFacts, is_followed: bool) -> dict[str, Any]:
         "held_s": round(facts.held_s),
         "weight": facts.weight,
         "max_slots": facts.max_slots,
-        "claimed": (placement_words(facts.claim) or None) if is_followed else None,
+        "claimed": (placement_text(facts.claim) or None) if is_followed else None,
         "reserved_hosts": (list(facts.reserved_hosts) or None) if is_followed else None,
     }
 

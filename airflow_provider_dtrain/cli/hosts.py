@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
-from airflow_provider_dtrain.engine.operations.probes import look_again, probe_hosts
+from airflow_provider_dtrain.engine.operations.probes import probe_again, probe_hosts
 from airflow_provider_dtrain.engine.upkeep.host_actions import disable_host, runs_on
 from airflow_provider_dtrain.errors import DtrainError, HostError, NotNowError, UsageError
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal import cluster
-from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, placement_words, show, show_one, user
+from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, placement_text, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -85,7 +85,7 @@ def enable(args: Namespace) -> None:
         return
     record = hook.store.hosts.get(args.host)
     if record.state in ("unreachable", "lost"):
-        problem = look_again(hook, record, user())["problem"]
+        problem = probe_again(hook, record, user())["problem"]
         if problem:
             raise HostError(record.name, f"Host '{record.name}' stays {record.state}: {problem}")
     hook.store.hosts.set_state(args.host, HostState.READY, by=user())
@@ -139,7 +139,7 @@ def remove(args: Namespace) -> None:
 
 def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> None:
     """Kill trials and wait until the host confirms that no process of them is left."""
-    from airflow_provider_dtrain.engine.attempt.teardown import fence_arguments, survivors_words
+    from airflow_provider_dtrain.engine.attempt.teardown import fence_arguments, survivors_text
 
     for view in running:
         hook.store.control.kill(view.trial_id, user())
@@ -147,7 +147,7 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
         try:
             link = hook.link(record)
             answer = link.call("fence", **fence_arguments(view, record.name)).result(FENCE_WAIT_S + 15)
-            words = "" if answer.get("clear") else f"processes survive: {survivors_words(answer)}"
+            words = "" if answer.get("clear") else f"processes survive: {survivors_text(answer)}"
         except DtrainError as error:
             words = str(error)
         if words:
@@ -159,7 +159,7 @@ def _end(hook: DtrainHook, record: HostRecord, running: list[AttemptView]) -> No
 
 def _tell(running: list[AttemptView], words: str) -> None:
     for view in running:
-        where = placement_words(view.placement)
+        where = placement_text(view.placement)
         note(f"{words} trial {view.trial_id} of '{view.experiment}' ({view.key.dag_id}.{view.key.task_id}) on {where}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, summary, warnings
+from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, probe_host, summary, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError, UsageError
 from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
 from airflow_provider_dtrain.hosts.transport.registry import host_keys
@@ -45,7 +45,7 @@ def add(args: Namespace) -> int:
     except _Declined:
         note("Nothing was registered.")
         return FAILURE
-    link, facts = look(hook, draft)
+    link, facts = probe_host(hook, draft)
     record = host_record_from_facts(
         draft.name,
         pool=draft.pool,

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, not
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.engine.upkeep.maintenance import Told
+    from airflow_provider_dtrain.engine.upkeep.maintenance import Notified
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.maintenance import Hold
 
@@ -47,7 +47,7 @@ def _hook() -> DtrainHook:
 
 
 def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
-    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
+    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, notify_hosts
 
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise UsageError(f"--for must be from 1 minute to 7 days, got {seconds:g} s.")
@@ -55,11 +55,11 @@ def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
     until = datetime.now(UTC) + timedelta(seconds=seconds)
     found = store.maintenance.set(until, by=user(), reason=args.reason or "")
     runs = live_runs(hook)
-    told = tell_hosts(hook, runs, _lease_s(hook, seconds))
+    told = notify_hosts(hook, runs, _lease_s(hook, seconds))
     if runs:
         # Repeat after one beat: a follower may have renewed with the usual length in the meantime.
         time.sleep(BEAT_S)
-        told = tell_hosts(hook, live_runs(hook), _lease_s(hook, store.maintenance.left_s()))
+        told = notify_hosts(hook, live_runs(hook), _lease_s(hook, store.maintenance.left_s()))
     note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
     code = _report(args, told, until)
     hint("airflow dtrain maintenance end, once the maintenance is over")
@@ -67,12 +67,12 @@ def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
 
 
 def _end(args: Namespace, hook: DtrainHook) -> int:
-    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
+    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, notify_hosts
 
     if not hook.store.maintenance.end(by=user()):
         note("There is no maintenance.")
         return 0
-    told = tell_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
+    told = notify_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
     if all(one.problem is None for one in told):
         hook.store.maintenance.leases_shortened()
     note(f"Leases last {hook.settings.orphan_timeout_s:g} s again.")
@@ -84,7 +84,7 @@ def _lease_s(hook: DtrainHook, seconds: float) -> float:
     return max(usual_s, seconds) if usual_s else 0.0
 
 
-def _report(args: Namespace, told: list[Told], until: datetime | None) -> int:
+def _report(args: Namespace, told: list[Notified], until: datetime | None) -> int:
     rows: list[dict[str, Any]] = [
         {"host": one.host, "runs": list(one.runs), "told": one.problem is None, "until": until, "problem": one.problem}
         for one in told

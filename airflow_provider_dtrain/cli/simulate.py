@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.scheduling.model import Host, PoolOptions
 from airflow_provider_dtrain.core.simulation.baseline_policies import FirstInFirstOut, PriorityWithoutReservation
-from airflow_provider_dtrain.core.simulation.queue_policy import Queue
+from airflow_provider_dtrain.core.simulation.queue_policy import SimulatedQueue
 from airflow_provider_dtrain.core.simulation.report import Summary, summarise
-from airflow_provider_dtrain.core.simulation.simulator import Job, Rule, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.simulator import SimulatedJob, SimulatedPolicy, hosts_of, simulate, split
 from airflow_provider_dtrain.core.simulation.trace import KNOWN, between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError, Problem, UnplaceableError, UsageError
 from airflow_provider_dtrain.terminal.output import dump, is_table, note, show
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     #: Creates a new rule.
-    Maker = Callable[[list[Host], PoolOptions], Rule]
+    Maker = Callable[[list[Host], PoolOptions], SimulatedPolicy]
 
 #: Name of the pool's own rule in the output.
 OURS = "this pool"
@@ -41,7 +41,7 @@ def run(args: Namespace) -> None:
     if not kept:
         raise UnplaceableError(f"None of the {len(jobs)} jobs fits {_words(args.hosts)}. Use more or larger --hosts.")
     makers: dict[str, Maker] = {
-        OURS: lambda hosts, options: Queue(hosts, options, cost_s=args.cost_s),
+        OURS: lambda hosts, options: SimulatedQueue(hosts, options, cost_s=args.cost_s),
         "first in, first out": FirstInFirstOut,
         "no reservation": PriorityWithoutReservation,
     }
@@ -53,7 +53,7 @@ def run(args: Namespace) -> None:
     _show(args, found, left_out)
 
 
-def _chosen(args: Namespace) -> list[Job]:
+def _chosen(args: Namespace) -> list[SimulatedJob]:
     if args.from_s is not None and args.to_s is not None and args.from_s >= args.to_s:
         raise UsageError(f"--from {args.from_s:g} s is not before --to {args.to_s:g} s: no job lies between.")
     jobs = between(_read(args.trace), args.from_s, args.to_s, args.limit)
@@ -66,7 +66,7 @@ def _source(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def _read(path: str) -> list[Job]:
+def _read(path: str) -> list[SimulatedJob]:
     is_input = path == "-"
     try:
         with open(0 if is_input else path, encoding="utf-8-sig", newline="", closefd=not is_input) as file:

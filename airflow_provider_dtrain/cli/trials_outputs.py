@@ -108,9 +108,9 @@ def _tensorboard_files(trial_id: int) -> list[Path]:
 
 
 def _say(found: Generation) -> None:
-    from airflow_provider_dtrain.engine.operations.outputs import copy_words
+    from airflow_provider_dtrain.engine.operations.outputs import copy_notes
 
-    for words in copy_words(found):
+    for words in copy_notes(found):
         note(words)
 
 

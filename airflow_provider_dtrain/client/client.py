@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.answers import Nothing
 from airflow_provider_dtrain.client.decoder import Record
-from airflow_provider_dtrain.client.definition import own_words
+from airflow_provider_dtrain.client.definition import with_own_commands
 from airflow_provider_dtrain.client.downloads import save_checkpoint, usable_checkpoints
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
@@ -62,7 +62,7 @@ class Client:
     :param token: None = ``DTRAIN_TOKEN``, else that of ``dtrain login``
     :param ca: file of certificates that are trusted instead of the system's
     :param allow_http: reach another machine without encryption
-    :param tell: prints messages while a method waits for a server that does not answer
+    :param notify: prints messages while a method waits for a server that does not answer
     :raises UserError: no server is named
     """
 
@@ -73,15 +73,15 @@ class Client:
         *,
         ca: str | None = None,
         allow_http: bool = False,
-        tell: Callable[[str], None] = _print,
+        notify: Callable[[str], None] = _print,
     ) -> None:
         found = server_url(server)
         if found is None:
             raise UserError("No server is named. Give Client(SERVER), set DTRAIN_SERVER, or run: dtrain login")
         given = token or os.environ.get("DTRAIN_TOKEN") or None
-        self.session = Session(address(found), given, ca=ca, allow_http=allow_http, words=own_words())
+        self.session = Session(address(found), given, ca=ca, allow_http=allow_http, reword=with_own_commands())
         self.source = ServerSource(self.session)
-        self.patience = Patience(self.session, tell)
+        self.patience = Patience(self.session, notify)
         #: Experiments of the server.
         self.experiments = Experiments(self)
         #: Trials of all experiments.
@@ -154,7 +154,7 @@ class Experiments:
             name=name if file is None else file.stem,
             source="configuration" if file is None else str(file),
             agree=lambda folder: False,
-            tell=self._client.patience.tell,
+            notify=self._client.patience.notify,
         )
         return Experiment(self._client, started.dag, started.dag_run)
 
@@ -409,7 +409,7 @@ class Trial:
     def _ask(
         self, result: type[Record], kind: str, put: Callable[[bytes], object] | None = None, /, **body: object
     ) -> Record:
-        operations = Operations(self._client.session, self._client.patience, tell=self._client.patience.tell)
+        operations = Operations(self._client.session, self._client.patience, notify=self._client.patience.notify)
         try:
             return operations.run(result, kind, {"trial_id": self.id, **body}, put)
         except NotNowError as error:

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
 from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
-from airflow_provider_dtrain.terminal.following import best_words, state_words
+from airflow_provider_dtrain.terminal.following import best_text, state_text
 from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, is_table, note, show_one
 from airflow_provider_dtrain.terminal.records import ExperimentLine
 
@@ -38,7 +38,7 @@ def create(args: Namespace) -> int:
         name=DAG if is_stdin else Path(args.config).stem or DAG,
         source="standard input" if is_stdin else args.config,
         agree=_agreed,
-        tell=note,
+        notify=note,
     )
     return _show(args, session, started)
 
@@ -123,8 +123,8 @@ def _end(session: Session, started: Start, state: str, view: ExperimentLine | No
 
 
 def _line(view: ExperimentLine) -> str:
-    return state_words(view.experiment, view.name, view.trials, _result(view))
+    return state_text(view.experiment, view.name, view.trials, _result(view))
 
 
 def _result(view: ExperimentLine) -> str:
-    return best_words(view.metric, view.best, view.best_trial)
+    return best_text(view.metric, view.best, view.best_trial)

@@ -132,7 +132,7 @@ def commands() -> tuple[Group | Command, ...]:
     return tuple(found)
 
 
-def own_words() -> Callable[[str], str]:
+def with_own_commands() -> Callable[[str], str]:
     """Return a function that names commands in texts as this program has them, and says where the others run."""
     names = "|".join(
         f"{group.name} (?:{'|'.join(command.name for command in group.commands)})"

@@ -84,7 +84,7 @@ def _untrusted(server: Address, error: ssl.SSLCertVerificationError, ca: str | N
     whose = "signed by itself" if error.verify_code == _ITSELF else "signed by an authority that is not trusted"
     needed = "the certificate itself" if error.verify_code == _ITSELF else "the certificates of its authority"
     proxy = proxy_of(server)
-    through = f" It may be that of the {proxy.words}." if proxy is not None else ""
+    through = f" It may be that of the {proxy.text}." if proxy is not None else ""
     where = "the system's certificates do not have it" if file is None else f"{file} ({setting}) does not have it"
     step = f"Name a file with {needed}: --ca FILE, or DTRAIN_CA=FILE."
     return f"{subject} is {whose}, and {where} ({words}).{through} {step}"
@@ -96,7 +96,7 @@ def _of_proxy(server: Address, proxy: Proxy, error: BaseException) -> ServerErro
         status = str(error).removeprefix("Tunnel connection failed: ")
         return refused_by_proxy(server, proxy, status)
     if isinstance(error, ConnectionRefusedError | TimeoutError) or type(error).__name__ == "gaierror":
-        return AwayError(f"The {proxy.words} does not answer: {_reason(error)}. {_without(server, proxy)}")
+        return AwayError(f"The {proxy.text} does not answer: {_reason(error)}. {_without(server, proxy)}")
     return None
 
 
@@ -111,11 +111,11 @@ def refused_by_proxy(server: Address, proxy: Proxy, status: str) -> ServerError:
     """
     if status.startswith("407"):
         asked = "another user or password" if proxy.authorization else "a user and a password"
-        words = f"The {proxy.words} wants {asked}: {proxy.setting}=http://USER:PASSWORD@{proxy.host}:{proxy.port}"
+        words = f"The {proxy.text} wants {asked}: {proxy.setting}=http://USER:PASSWORD@{proxy.host}:{proxy.port}"
         return ServerError(words)
     if status.startswith("5"):
-        return AwayError(f"The {proxy.words} does not reach {server.url}: {status}. {_without(server, proxy)}")
+        return AwayError(f"The {proxy.text} does not reach {server.url}: {status}. {_without(server, proxy)}")
     return ServerError(
-        f"The {proxy.words} refuses connections to {server.url}: {status}. To reach the server without a proxy: "
+        f"The {proxy.text} refuses connections to {server.url}: {status}. To reach the server without a proxy: "
         f"NO_PROXY={server.host}"
     )

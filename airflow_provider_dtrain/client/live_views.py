@@ -50,11 +50,11 @@ def _trial(session: Session, trial_id: int) -> View:
     devices = _devices(session, trial_id) if trial.ranks else []
     lines = trial_lines(trial, curves, devices)
     if (speed := _speed(series)) is not None:
-        lines.append(speed_words(speed, trial.hyperparameters))
+        lines.append(speed_text(speed, trial.hyperparameters))
     return View(lines=lines, is_last=trial.state in TRIAL_ENDED)
 
 
-def speed_words(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
+def speed_text(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
     """Return the speed in words, with samples if the hyperparameters say how many a batch has.
 
     :param hparams: ``global_batch_size`` is the number of samples per batch over all ranks

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_provider_dtrain import __version__
-from airflow_provider_dtrain.client.definition import ALLOW_HTTP, CA, FUNCTIONS, SERVER, commands, own_words
+from airflow_provider_dtrain.client.definition import ALLOW_HTTP, CA, FUNCTIONS, SERVER, commands, with_own_commands
 from airflow_provider_dtrain.terminal.arguments import Command, Group
-from airflow_provider_dtrain.terminal.output import run, using_words
+from airflow_provider_dtrain.terminal.output import run, using_commands
 from airflow_provider_dtrain.terminal.safe_streams import prepare_streams
 
 _DESCRIPTION = "Distributed PyTorch training on an Airflow server. To begin: dtrain login --server URL"
@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     prepare_streams()
     args = parser().parse_args(argv)
-    with using_words(own_words()):
+    with using_commands(with_own_commands()):
         return run(FUNCTIONS[args.target], args)
 
 

@@ -32,7 +32,7 @@ FOLLOWER_S = 15.0
 class Operations:
     """Work on hosts, which a follower or a run of a DAG executes for the server.
 
-    :param tell: prints a message
+    :param notify: prints a message
     :param sleep: waits for the next poll
     """
 
@@ -41,13 +41,13 @@ class Operations:
         session: Session,
         patience: Patience,
         *,
-        tell: Callable[[str], None] = note,
+        notify: Callable[[str], None] = note,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.session = session
         self.patience = patience
-        self.tell = tell
+        self.notify = notify
         self.sleep = sleep
         self.clock = clock
 
@@ -75,7 +75,7 @@ class Operations:
     def _begin(self, kind: str, body: Mapping[str, Any]) -> Operation:
         found = self.session.send("POST", f"/operations/{kind}", dict(body)).record(Operation)
         if found.through == "dag":
-            self.tell(f"Requested from the hosts by run {found.dag_run} of the DAG {found.dag_id}.")
+            self.notify(f"Requested from the hosts by run {found.dag_run} of the DAG {found.dag_id}.")
         return found
 
     def _is_taken(self, found: Operation) -> bool:
@@ -92,7 +92,8 @@ class Operations:
         while True:
             found = self._poll(begun)
             if found.state == "waiting" and quiet_until is not None and self.clock() >= quiet_until:
-                self.tell(f"Run {found.dag_run} has not begun. Check that Airflow's scheduler runs; Ctrl-C ends this.")
+                run = f"Run {found.dag_run}"
+                self.notify(f"{run} has not begun. Check that Airflow's scheduler runs; Ctrl-C ends this.")
                 quiet_until = None
             before = offset
             while offset < found.size_bytes:
@@ -115,7 +116,7 @@ class Operations:
             self.sleep(pause_s)
 
     def _failure(self, found: Operation) -> Exception:
-        words = self.session.words(escaped(found.error or "The server names no cause."))
+        words = self.session.reword(escaped(found.error or "The server names no cause."))
         return NotNowError(words) if (found.result or {}).get("code") == "not_now" else UserError(words)
 
     def _poll(self, begun: Operation) -> Operation:

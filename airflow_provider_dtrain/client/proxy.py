@@ -28,7 +28,7 @@ class Proxy:
         return {"Proxy-Authorization": self.authorization} if self.authorization else {}
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """The proxy in a message, without user and password."""
         return f"proxy {self.host}:{self.port} ({self.setting})"
 

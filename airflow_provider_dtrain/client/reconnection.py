@@ -21,15 +21,15 @@ FIRST_S, LONGEST_S = 1.0, 15.0
 class Patience:
     """Repeats reads until the server answers. Two messages frame each interruption.
 
-    :param tell: prints a message
+    :param notify: prints a message
     :param sleep: waits
     """
 
     def __init__(
-        self, session: Session, tell: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
+        self, session: Session, notify: Callable[[str], None], *, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.session = session
-        self.tell = tell
+        self.notify = notify
         self.sleep = sleep
         self._draw = random.Random()  # noqa: S311 - spreads requests
 
@@ -52,7 +52,7 @@ class Patience:
                 waits_for = self._once(waits_for, "login", words)
             else:
                 if waits_for:
-                    self.tell(f"{self.session.server.url} answers again.")
+                    self.notify(f"{self.session.server.url} answers again.")
                 return found
             # Many followers of one server do not return at the same moment.
             self.sleep(pause_s * self._draw.uniform(0.5, 1.0))
@@ -60,5 +60,5 @@ class Patience:
 
     def _once(self, before: str, now: str, words: str) -> str:
         if before != now:
-            self.tell(words)
+            self.notify(words)
         return now

@@ -62,7 +62,7 @@ class Session:
     :param token: None = the one of ``dtrain login``
     :param ca: file of certificates that are trusted instead of the system's
     :param allow_http: reach another machine without encryption, as ``DTRAIN_ALLOW_HTTP=1`` does
-    :param words: names commands in messages of the server as this program has them
+    :param reword: names commands in messages of the server as this program has them
     :raises UsageError: the server is another machine, and the connection would not be encrypted
     """
 
@@ -74,7 +74,7 @@ class Session:
         ca: str | None = None,
         allow_http: bool = False,
         sleep: Callable[[float], None] = time.sleep,
-        words: Callable[[str], str] = str,
+        reword: Callable[[str], str] = str,
     ) -> None:
         if not (server.is_https or server.is_loopback or allow_http or os.environ.get("DTRAIN_ALLOW_HTTP") == "1"):
             raise UsageError(
@@ -84,7 +84,7 @@ class Session:
         self.server = server
         self.ca = ca
         self.sleep = sleep
-        self.words = words
+        self.reword = reword
         self._given = token
         self._token = token
         self._connection: http.client.HTTPConnection | None = None
@@ -126,7 +126,7 @@ class Session:
                 headers = {name.lower(): value for name, value in response.getheaders()}
                 answer = Response(status=response.status, headers=headers, body=response.read(1 << 16))
             if is_last or not _lacks_login(answer) or not self.renew():
-                raise refusal(answer, self.server, self.words)
+                raise refusal(answer, self.server, self.reword)
 
     def get_bytes(self, path: str, /, **parameters: object) -> bytes:
         """Return the body of a read that is no JSON. It is repeated if the server does not answer."""
@@ -176,7 +176,7 @@ class Session:
         if _lacks_login(answer) and self.renew():
             answer = self.request(method, target, headers, body)
         if answer.status >= 300 and answer.status != 304:
-            raise refusal(answer, self.server, self.words)
+            raise refusal(answer, self.server, self.reword)
         return answer
 
     def renew(self) -> bool:
@@ -287,10 +287,10 @@ def _lacks_login(answer: Response) -> bool:
     return answer.status == 401 or (answer.status == 403 and b"Invalid JWT token" in answer.body)
 
 
-def refusal(answer: Response, server: Address, words: Callable[[str], str] = str) -> DtrainError:
+def refusal(answer: Response, server: Address, reword: Callable[[str], str] = str) -> DtrainError:
     """Return the error that an answer with a status of 300 or more stands for.
 
-    :param words: names commands as this program has them
+    :param reword: names commands as this program has them
     """
     if 300 <= answer.status < 400:
         place = _short(answer.headers.get("location", "")[:200])
@@ -298,7 +298,7 @@ def refusal(answer: Response, server: Address, words: Callable[[str], str] = str
     detail = _detail(answer.body)
     message, hint = _short(detail.message), _short(detail.hint or "")
     step = f"See: {hint}" if hint.startswith("airflow ") else hint
-    text = words(f"{message} {step}".strip() if hint and hint not in message else message)
+    text = reword(f"{message} {step}".strip() if hint and hint not in message else message)
     if _lacks_login(answer):
         return LoginError(f"{server.url} accepts no token of this machine, or it has expired. To log in: dtrain login")
     if answer.status == 407 and (proxy := proxy_of(server)) is not None:
@@ -312,8 +312,8 @@ def refusal(answer: Response, server: Address, words: Callable[[str], str] = str
             f"{server.url} has no such page. Is it an Airflow 3 API server with a current airflow-provider-dtrain?"
         )
     if detail.problems:
-        problems = [Problem(path=escaped(one.path), message=words(_short(one.message))) for one in detail.problems]
-        return ConfigError(problems, source=words(message) or "The request")
+        problems = [Problem(path=escaped(one.path), message=reword(_short(one.message))) for one in detail.problems]
+        return ConfigError(problems, source=reword(message) or "The request")
     kinds: dict[int, type[DtrainError]] = {404: NotFoundError, 409: ConflictError}
     kind = kinds.get(answer.status, ServerError if answer.status >= 500 else UserError)
     return kind(text or f"{server.url} refused the request (status {answer.status}).")

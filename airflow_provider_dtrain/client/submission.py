@@ -91,17 +91,17 @@ def _refused(words: str) -> ConfigError:
     return ConfigError([Problem(path="model_dir", message=f"{words}. {NAME_FOLDER}")])
 
 
-def upload(session: Session, folder: Path, tell: Callable[[str], None]) -> str:
+def upload(session: Session, folder: Path, notify: Callable[[str], None]) -> str:
     """Send the code in a folder, unless the server has it, and return its digest.
 
-    :param tell: prints which files are not sent
+    :param notify: prints which files are not sent
     :raises PayloadError: the folder cannot be packed, or is larger than the limit: nothing was sent then
     """
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
     if payload.notice:
-        tell(payload.notice)
+        notify(payload.notice)
     try:
         session.get(f"/code/{payload.digest}")
     except NotFoundError:
@@ -130,7 +130,7 @@ def create(
     name: str,
     source: str,
     agree: Callable[[Path], bool],
-    tell: Callable[[str], None],
+    notify: Callable[[str], None],
 ) -> Start:
     """Check a configuration, send its code, and start it.
 
@@ -138,13 +138,13 @@ def create(
     :param name: name of the experiment if the configuration has none
     :param source: name of the configuration in messages
     :param agree: returns whether the user agrees to a folder of the code that a template names
-    :param tell: prints a message
+    :param notify: prints a message
     """
     if len(text.encode()) > CONFIG_MOST:
         raise ConfigError([Problem(path="", message="larger than 1 MiB, the most that is accepted")], source=source)
     values, warnings = checked(session, text, template, source)
     folder = code_folder(text, values.get("model_dir", ""), base, model_dir, agree)
-    digest = upload(session, folder, tell)
+    digest = upload(session, folder, notify)
     body = {"config": text, "template": template, "payload": digest, "default_name": name}
     found = start(session, body)
     shown = values.get("name", "null")

@@ -38,7 +38,7 @@ OWN_KINDS = frozenset({"gap"})
 
 
 @dataclass(frozen=True)
-class Source:
+class EventSource:
     """Writer of a file.
 
     :param rank: None for a host's supervisor
@@ -49,7 +49,7 @@ class Source:
     ranks: frozenset[int]
 
 
-class Line(NamedTuple):
+class EventLine(NamedTuple):
     """Line of an events file."""
 
     #: Position in the frame, and length with the newline; bytes.
@@ -62,10 +62,10 @@ class Line(NamedTuple):
     reason: str = ""
 
 
-class _Refused(Exception):
+class _LineRefused(Exception):
     """A line is not an event.
 
-    :param code: as in :class:`Line`
+    :param code: as in :class:`EventLine`
     """
 
     def __init__(self, code: str, reason: str) -> None:
@@ -73,7 +73,7 @@ class _Refused(Exception):
         super().__init__(reason)
 
 
-def read_lines(data: bytes, source: Source) -> Iterator[Line]:
+def read_lines(data: bytes, source: EventSource) -> Iterator[EventLine]:
     """Yield every line of a frame, in order. Raises nothing.
 
     :param data: bytes of an events file
@@ -82,18 +82,18 @@ def read_lines(data: bytes, source: Source) -> Iterator[Line]:
     while start < len(data):
         end = data.find(b"\n", start) + 1
         if not end:
-            yield Line(start, len(data) - start, None, "unfinished", "a line without a newline at its end")
+            yield EventLine(start, len(data) - start, None, "unfinished", "a line without a newline at its end")
             return
         try:
             event = _parse(data[start : end - 1])
             _check(event, source)
-            yield Line(start, end - start, event)
-        except _Refused as error:
-            yield Line(start, end - start, None, error.code, str(error))
+            yield EventLine(start, end - start, event)
+        except _LineRefused as error:
+            yield EventLine(start, end - start, None, error.code, str(error))
         start = end
 
 
-def read_measurements(data: bytes) -> Iterator[Line]:
+def read_measurements(data: bytes) -> Iterator[EventLine]:
     """Yield every whole line of a file of measurements, in order. Raises nothing.
 
     :param data: bytes of the file; an unfinished line at their end is left out
@@ -102,9 +102,11 @@ def read_measurements(data: bytes) -> Iterator[Line]:
     while end := data.find(b"\n", start) + 1:
         try:
             line = data[start : end - 1]
-            yield Line(start, end - start, _parse(line, MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES, parse_measurement))
-        except _Refused as error:
-            yield Line(start, end - start, None, error.code, str(error))
+            yield EventLine(
+                start, end - start, _parse(line, MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES, parse_measurement)
+            )
+        except _LineRefused as error:
+            yield EventLine(start, end - start, None, error.code, str(error))
         start = end
 
 
@@ -113,7 +115,7 @@ def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
     for line in data.split(b"\n"):
         try:
             yield _parse(line)
-        except _Refused:
+        except _LineRefused:
             continue
 
 
@@ -124,32 +126,32 @@ def _parse(
     parse: Callable[..., dict[str, Any]] = parse_object,
 ) -> dict[str, Any]:
     if len(line) >= limit:
-        raise _Refused("invalid", f"a line of {len(line) + 1:,} bytes; at most {limit:,} are accepted")
+        raise _LineRefused("invalid", f"a line of {len(line) + 1:,} bytes; at most {limit:,} are accepted")
     checksum, _, body = line.partition(b" ")
     if checksum != b"%08x" % zlib.crc32(body):
-        raise _Refused("corrupt", f"checksum {checksum[:8]!r} does not match its {len(body)} bytes")
+        raise _LineRefused("corrupt", f"checksum {checksum[:8]!r} does not match its {len(body)} bytes")
     try:
         event = parse(body, depth=MAX_DEPTH, values=values)
     except UntrustedInputError as error:
-        raise _Refused("invalid", str(error)) from None
+        raise _LineRefused("invalid", str(error)) from None
     at = event.get("at")
     kind = event.get("kind")
     if not is_count(event.get("seq")) or not is_number(at) or not 0 <= (at or 0) < _LATEST:
-        raise _Refused("invalid", "an event without a valid seq or at")
+        raise _LineRefused("invalid", "an event without a valid seq or at")
     if not isinstance(kind, str) or not 0 < len(kind) < 64 or not kind.isprintable():
-        raise _Refused("invalid", "an event without a valid kind")
+        raise _LineRefused("invalid", "an event without a valid kind")
     return event
 
 
-def _check(event: Mapping[str, Any], source: Source) -> None:
+def _check(event: Mapping[str, Any], source: EventSource) -> None:
     kind = event["kind"]
     # A supervisor writes no other kinds, so the number of its events is bounded.
     if kind in OWN_KINDS or (kind in SUPERVISOR_KINDS) != (source.rank is None):
         writer = "a supervisor" if source.rank is None else f"rank {source.rank}"
-        raise _Refused("invalid", f"an event '{kind}', which {writer} may not write")
+        raise _LineRefused("invalid", f"an event '{kind}', which {writer} may not write")
     for name, fits in _FIELDS.get(kind, {}).items():
         if not fits(event.get(name), source):
-            raise _Refused("invalid", f"an event '{kind}' whose '{name}' is {_shown(event.get(name))}")
+            raise _LineRefused("invalid", f"an event '{kind}' whose '{name}' is {_shown(event.get(name))}")
 
 
 def _shown(value: object) -> str:
@@ -160,7 +162,7 @@ def _shown(value: object) -> str:
 
 
 # -- fields ----------------------------------------------------------------------------------------
-_Check = Callable[[Any, Source], bool]
+_Check = Callable[[Any, EventSource], bool]
 
 
 def _maybe(fits: _Check) -> _Check:
@@ -171,27 +173,27 @@ def _text(limit: int) -> _Check:
     return lambda value, _: isinstance(value, str) and len(value) <= limit
 
 
-def _count(value: Any, _: Source) -> bool:
+def _count(value: Any, _: EventSource) -> bool:
     return is_count(value)
 
 
-def _number(value: Any, _: Source) -> bool:
+def _number(value: Any, _: EventSource) -> bool:
     return is_number(value)
 
 
-def _flag(value: Any, _: Source) -> bool:
+def _flag(value: Any, _: EventSource) -> bool:
     return isinstance(value, bool)
 
 
-def _exit_code(value: Any, _: Source) -> bool:
+def _exit_code(value: Any, _: EventSource) -> bool:
     return type(value) is int and abs(value) < 2**31
 
 
-def _own_rank(value: Any, source: Source) -> bool:
+def _own_rank(value: Any, source: EventSource) -> bool:
     return type(value) is int and value in source.ranks
 
 
-def _metrics(value: Any, _: Source) -> bool:
+def _metrics(value: Any, _: EventSource) -> bool:
     return (
         isinstance(value, dict)
         and len(value) <= METRICS_LIMIT
@@ -200,29 +202,29 @@ def _metrics(value: Any, _: Source) -> bool:
     )
 
 
-def _texts(value: Any, _: Source) -> bool:
+def _texts(value: Any, _: EventSource) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) and len(item) <= 4096 for item in value)
 
 
-def _error(value: Any, _: Source) -> bool:
+def _error(value: Any, _: EventSource) -> bool:
     return isinstance(value, dict) and all(text is None or isinstance(text, str) for text in value.values())
 
 
-def _started(value: Any, source: Source) -> bool:
+def _started(value: Any, source: EventSource) -> bool:
     return isinstance(value, list) and all(
         isinstance(rank, dict) and _own_rank(rank.get("rank"), source) and is_count(rank.get("pid")) for rank in value
     )
 
 
-def _shard(value: Any, _: Source) -> bool:
+def _shard(value: Any, _: EventSource) -> bool:
     return is_count(value) and value < SHARDS_LIMIT
 
 
-def _skipped(value: Any, _: Source) -> bool:
+def _skipped(value: Any, _: EventSource) -> bool:
     return isinstance(value, list) and len(value) <= SKIPPED_LIMIT
 
 
-def _schema(value: Any, source: Source) -> bool:
+def _schema(value: Any, source: EventSource) -> bool:
     is_name = _text(METRIC_NAME_LIMIT)
     return (
         isinstance(value, dict)
@@ -231,7 +233,7 @@ def _schema(value: Any, source: Source) -> bool:
     )
 
 
-def _timings(value: Any, _: Source) -> bool:
+def _timings(value: Any, _: EventSource) -> bool:
     return isinstance(value, dict) and len(value) <= METRICS_LIMIT and all(isinstance(v, dict) for v in value.values())
 
 

@@ -36,7 +36,7 @@ SupervisorKey = tuple[str, str, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class QuotaLimits:
     """Values of the options ``attempt_*_limit``. 0 = no limit."""
 
     events: int
@@ -61,7 +61,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class QuotaVerdict:
     """Decision on an event.
 
     :param event: the event to store; None when it is left out
@@ -76,12 +76,12 @@ class Verdict:
 class Quota:
     """Counts the events of one attempt's ranks. Thread-safe, because several threads read the hosts' frames."""
 
-    def __init__(self, limits: Limits, usage: Usage) -> None:
+    def __init__(self, limits: QuotaLimits, usage: Usage) -> None:
         self.limits = limits
         self.usage = usage
         self._lock = threading.Lock()
 
-    def admit(self, event: Mapping[str, Any], size: int) -> Verdict:
+    def admit(self, event: Mapping[str, Any], size: int) -> QuotaVerdict:
         """Count an event of a rank, and return the part of it that may be stored.
 
         :param size: length of its line, bytes
@@ -89,23 +89,23 @@ class Quota:
         with self._lock:
             return self._admit(event, size)
 
-    def _admit(self, event: Mapping[str, Any], size: int) -> Verdict:
+    def _admit(self, event: Mapping[str, Any], size: int) -> QuotaVerdict:
         kind = event["kind"]
         usage = self.usage
         limits = self.limits
         if not self._has_room(kind, size):
-            return Verdict(None, "attempt_events_limit")
+            return QuotaVerdict(None, "attempt_events_limit")
         if kind == "checkpoint" and 0 < limits.checkpoints <= usage.checkpoints:
-            return Verdict(None, "attempt_checkpoints_limit")
+            return QuotaVerdict(None, "attempt_checkpoints_limit")
         rows = {"report": usage.reports, "validation": usage.validations}.get(kind, -1)
         if 0 < limits.metric_rows <= rows:
-            return Verdict(None, "attempt_metric_rows_limit")
+            return QuotaVerdict(None, "attempt_metric_rows_limit")
         usage.events += 1
         usage.event_bytes += size
         usage.checkpoints += kind == "checkpoint"
         usage.reports += kind == "report"
         usage.validations += kind == "validation"
-        return self._without_new_names(event) if rows >= 0 else Verdict(event)
+        return self._without_new_names(event) if rows >= 0 else QuotaVerdict(event)
 
     def _has_room(self, kind: str, size: int) -> bool:
         events = self.limits.events
@@ -115,7 +115,7 @@ class Quota:
             bytes_ += RESERVED_BYTES
         return not self.limits.events or (self.usage.events < events and self.usage.event_bytes + size <= bytes_)
 
-    def _without_new_names(self, event: Mapping[str, Any]) -> Verdict:
+    def _without_new_names(self, event: Mapping[str, Any]) -> QuotaVerdict:
         """Return a report with the metrics whose names are known or still within the limit."""
         metrics = event["metrics"]
         known = self.usage.names
@@ -124,9 +124,9 @@ class Quota:
         refused = set(new[max(0, most - len(known)) :]) if most else set()
         known.update(name for name in new if name not in refused)
         if not refused:
-            return Verdict(event)
+            return QuotaVerdict(event)
         kept = {name: value for name, value in metrics.items() if name not in refused}
-        return Verdict({**event, "metrics": kept}, "attempt_metric_names_limit")
+        return QuotaVerdict({**event, "metrics": kept}, "attempt_metric_names_limit")
 
 
 class SupervisorQuota:
@@ -160,7 +160,7 @@ def supervisor_key(host: str, event: Mapping[str, Any]) -> SupervisorKey:
     return host, kind, int(event["rank"]) if kind == "exit" else None
 
 
-def words_of(option: str, limits: Limits) -> str:
+def text_of(option: str, limits: QuotaLimits) -> str:
     """Return the message for a limit that was reached."""
     what = option.removeprefix("attempt_").removesuffix("_limit")
     number: int = getattr(limits, what)

@@ -44,9 +44,9 @@ class Redactor:
 
     def __init__(self, credentials: Iterable[str] = (), variables: Iterable[str] = (), *, withheld: str = "") -> None:
         in_keys = {form for value in credentials for form in _forms(value)}
-        others = {form for value in variables if not _PLAIN.fullmatch(value.strip()) for form in _forms(value)}
+        encoded = {form for value in variables if not _PLAIN.fullmatch(value.strip()) for form in _forms(value)}
         self._in_keys = sorted(in_keys)
-        self._in_text = sorted(in_keys | others)
+        self._in_text = sorted(in_keys | encoded)
         self._in_logs = [form.encode("utf-8", "surrogatepass") for form in self._in_text]
         self.withheld = withheld
         #: Bytes of the longest text that is masked.

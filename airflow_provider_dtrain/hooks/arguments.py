@@ -136,12 +136,12 @@ def configured(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
 
     The contents of files are not known: they may change until the task runs.
     """
-    from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
+    from airflow_provider_dtrain.core.config.forms import is_path_like, is_rendered
 
     config, template, overrides = (given.get(name) for name in ("config", "template", "overrides"))
     if isinstance(template, Mapping):
         yield "template", template, True
-    is_text = isinstance(config, str) and not is_jinja(config) and not looks_like_path(config)
+    is_text = isinstance(config, str) and not is_jinja(config) and not is_path_like(config)
     if is_text or (isinstance(config, Mapping) and not is_rendered(config)):
         yield "config", config, False
     if isinstance(overrides, Mapping) and overrides:

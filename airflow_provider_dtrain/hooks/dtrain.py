@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["DtrainHook", "Settings", "as_server_process", "settings"]
 
 
-class _Process:
+class _ProcessState:
     """State that all hooks of one process share: a store per URL, and one link per host."""
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class _Process:
         self.links: Links | None = None
 
 
-_process = _Process()
+_process = _ProcessState()
 
 
-def _shared() -> _Process:
+def _shared() -> _ProcessState:
     """Return this process's state. A forked child starts without its parent's connections."""
     global _process
     if _process.pid != os.getpid():
-        _process = _Process()
+        _process = _ProcessState()
     return _process
 
 

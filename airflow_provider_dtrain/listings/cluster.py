@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
-from airflow_provider_dtrain.terminal.output import placement_words, task_name
+from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, reason_text, state_text
+from airflow_provider_dtrain.terminal.output import placement_text, task_name
 from airflow_provider_dtrain.terminal.records import GangLine, HostLine, SlotLine
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def gang_line(task: TaskView, silence: Silence) -> GangLine:
         priority=task.priority,
         state=task.state,
         position=None if silence.is_loss else task.position,
-        hosts=placement_words(task.placement) or None,
+        hosts=placement_text(task.placement) or None,
         since=task.since,
         expected=None if silence.is_loss else task.expected or None,
         paused=task.paused,
         unfollowed_since=silence.lost_since,
-        reason=reason_words(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
-        state_words=state_words(task.state, task.position, paused=task.paused, silence=silence),
+        reason=reason_text(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        state_words=state_text(task.state, task.position, paused=task.paused, silence=silence),
     )
 
 

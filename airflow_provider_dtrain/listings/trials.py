@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.checkpoint_location import shown_path
 from airflow_provider_dtrain.core.gaps import Gap, gap_of, limits_hit
-from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, reason_words, state_words
+from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, reason_text, state_text
 from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     InferenceProgress,
     inference_progress,
-    inference_words,
+    inference_text,
 )
-from airflow_provider_dtrain.core.lifecycle.trial_words import end_words, progress_words, rung_words, units_of
+from airflow_provider_dtrain.core.lifecycle.trial_text import end_text, progress_text, rung_text, units_of
 from airflow_provider_dtrain.core.search.names import trial_name
-from airflow_provider_dtrain.terminal.output import placement_words, plain_data, task_name
+from airflow_provider_dtrain.terminal.output import placement_text, plain_data, task_name
 from airflow_provider_dtrain.terminal.records import (
     CheckpointLine,
     RankLine,
@@ -67,7 +67,7 @@ def _line(
     position = task.position if task is not None and not silence.is_loss else None
     reason = None
     if task is not None:
-        reason = reason_words(task.reason, silence, waits=waits, paused=paused, trial_id=trial.trial_id)
+        reason = reason_text(task.reason, silence, waits=waits, paused=paused, trial_id=trial.trial_id)
     summary = reason or replaced(trial) or _end_words(store, trial)
     result = trial.result or {}
     return TrialLine(
@@ -77,8 +77,8 @@ def _line(
         unfollowed_since=silence.lost_since,
         reason=reason,
         shards=progress,
-        state_words=state_words(trial.state, position, paused=paused, silence=silence),
-        summary=inference_words(progress) if progress is not None and not summary else summary,
+        state_words=state_text(trial.state, position, paused=paused, silence=silence),
+        summary=inference_text(progress) if progress is not None and not summary else summary,
         name=trial_name(None, trial.hparams, space),
         best_metric=plain_data(trial.best_metric),
         steps=plain_data(result.get("steps")),
@@ -116,8 +116,8 @@ def _end_words(store: Store, trial: TrialView) -> str | None:
     if trial.state == "stopped" and trial.search_id is not None and trial.rung is not None:
         lengths = store.searches.get(trial.search_id).rungs.get(trial.bracket, ())
         searcher = store.configs.get(trial.config_id).document.get("searcher")
-        at_rung = rung_words(trial.rung, lengths, units_of(searcher))
-    return end_words(trial.state, trial.stop_requested_by, trial.failure, at_rung)
+        at_rung = rung_text(trial.rung, lengths, units_of(searcher))
+    return end_text(trial.state, trial.stop_requested_by, trial.failure, at_rung)
 
 
 def trial_description(store: Store, trial: TrialView, *, with_errors: bool) -> TrialDescription:
@@ -132,10 +132,10 @@ def trial_description(store: Store, trial: TrialView, *, with_errors: bool) -> T
     entry = next(iter(store.trial_table.some([trial.trial_id])), None)
     progress = None if entry is None else entry.progress
     shards = progress_of(store, [trial]).get(trial.trial_id)
-    words = None if progress is None else progress_words(progress)
+    words = None if progress is None else progress_text(progress)
     return TrialDescription(
         **_facts(trial),
-        progress=words if shards is None else inference_words(shards),
+        progress=words if shards is None else inference_text(shards),
         expected_end=None if progress is None else progress.expected_end,
         seed=trial.seed,
         config=trial.config_id,
@@ -143,12 +143,12 @@ def trial_description(store: Store, trial: TrialView, *, with_errors: bool) -> T
         pool=view.pool,
         slots=view.slots,
         priority=view.priority,
-        hosts=placement_words(view.placement) or None,
+        hosts=placement_text(view.placement) or None,
         position=None if silence.is_loss else view.position,
         expected=None if silence.is_loss else view.expected or None,
         paused=view.paused or trial.state == "paused",
         preempted_for=view.preempted_for,
-        reason=reason_words(
+        reason=reason_text(
             view.reason, silence, waits=view.state == "waiting", paused=view.paused, trial_id=trial.trial_id
         ),
         restarts=f"{trial.restarts} of {trial.max_restarts}",

@@ -11,8 +11,8 @@ from airflow.sdk.configuration import conf
 from airflow_provider_dtrain.core.lifecycle.timeline import duration
 from airflow_provider_dtrain.core.page_paths import trial_page
 from airflow_provider_dtrain.core.safe_repr import printable_line
-from airflow_provider_dtrain.core.search.names import metric_words, trial_name
-from airflow_provider_dtrain.engine.attempt.end_summary import ending_words
+from airflow_provider_dtrain.core.search.names import metric_text, trial_name
+from airflow_provider_dtrain.engine.attempt.end_summary import ending_text
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 
@@ -119,13 +119,13 @@ def trial_notice(
     metric = search.metric if search is not None else (document.get("searcher") or {}).get("metric")
     failure = failure or (Failure(**trial.failure) if trial.failure else None)
     cause = None if failure is None else printable_line(failure.cause, TITLE_CHARS)
-    who = f"Trial {trial_id} of {printable_line(trial.experiment, 60)}"
+    subject = f"Trial {trial_id} of {printable_line(trial.experiment, 60)}"
     titles = {
-        NotifyEvent.FINISHED: f"{who} finished: {ending_words(store, trial_id)}",
-        NotifyEvent.FAILED: f"{who} failed: {cause}",
-        NotifyEvent.TRIAL_FAILED: f"{who} failed: {cause}",
-        NotifyEvent.WAITED: f"{who} has waited {duration(waited_s or 0)} for slots: {reason or 'no reason yet'}",
-        NotifyEvent.BEST: f"{who} is the new best: {_metric(metric, trial)}{_before(before)}",
+        NotifyEvent.FINISHED: f"{subject} finished: {ending_text(store, trial_id)}",
+        NotifyEvent.FAILED: f"{subject} failed: {cause}",
+        NotifyEvent.TRIAL_FAILED: f"{subject} failed: {cause}",
+        NotifyEvent.WAITED: f"{subject} has waited {duration(waited_s or 0)} for slots: {reason or 'no reason yet'}",
+        NotifyEvent.BEST: f"{subject} is the new best: {_metric(metric, trial)}{_before(before)}",
     }
     return notice(
         event,
@@ -152,7 +152,7 @@ def _name(trial: TrialView, document: Mapping[str, Any]) -> str:
 
 
 def _metric(name: str | None, trial: TrialView) -> str:
-    return metric_words(name or "metric", trial.best_metric)
+    return metric_text(name or "metric", trial.best_metric)
 
 
 def _before(value: float | None) -> str:

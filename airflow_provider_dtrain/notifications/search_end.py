@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.page_paths import experiment_page
 from airflow_provider_dtrain.core.safe_repr import printable_line
-from airflow_provider_dtrain.core.search.names import metric_words
+from airflow_provider_dtrain.core.search.names import metric_text
 from airflow_provider_dtrain.notifications.dispatch import WarningLog, send_once
 from airflow_provider_dtrain.notifications.events import Notifiers, NotifyEvent
 from airflow_provider_dtrain.notifications.notice import notice
@@ -36,15 +36,15 @@ def notify_search(
     if not (several := notifiers.get(event)):
         return
     search = store.searches.get(search_id)
-    who = f"Experiment {printable_line(search.experiment, 60)}"
+    subject = f"Experiment {printable_line(search.experiment, 60)}"
     facts: dict[str, Any]
     if isinstance(outcome, Exception):
         facts = {"cause": failure_of(outcome).cause, "state": "errored"}
-        title = f"{who} failed: {facts['cause']}"
+        title = f"{subject} failed: {facts['cause']}"
     else:
         value = outcome["metric"]
-        message = metric_words(search.metric, value) if search.metric else "no metric"
-        title = f"{who} finished: best trial {outcome['trial_id']}, {message}"
+        message = metric_text(search.metric, value) if search.metric else "no metric"
+        title = f"{subject} finished: best trial {outcome['trial_id']}, {message}"
         facts = {"state": "completed", "value": value, "trial_id": outcome["trial_id"]}
     ids = {"experiment_id": search.experiment_id, "experiment": search.experiment, "metric": search.metric}
     found = notice(event, key, title, experiment_page(search.experiment_id), **ids, **facts)

@@ -46,19 +46,19 @@ class WaitLimit:
         self.store, self.trial_id, self.limit_s, self.notifiers = store, trial_id, limit_s, notifiers
         self.log, self.context = log, context
         self._next_at = 0.0
-        self._looking: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
     def __call__(self) -> None:
         """Look at the wait in the background, if that is due. Returns at once."""
-        if time.monotonic() < self._next_at or (self._looking is not None and self._looking.is_alive()):
+        if time.monotonic() < self._next_at or (self._thread is not None and self._thread.is_alive()):
             return
         self._next_at = time.monotonic() + NEXT_CHECK_S
         # With the caller's context variables, by which Airflow finds the file of the task log.
-        look = (contextvars.copy_context().run, (self.look,))
-        self._looking = threading.Thread(target=look[0], args=look[1], name="dtrain-wait-limit", daemon=True)
-        self._looking.start()
+        work = (contextvars.copy_context().run, (self.check,))
+        self._thread = threading.Thread(target=work[0], args=work[1], name="dtrain-wait-limit", daemon=True)
+        self._thread.start()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Send the notification if the trial has waited too long. Blocks."""
         try:
             waited_s, reason = self._waited()

@@ -256,7 +256,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.operations.follower import redacting, serving
         from airflow_provider_dtrain.engine.session.runtime import take_over
-        from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+        from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 
         loop = asyncio.get_running_loop()
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
@@ -270,7 +270,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             on_state = self._show_state if _is_named(context) and not self.deferrable else None
             runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
             with serving(hook, trial_id, redacting(runtime)):
-                outcome = await runner.run(Recovery(hook))
+                outcome = await runner.run(BackgroundRecovery(hook))
         finally:
             self._running = None
         for mark in runtime.logs.unconfirmed:
@@ -294,7 +294,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
 
     def _show_state(self, state: str) -> None:
         """Show in the name of the task instance whether the trial waits or trains."""
-        self._ending = _STATE_WORDS.get(state, "")
+        self._ending = _STATE_TEXT.get(state, "")
         show_map_index_name(self.map_index_name)
 
     def _learn_end(self, hook: DtrainHook, trial_id: int) -> None:
@@ -317,7 +317,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
 
 
 #: State of an attempt -> what the name of its task instance shows.
-_STATE_WORDS = {"waiting": "waits for slots", "starting": "starts", "running": "trains", "stopping": "stops"}
+_STATE_TEXT = {"waiting": "waits for slots", "starting": "starts", "running": "trains", "stopping": "stops"}
 
 
 def _is_named(context: Context) -> bool:

@@ -46,11 +46,13 @@ class Axis(NamedTuple):
         return self.low + place * (self.high - self.low)
 
 
-def ask(axes: Mapping[Path, Axis], told: Sequence[tuple[Mapping[Path, Any], float]], draws: Draws) -> dict[Path, Any]:
+def ask(
+    axes: Mapping[Path, Axis], results: Sequence[tuple[Mapping[Path, Any], float]], draws: Draws
+) -> dict[Path, Any]:
     """Return the values of the next trial.
 
     :param axes: path -> axis
-    :param told: values and result (smaller is better) of earlier trials, in their order
+    :param results: values and result (smaller is better) of earlier trials, in their order
     :param draws: random numbers of this trial only
     """
     import numpy as np
@@ -60,7 +62,7 @@ def ask(axes: Mapping[Path, Axis], told: Sequence[tuple[Mapping[Path, Any], floa
     pad = [0.5] * (2 - len(names))
     cma = _new(len(names) + len(pad), draws)
     waiting: list[tuple[Any, float]] = []
-    for values, result in told:
+    for values, result in results:
         waiting.append((np.array([axes[name].to_unit(values[name]) for name in names] + pad), result))
         if len(waiting) == cma.population_size:
             cma.tell(waiting)

@@ -89,8 +89,8 @@ def draw(
     known = [(_to_optuna(space, params), metric, state) for params, metric, state in history]
     if sampler == "cmaes":
         sign = 1 if smaller_is_better else -1
-        told = [(params, sign * metric) for params, metric, state in known if params and _is_judged(metric, state)]
-        asked = ask({path: _ends(leaf) for path, leaf in space.items()}, told, draws)
+        results = [(params, sign * metric) for params, metric, state in known if params and _is_judged(metric, state)]
+        asked = ask({path: _ends(leaf) for path, leaf in space.items()}, results, draws)
     else:
         with _quiet():
             study = _study(sampler, draws.below(2**32), smaller_is_better)

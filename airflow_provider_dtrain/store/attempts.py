@@ -168,8 +168,8 @@ class Attempts:
         if row is None:
             raise NotFoundError(f"There is no attempt {attempt_id}.")
         times = [row.renewed_at, row.asked_at if row.state == "waiting" else None]
-        heard = max((time for time in times if time is not None), default=None)
-        return float("inf") if heard is None else (self.db.now() - heard).total_seconds()
+        latest = max((time for time in times if time is not None), default=None)
+        return float("inf") if latest is None else (self.db.now() - latest).total_seconds()
 
     @writes
     def set_plan(

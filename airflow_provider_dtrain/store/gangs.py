@@ -226,7 +226,7 @@ class Gangs:
         check_gang(row, gang, row.token)
         _hold(conn, now, gang)
         if gang.attempt_id not in {None, attempt_id}:
-            reason = f"it waits for {_user_words(conn, gang.attempt_id)}, which uses the held gang"
+            reason = f"it waits for {_user_text(conn, gang.attempt_id)}, which uses the held gang"
             # The attempt is renewed as well, because it has no request of its own: the other task renews the gang's.
             waits = {"reason": reason, "renewed_at": now}
             conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**waits))
@@ -315,7 +315,7 @@ def _watched(conn: Connection, allocation_id: int, watch: int) -> AllocationRow:
     return row
 
 
-def _user_words(conn: Connection, attempt_id: int) -> str:
+def _user_text(conn: Connection, attempt_id: int) -> str:
     return f"trial {conn.scalar(sa.select(attempts.c.trial_id).where(attempts.c.id == attempt_id))}"
 
 

@@ -186,8 +186,8 @@ class Retention:
         of = checkpoints.c
         for some in _pieces(runs):
             where = (of.host == host, of.run.in_(some), of.removed_at.is_(None), sa.not_(of.path.like("/%")))
-            gone = checkpoints.update().where(*where, sa.not_(of.path.like("%://%")))
-            conn.execute(gone.values(removed_at=self.db.now()))
+            unreachable = checkpoints.update().where(*where, sa.not_(of.path.like("%://%")))
+            conn.execute(unreachable.values(removed_at=self.db.now()))
 
     @reads
     def needed_archives(self, conn: Connection, cutoff: datetime) -> set[str]:

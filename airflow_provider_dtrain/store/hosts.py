@@ -35,7 +35,7 @@ from airflow_provider_dtrain.store.database.transactions import (
 )
 from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.pools import pool_for_host
-from airflow_provider_dtrain.store.queue.held_gangs import gang_words
+from airflow_provider_dtrain.store.queue.held_gangs import gang_text
 from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
 from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
 from airflow_provider_dtrain.store.views import attempt_views, store_mark
@@ -250,7 +250,7 @@ class Hosts:
                 state=row.state,
                 allocation_id=row.allocation_id,
                 trial_id=row.trial_id,
-                experiment=row.experiment if row.gang_dag is None else gang_words(row.gang_dag, row.gang_task),
+                experiment=row.experiment if row.gang_dag is None else gang_text(row.gang_dag, row.gang_task),
                 held_since=row.held_since,
                 note=row.note or "",
                 dag_id=row.dag_id,
@@ -356,8 +356,8 @@ def _insert_slots(conn: Connection, host: str, records: Iterable[SlotRecord]) ->
 
 def _replace_slots(conn: Connection, host: str, found: tuple[SlotRecord, ...]) -> None:
     old = {row.slot: row for row in conn.execute(sa.select(slots).where(slots.c.host == host))}
-    gone = set(old) - {record.index for record in found}
-    where = (held_rows(), allocation_slots.c.host == host, allocation_slots.c.slot.in_(gone))
+    removed = set(old) - {record.index for record in found}
+    where = (held_rows(), allocation_slots.c.host == host, allocation_slots.c.slot.in_(removed))
     busy = sorted(conn.scalars(sa.select(allocation_slots.c.slot).where(*where)))
     if busy:
         raise ConflictError(f"Slots {busy} of host '{host}' are no longer found there, but a gang holds them.")

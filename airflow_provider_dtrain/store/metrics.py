@@ -368,9 +368,9 @@ def _note_removed(
     They must be of its own run, or of its trial in the configured storage.
     """
     named = [_find(places, path)[0] for path in paths[:REMOVED_LIMIT]] if isinstance(paths, list) else []
-    gone = {place for place in named if place is not None}
+    deleted = {place for place in named if place is not None}
     for is_in_run in (True, False):
-        of_kind = [place.path for place in gone if (place.kind is StorageKind.RUN) is is_in_run]
+        of_kind = [place.path for place in deleted if (place.kind is StorageKind.RUN) is is_in_run]
         where = [checkpoints.c.trial_id == attempt.trial_id, checkpoints.c.path.in_(of_kind)]
         where += [checkpoints.c.run == run] if is_in_run else []
         if of_kind:

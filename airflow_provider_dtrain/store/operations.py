@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.records.operations import (
 #: A process that is silent for this long is taken for dead. It writes every ten seconds.
 SILENT = timedelta(seconds=60)
 #: A reader that is silent for this long has gone. It polls every few seconds, and survives a restart of the server.
-READER_GONE = timedelta(minutes=5)
+READER_LOST = timedelta(minutes=5)
 #: An operation that no client reads waits for its DAG run for this long. It counts for the limits meanwhile.
 UNREAD = timedelta(hours=1)
 #: Operations are kept for this long, so that users see their errors.
@@ -86,10 +86,10 @@ class Operations:
     def _sweep(self, conn: Connection) -> None:
         """Remove old operations, and end those whose reader has gone."""
         now = self.db.now()
-        gone = sa.and_(_OPEN, operations.c.read_at < now - READER_GONE)
+        is_unread = sa.and_(_OPEN, operations.c.read_at < now - READER_LOST)
         ended = {"state": OperationState.FAILED.value, "error": "its user no longer asked for it"}
-        conn.execute(operations.update().where(gone).values(**ended))
-        unread = sa.select(operations.c.id).where(sa.not_(_OPEN), operations.c.read_at < now - READER_GONE)
+        conn.execute(operations.update().where(is_unread).values(**ended))
+        unread = sa.select(operations.c.id).where(sa.not_(_OPEN), operations.c.read_at < now - READER_LOST)
         conn.execute(operation_pieces.delete().where(operation_pieces.c.operation_id.in_(unread)))
         conn.execute(operations.delete().where(sa.not_(_OPEN), operations.c.read_at < now - KEPT))
 
@@ -133,7 +133,7 @@ class Operations:
         """Show that its process is alive, and return whether the operation is still wanted."""
         now = self.db.now()
         where = (operations.c.id == operation_id, operations.c.state == OperationState.RUNNING.value)
-        wanted = operations.c.read_at >= now - READER_GONE
+        wanted = operations.c.read_at >= now - READER_LOST
         return conn.execute(operations.update().where(*where, wanted).values(alive_at=now)).rowcount > 0
 
     @writes

@@ -37,8 +37,8 @@ class Recovery:
         :param limit: most attempts to return
         """
         now = self.db.now()
-        not_heard = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
-        silent = sa.and_(attempts.c.state.in_(ACTIVE), not_heard)
+        is_silent = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
+        silent = sa.and_(attempts.c.state.in_(ACTIVE), is_silent)
         unreleased = sa.and_(allocations.c.state == "expired", last_users())
         query = (
             sa.select(attempts.c.id)

@@ -195,8 +195,8 @@ def _cutoff(
     :param value: rank value of the trial, which the rung does not have yet
     :param standing: entries that rank no later, and all entries, without the trial
     """
-    before, others = standing
-    kept = continuing(others + 1, search.divisor)
+    before, number = standing
+    kept = continuing(number + 1, search.divisor)
     if before == kept - 1:
         cutoff = value
     else:
@@ -228,7 +228,7 @@ def leave(conn: Connection, search_id: int, trial_ids: Sequence[int], now: datet
     conn.execute(rung_entries.update().where(*own).values(left_at=now))
 
 
-def enter_anew(conn: Connection, trial_id: int, search_id: int | None) -> None:
+def clear_reports(conn: Connection, trial_id: int, search_id: int | None) -> None:
     """Delete the reports of a trial with hyperparameters that were refused.
 
     Decisions on other trials stay valid. The old entries must go, because a trial has one entry per rung.

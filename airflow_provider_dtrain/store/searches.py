@@ -24,7 +24,7 @@ from airflow_provider_dtrain.store.records.searches import (
     SearchView,
 )
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialView
-from airflow_provider_dtrain.store.rungs import enter_anew
+from airflow_provider_dtrain.store.rungs import clear_reports
 from airflow_provider_dtrain.store.views import key_of, trial_views
 
 _COUNTED = sa.select(trials.c.state, sa.func.count().label("all")).group_by(trials.c.state)
@@ -125,7 +125,7 @@ class Searches:
         own = trials.update().where(trials.c.id == attempt.trial_id).values(**values)
         search_id = conn.scalar(own.returning(trials.c.search_id))
         if draw:
-            enter_anew(conn, attempt.trial_id, search_id)
+            clear_reports(conn, attempt.trial_id, search_id)
 
     @reads
     def history(self, conn: Connection, search_id: int) -> list[HistoryRow]:

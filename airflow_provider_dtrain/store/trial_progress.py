@@ -10,7 +10,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.inference_progress import as_trial_progress, inference_progress
-from airflow_provider_dtrain.core.search.trial_progress import Plan, Report, Reports, TrialProgress, progress_of
+from airflow_provider_dtrain.core.search.trial_progress import (
+    ProgressReport,
+    Reports,
+    TrialLength,
+    TrialProgress,
+    progress_of,
+)
 from airflow_provider_dtrain.store.database.tables import attempts, configs, metrics, trials
 from airflow_provider_dtrain.store.shards import shard_counts
 
@@ -102,19 +108,19 @@ _RUNNING = (
 )
 
 
-def _reports(conn: Connection, ids: set[int]) -> dict[int, Report]:
+def _reports(conn: Connection, ids: set[int]) -> dict[int, ProgressReport]:
     if not ids:
         return {}
     names = ("id", "step", "epoch", "at")
     rows = conn.execute(sa.select(*(metrics.c[name] for name in names)).where(metrics.c.id.in_(ids)))
-    return {row.id: Report(step=row.step, epoch=row.epoch, at=row.at) for row in rows}
+    return {row.id: ProgressReport(step=row.step, epoch=row.epoch, at=row.at) for row in rows}
 
 
-def _plan(row: Any) -> Plan:
-    return Plan.of(row.searcher, row.global_batch, row.records_per_epoch)
+def _plan(row: Any) -> TrialLength:
+    return TrialLength.of(row.searcher, row.global_batch, row.records_per_epoch)
 
 
-def _of(row: Any, reports: dict[int, Report]) -> Reports | None:
+def _of(row: Any, reports: dict[int, ProgressReport]) -> Reports | None:
     """Return the reports of a trial, None before the first."""
     first = [reports[end] for end in (row.first_training, row.first_validation) if end in reports]
     latest = [reports[end] for end in (row.last_training, row.last_validation) if end in reports]

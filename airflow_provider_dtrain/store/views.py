@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.lifecycle.follower_words import silence
+from airflow_provider_dtrain.core.lifecycle.follower_text import silence
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationSlotRow, TaskKeyRow
@@ -222,12 +222,12 @@ def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) 
         preempted_for=claimant_of(row),
         is_held_gang=row.gang is not None,
         # An attempt that waits for a held gang renews nothing.
-        heard_at=None if waits_held else heard_at(row.state, row.renewed_at, row.asked_at),
+        seen_at=None if waits_held else seen_at(row.state, row.renewed_at, row.asked_at),
         **same,
     )
 
 
-def heard_at(state: str | None, followed_at: datetime | None, asked_at: datetime) -> datetime | None:
+def seen_at(state: str | None, followed_at: datetime | None, asked_at: datetime) -> datetime | None:
     """Return the last sign of life of an attempt's waiter or follower, None when it needs neither.
 
     :param state: of the attempt; None: the held gang is unused

@@ -24,7 +24,7 @@ from .file_access import below
 from .files.archives import receive_archive, send_tree, unpack
 from .files.garbage import collect
 from .files.layout import Layout, RunFolder
-from .files.outputs import Outputs
+from .files.outputs import OutputSender
 from .limits import FENCE_WAIT_S, GO_WAIT_S, MAX_LINE, OUTPUT_FILES, PROTOCOL, UNPACKED_LIMIT
 from .names import DIGEST, KINDS, Json
 from .refusal import Refused, fenced_refusal, refusal_of
@@ -80,7 +80,7 @@ def role_outputs(layout: Layout, args: argparse.Namespace) -> None:
     if not os.path.isdir(folder.file("work")):
         raise Refused("not_found", f"{args.run} has no files on this host.")
     traces = fields.flag("traces", default=False)
-    Outputs(folder, known, limit_bytes, limit_files, traces=traces).send(sys.stdout.buffer)
+    OutputSender(folder, known, limit_bytes, limit_files, traces=traces).send(sys.stdout.buffer)
 
 
 def role_put(layout: Layout, args: argparse.Namespace) -> Json:

@@ -75,11 +75,11 @@ def experiment(
             payload=payload,
             needs_submission=needs_submission,
         )
-        told: dict[str, Any] = {} if notify is None else {"notify": notify}
-        options = {"needs_submission": needs_submission, **told, **options}
+        extra: dict[str, Any] = {} if notify is None else {"notify": notify}
+        options = {"needs_submission": needs_submission, **extra, **options}
         trials = TrialOperator.partial(task_id=TRIAL, **options).expand(trial=plan.output)
         best = SelectBestTrialOperator(
-            task_id=BEST, plan=plan.output, name=_known_name(config, name), needs_submission=needs_submission, **told
+            task_id=BEST, plan=plan.output, name=_known_name(config, name), needs_submission=needs_submission, **extra
         )
         trials >> best
     return group

@@ -73,7 +73,7 @@ def run(function: Function, args: Namespace) -> int:
 
 def fail(message: str, code: int) -> int:
     """Write an error to stderr and return the exit code."""
-    print(_PROGRAM.words(message), file=sys.stderr)
+    print(_PROGRAM.reword(message), file=sys.stderr)
     return code
 
 
@@ -81,31 +81,31 @@ class _Program:
     """Changes messages to the commands of the running program. Most of them come from code that both programs use."""
 
     def __init__(self) -> None:
-        self.words: Callable[[str], str] = str
+        self.reword: Callable[[str], str] = str
 
 
 _PROGRAM = _Program()
 
 
 @contextlib.contextmanager
-def using_words(words: Callable[[str], str]) -> Iterator[None]:
+def using_commands(reword: Callable[[str], str]) -> Iterator[None]:
     """Change messages and hints by a function before they are printed."""
-    before, _PROGRAM.words = _PROGRAM.words, words
+    before, _PROGRAM.reword = _PROGRAM.reword, reword
     try:
         yield
     finally:
-        _PROGRAM.words = before
+        _PROGRAM.reword = before
 
 
 def note(message: str) -> None:
     """Write a line for the user to stderr."""
-    print(_PROGRAM.words(message), file=sys.stderr)
+    print(_PROGRAM.reword(message), file=sys.stderr)
 
 
 def hint(next_command: str) -> None:
     """Print the next command on stderr if stdout is a terminal."""
     if sys.stdout.isatty():
-        print(f"Next: {_PROGRAM.words(next_command)}", file=sys.stderr)
+        print(f"Next: {_PROGRAM.reword(next_command)}", file=sys.stderr)
 
 
 def confirm(question: str, *, yes: bool) -> bool:
@@ -234,7 +234,7 @@ def cell(value: Any) -> str:
         return ", ".join(f"{cell(key)}={cell(item)}" for key, item in value.items()) or "-"
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value) or "-"
-    return escaped(_PROGRAM.words(str(value)))
+    return escaped(_PROGRAM.reword(str(value)))
 
 
 def short_time(at: datetime | None) -> str:
@@ -247,7 +247,7 @@ def task_name(key: TaskKey) -> str:
     return f"{key.dag_id}.{key.task_id}" + (f"[{key.map_index}]" if key.map_index >= 0 else "")
 
 
-def placement_words(placement: Mapping[str, Sequence[int]]) -> str:
+def placement_text(placement: Mapping[str, Sequence[int]]) -> str:
     """Return ``gpu-01:0-3,gpu-02:0`` for a placement."""
     return ",".join(f"{host}:{_ranges(indices)}" if indices else host for host, indices in placement.items())
 

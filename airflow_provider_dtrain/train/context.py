@@ -255,7 +255,7 @@ class Context(CoreContext):
         :param count: number of epochs; default: ``searcher.max_length``, if it is in epochs
         """
         count = self._goal.epochs() if count is None else count
-        console.say_done(self._env, self._progress.epoch, count)
+        console.log_end(self._env, self._progress.epoch, count)
         self._progress.had_empty_loop = self._progress.had_empty_loop or self._progress.epoch >= count
         for epoch in range(self._progress.epoch, count):
             self._synchronize()

@@ -31,7 +31,7 @@ from airflow_provider_dtrain.train.reports.profiler import Profiler
 from airflow_provider_dtrain.train.reports.reducers import number, reduce_over_ranks
 from airflow_provider_dtrain.train.reports.timings import Timings
 from airflow_provider_dtrain.train.search.rungs import Rungs
-from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
+from airflow_provider_dtrain.train.search.stop_answer import AgreementPace, StopAnswer
 from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done, epochs_trained
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
@@ -59,7 +59,7 @@ class CoreContext:
     _result: Any = None
     _batch_sizes: BatchSizes | None = None
     _records_per_epoch: int | None = None
-    _pace: Pace | None = None
+    _pace: AgreementPace | None = None
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class CoreContext:
         self._validated = step, safe
         # A loop of the script's own that saw the stop request may have ended in the middle of the epoch.
         self._progress.is_whole = self._progress.in_epochs and not self._left_early
-        console.say_validation(self._env, step, safe)
+        console.log_validation(self._env, step, safe)
         batch = self.global_batch_size if "global_batch_size" in self.hparams else None
         position = self._position(step, batch)
         trained = self._epochs() if epoch is None else self.set_epoch(epoch)
@@ -414,7 +414,7 @@ class CoreContext:
         self._timings.close()
         self._reporter.loggers.close()
         self._write_result()
-        console.say_where(self._env, self._saver.shown_latest())
+        console.log_folder(self._env, self._saver.shown_latest())
         self.distributed.barrier()
         HERE.end()
         self._together = True
@@ -500,7 +500,7 @@ class CoreContext:
         if self.profiler.running:
             self.profiler.step()
         if self._pace is None:
-            self._pace = Pace(self._unit)
+            self._pace = AgreementPace(self._unit)
             self._report_first_step()
         if at_once:
             self._synchronize()

@@ -13,7 +13,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import CheckpointError, LeaderFailedError, SetupError
-from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, OTHERS
+from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, RANK_0
 
 #: Time limit of ranks that wait for a leader, which may fetch a large data set, seconds.
 LEADER_TIMEOUT_S = 6 * 3600
@@ -302,14 +302,14 @@ class Distributed:
         self._leader_calls += 1
         key = f"leader/{self._env.group_rank}/{self._leader_calls}"
         if self._store is None or self._env.local_rank == 0:
-            with self._telling(key), HERE.at(LEADER):
+            with self._answering(key), HERE.at(LEADER):
                 yield
             return
         with HERE.at(FOLLOWERS):
             self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
         if (found := self._store.get(key)) != DONE:
             where = f"Local rank 0 of this host (host {self._env.group_rank} of the gang)"
-            raise LeaderFailedError(f"{where} failed in local_leader_first: {_words(found)}")
+            raise LeaderFailedError(f"{where} failed in local_leader_first: {_text(found)}")
         yield
 
     def on_chief(self, function: Callable[[], Any]) -> Any:
@@ -322,30 +322,30 @@ class Distributed:
         self._chief_calls += 1
         key = f"chief/{self._chief_calls}"
         if self._store is None or self._env.rank == 0:
-            with self._telling(key), HERE.at(CHIEF):
+            with self._answering(key), HERE.at(CHIEF):
                 value = function()
             return self.broadcast(value)
-        with HERE.at(OTHERS):
+        with HERE.at(RANK_0):
             self._store.wait([key], datetime.timedelta(seconds=LEADER_TIMEOUT_S))
         if (found := self._store.get(key)) != DONE:
-            raise LeaderFailedError(f"Rank 0 failed in a call that only rank 0 runs: {_words(found)}")
+            raise LeaderFailedError(f"Rank 0 failed in a call that only rank 0 runs: {_text(found)}")
         return self.broadcast()
 
     @contextlib.contextmanager
-    def _telling(self, key: str) -> Iterator[None]:
+    def _answering(self, key: str) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            self._tell(key, f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS].encode(errors="replace"))
+            self._answer(key, f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS].encode(errors="replace"))
             raise
-        self._tell(key, DONE)
+        self._answer(key, DONE)
 
-    def _tell(self, key: str, word: bytes) -> None:
+    def _answer(self, key: str, word: bytes) -> None:
         if self._store is not None:
             self._store.set(key, word)
 
 
-def _words(error: bytes) -> str:
+def _text(error: bytes) -> str:
     return error.decode(errors="replace")
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         value = function(*call["args"], **call["kwargs"])
     except Exception as error:
-        _tell(error)
+        _report(error)
         return 1
     if rank == 0:
         try:
@@ -178,7 +178,7 @@ def joined(pieces: Sequence[Mapping[str, Any]]) -> str | None:
     return found
 
 
-def _tell(error: Exception) -> None:
+def _report(error: Exception) -> None:
     """Record and print an exception of the function without the lines of this file."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     error.__traceback__ = inside

@@ -154,11 +154,12 @@ def _build(
     reporter = Reporter(distributed, writer, average=average, fail_on_nan=fail_on_nan, timings=timings)
     reporter.loggers = open_loggers(env, hparams)
     gradients = Gradients(distributed, device, optimizations, fail_on_nan=fail_on_nan)
-    where, look = _checkpoint_place(env, distributed, checkpoint_dir)
+    where, has_earlier = _checkpoint_place(env, distributed, checkpoint_dir)
     progress.work = gradients
     progress.is_chief = distributed.get_rank() == 0
     streams = Streams(seed, distributed.get_rank())
-    saver = Saver(env, distributed, writer, prepared, progress, gradients, streams, where=where, look=look)
+    state = (prepared, progress, gradients, streams)
+    saver = Saver(env, distributed, writer, *state, where=where, has_earlier=has_earlier)
     # The other ranks wait for rank 0 in an exchange, which has its own time limit.
     patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
     rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.distributed import DONE, LEADER_TIMEOUT_S, PI
 from airflow_provider_dtrain.train.environment import Environment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, LostRankError, SetupError
 from airflow_provider_dtrain.train.process import message_server, rendezvous
-from airflow_provider_dtrain.train.process.heartbeat import FOLLOWERS, HERE, MESSAGE, OTHERS, Place
+from airflow_provider_dtrain.train.process.heartbeat import FOLLOWERS, HERE, MESSAGE, RANK_0, Place
 
 
 class PlainRanks(Distributed):
@@ -110,7 +110,7 @@ class PlainRanks(Distributed):
     def on_chief(self, function: Any) -> Any:
         """Return the result of the function on every rank. Only rank 0 runs it."""
         self._calls += 1
-        with self._after(f"chief/{self._calls}", self.rank == 0, "Rank 0", OTHERS):
+        with self._after(f"chief/{self._calls}", self.rank == 0, "Rank 0", RANK_0):
             value = function() if self.rank == 0 else None
         return self.broadcast(value)
 
@@ -134,13 +134,14 @@ class PlainRanks(Distributed):
             return self._request({"op": "exchange", "key": str(self._exchanges), "to": to}, content)[1]
 
     @contextlib.contextmanager
-    def _after(self, key: str, leads: bool, who: str, place: Place) -> Iterator[None]:
+    def _after(self, key: str, leads: bool, rank_name: str, place: Place) -> Iterator[None]:
         """Run the block on the leader, then on the other ranks."""
         if not leads:
             with HERE.at(place):
                 found = self._get(key, LEADER_TIMEOUT_S)
             if found != DONE:
-                raise LeaderFailedError(f"{who} failed while other ranks waited: {found.decode(errors='replace')}")
+                error = found.decode(errors="replace")
+                raise LeaderFailedError(f"{rank_name} failed while other ranks waited: {error}")
             yield
             return
         try:

@@ -121,24 +121,24 @@ class Prepared:
         """Return the states of the objects that are no model, optimizer or scheduler."""
         return [item.state_dict() for item in self.others]
 
-    def state(self, others: list[Any]) -> dict[str, Any]:
+    def state(self, states: list[Any]) -> dict[str, Any]:
         """Return the state of every object. The state of a model is that of its unwrapped module.
 
-        :param others: return value of :meth:`other_states`
+        :param states: return value of :meth:`other_states`
         """
-        state = self.sharded_state(others)
+        state = self.sharded_state(states)
         if self._on_save is not None:
             self._on_save(state)
         return state
 
-    def sharded_state(self, others: list[Any]) -> dict[str, Any]:
+    def sharded_state(self, states: list[Any]) -> dict[str, Any]:
         """Return the same without the changes of a callback, for the ranks that save only their shards."""
         names = {"names": dict(self.names)} if self.names else {}
         return {
             "models": [_as_saved(bare(model).state_dict()) for model in self.models],
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
-            "others": others,
+            "others": states,
             **names,
         }
 
@@ -203,7 +203,7 @@ class Prepared:
                     "same objects in the same order before ctx.restore_checkpoint()."
                 )
 
-    def others_as_saved(self, names: Mapping[int, str], count: int) -> list[Any]:
+    def further_as_saved(self, names: Mapping[int, str], count: int) -> list[Any]:
         """Return the objects of ``others`` in the order of a checkpoint, None for one that is not here.
 
         :param names: position in the checkpoint -> name of a registered object

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_provider_dtrain.core.lifecycle.timing import LOOK_AGAIN_S, SILENT_S
+from airflow_provider_dtrain.core.lifecycle.timing import POLL_AGAIN_S, SILENT_S
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -59,7 +59,7 @@ class TrialTrigger(BaseTrigger):
         await load_engine()
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
         from airflow_provider_dtrain.engine.operations.follower import redacting, serving
-        from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+        from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 
         warm_up(self)
         outcome = None
@@ -68,7 +68,7 @@ class TrialTrigger(BaseTrigger):
             runtime.logs.repeat(emptied)
             try:
                 with serving(runtime.hook, self.trial_id, redacting(runtime)):
-                    outcome = await AttemptRunner(runtime, deadline=self.deadline).run(Recovery(runtime.hook))
+                    outcome = await AttemptRunner(runtime, deadline=self.deadline).run(BackgroundRecovery(runtime.hook))
             except Superseded as error:
                 emptied = runtime.logs.to_repeat
                 self.log.info("Another process follows this trial now (%s)", error)
@@ -169,7 +169,7 @@ class TrialTrigger(BaseTrigger):
         assert self._runtime is not None
         store = self._runtime.store
         while True:
-            await asyncio.sleep(LOOK_AGAIN_S)
+            await asyncio.sleep(POLL_AGAIN_S)
             with contextlib.suppress(StoreUnavailableError):
                 attempt_id = (await in_thread(store.trials.get, self.trial_id)).attempt_id
                 view = await in_thread(store.attempts.get, attempt_id)

@@ -18,6 +18,7 @@ from functools import cached_property
 from itertools import chain
 from pathlib import Path
 
+from identifiers import DIALECT, definitions, dialect, missing
 from prose import BANNED, OPENINGS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -280,10 +281,40 @@ def habits(modules: Sequence[Module]) -> Rows:
     yield "gerund module names", ", ".join(gerunds) or "none"
 
 
+def vocabulary(modules: Sequence[Module], package: Path) -> Rows:
+    """Yield the rows about words in names, and about names that stand for several things or for none."""
+    defined = [one.name for module in modules for one in definitions(module.tree)]
+    odd = Counter(word for name in defined for word in set(dialect(name)) & DIALECT)
+    per_thousand = 1000 * odd.total() / len(defined) if defined else 0.0
+    yield "dialect words per 1,000 identifiers", f"{per_thousand:.1f}"
+    yield "dialect words, most frequent", most(odd, 10)
+    places: dict[str, set[str]] = {}
+    for module in modules:
+        for found in module.classes:
+            places.setdefault(found.name, set()).add(module.name)
+    shared = {name: len(where) for name, where in places.items() if len(where) > 1}
+    yield "class names in several files", f"{len(shared)} of {len(places)}: {most(shared, 5)}"
+    absent = [name for module in modules for _, name in missing(module.tree, package)]
+    yield "names in docstrings that do not exist", ", ".join(absent) or "none"
+    classes = list(chain.from_iterable(one.classes for one in modules))
+    yield "record classes", share(sum(map(is_record, classes)), len(classes))
+    texts = (ast.unparse(node) for module in modules for node in module.nodes if isinstance(node, ast.Subscript))
+    yield "dict[str, Any]", str(sum(text == "dict[str, Any]" for text in texts))
+
+
+def is_record(found: ast.ClassDef) -> bool:
+    """Return whether a class is a record: a dataclass, a named tuple, a typed dictionary or a model."""
+    decorators = [ast.unparse(one) for one in found.decorator_list]
+    bases = {ast.unparse(base).rpartition(".")[2] for base in found.bases}
+    is_dataclass = any(one.rpartition(".")[2].startswith("dataclass") for one in decorators)
+    return is_dataclass or bool(bases & {"NamedTuple", "TypedDict", "BaseModel", "Model"})
+
+
 def measures(package: Path) -> dict[str, str]:
     """Return the rows of the table: what is measured, and its value."""
     modules = modules_of(package)
-    return dict(chain.from_iterable(part(modules) for part in (sizes, signatures, texts, graph, habits)))
+    parts = chain.from_iterable(part(modules) for part in (sizes, signatures, texts, graph, habits))
+    return dict(chain(parts, vocabulary(modules, package)))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Checks the language of docstrings, comments, messages and pages against the rules in CONTRIBUTING.md.
+"""Checks the language of docstrings, comments, messages, pages and names against the rules in CONTRIBUTING.md.
 
 ``python scripts/tools/prose.py [PATH ...]`` prints each breach with its place, and ends with 1 when there is one.
 Without a path, it checks every Python, Markdown and YAML file that git tracks.
@@ -14,7 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import identifiers
+
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path("airflow_provider_dtrain")
 SUFFIXES = (".py", ".md", ".yaml", ".yml", ".toml", ".c")
 #: Words that name no actor. "No more than" is a comparison.
 #: A phrase may go on in the next line of a comment.
@@ -25,7 +28,15 @@ BANNED = re.compile(
 #: A first line is a verb or a noun phrase.
 OPENINGS = re.compile(r"(what|who|whoever|whose|whether|that|how|where|which)\b", re.IGNORECASE)
 #: Files that list the words themselves.
-LISTS = (Path("scripts/tools/prose.py"), Path("tests/unit/test_prose.py"), Path("CONTRIBUTING.md"))
+LISTS = tuple(
+    Path(name)
+    for name in (
+        "scripts/tools/identifiers.py",
+        "scripts/tools/prose.py",
+        "tests/unit/test_prose.py",
+        "CONTRIBUTING.md",
+    )  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -62,6 +73,17 @@ def docstrings(path: Path, text: str) -> Iterator[Breach]:
             yield Breach(path, line, "semicolon in the first line of a docstring")
 
 
+def names(path: Path, text: str) -> Iterator[Breach]:
+    """Yield public names with words that are not those of the field, and names in docstrings that do not exist."""
+    tree = ast.parse(text)
+    defined = [identifiers.Definition(path.stem, 1, True), *identifiers.definitions(tree)]
+    for one in defined:
+        if one.is_public and (words := identifiers.dialect(one.name)):
+            yield Breach(path, one.line, f"public name {one.name} has: {', '.join(words)}")
+    for line, name in identifiers.missing(tree, ROOT / PACKAGE):
+        yield Breach(path, line, f"docstring names what does not exist: {name}")
+
+
 def breaches(path: Path, text: str) -> Iterator[Breach]:
     """Yield what is wrong in one file.
 
@@ -72,6 +94,8 @@ def breaches(path: Path, text: str) -> Iterator[Breach]:
     yield from banned_words(path, text)
     if path.suffix == ".py":
         yield from docstrings(path, text)
+    if path.suffix == ".py" and PACKAGE in path.parents:
+        yield from names(path, text)
 
 
 def tracked() -> list[Path]:

@@ -120,7 +120,7 @@ async def test_a_host_that_refuses_every_launch_is_left_out_while_another_can_se
 async def test_a_host_that_names_a_forgotten_run_without_end_is_waited_for_as_a_busy_one(
     store: Store, submit: Any, refuse: Refuse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Restarts, "_look_at", lambda *_: _names("t9.9.9"))
+    monkeypatch.setattr(Restarts, "_check_host", lambda *_: _names("t9.9.9"))
     store.hosts.add(host("h1", 2))
     ticket = submit(slots=2)
     for _ in range(MOST_REFUSALS):

@@ -95,10 +95,10 @@ def test_an_operation_fails_when_its_process_is_silent_and_ends_when_its_reader_
     moment += of_store.SILENT - timedelta(seconds=1)
     assert store.operations.poll(number).state == "running"
     assert store.operations.beat(number)
-    moment += of_store.READER_GONE + timedelta(seconds=1)
+    moment += of_store.READER_LOST + timedelta(seconds=1)
     assert not store.operations.beat(number)
     assert store.operations.poll(number).error == "the process that executed it has not answered for 60 s"
-    moment += of_store.READER_GONE + timedelta(seconds=1)
+    moment += of_store.READER_LOST + timedelta(seconds=1)
     requested(store)
     assert pieces(store) == 0
     moment += of_store.KEPT
@@ -271,7 +271,7 @@ def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(
         monkeypatch.setattr(f"{routes}.RUN_CHECK", timedelta(seconds=-1))
         facts.dags[OPERATIONS_DAG_ID] = DagState(exists=True, is_paused=True)
 
-    operations = Operations(Client().session, Patience(Client().session, print), tell=print, sleep=pause)
+    operations = Operations(Client().session, Patience(Client().session, print), notify=print, sleep=pause)
     with pytest.raises(UserError) as caught:
         operations.run(Checks, "doctor", {})
     assert capsys.readouterr().out.count("Run run-9 has not begun. Check that Airflow's scheduler runs") == 1

@@ -91,7 +91,7 @@ def follower(store: Any, attempt_id: int, watch: int, channel: Cutting) -> HostF
     rt: Any = SimpleNamespace(
         link=link, db=db, redactor=no_secrets, store=store, attempt_id=attempt_id, watch=watch,
         note_host=nothing, is_held=nothing,
-        gone_after_s=900.0, log=log, settings=SimpleNamespace(orphan_timeout_s=900.0, **LIMITS),
+        lost_after_s=900.0, log=log, settings=SimpleNamespace(orphan_timeout_s=900.0, **LIMITS),
         logs=SimpleNamespace(wanted=False, begin_of=lambda view, offset: offset),
     )  # fmt: skip
     plan = {"boots": {"h1": "boot"}, "plans": {"h1": {"ranks": [{"rank": 0}]}}}

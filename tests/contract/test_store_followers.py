@@ -21,7 +21,7 @@ def silent(store, ticket):
     """Return the time since which a trial has no follower, on which attempt and list of gangs must agree."""
     (task,) = (task for task in store.queue_view.tasks() if task.trial_id == ticket.trial_id)
     view = store.attempts.get(ticket.attempt_id)
-    assert task.heard_at == view.heard_at
+    assert task.seen_at == view.seen_at
     assert store.queue_view.silence(task) == store.queue_view.silence(view)
     return store.queue_view.silence(task).lost_since
 

@@ -175,7 +175,7 @@ def test_a_write_that_concerns_no_pool_makes_nobody_look(written, monkeypatch):
     mine.queue.schedule("gpus")
     until(lambda: mine.wakeup.changes()._passes == mine.wakeup.changes()._polling.passes())
     looks, news = [], []
-    monkeypatch.setattr(mine.wakeup.changes(), "_look_for_grants", lambda: looks.append(1))
+    monkeypatch.setattr(mine.wakeup.changes(), "_check_grants", lambda: looks.append(1))
     has_news = mine.wakeup.changes()._has_news
     monkeypatch.setattr(mine.wakeup.changes(), "_has_news", lambda: news.append(has_news()) or news[-1])
     other.configs.put({"entrypoint": "true"}, origins={})
@@ -194,10 +194,10 @@ def test_of_many_waiters_one_is_woken_for_a_pass_and_those_that_were_granted(tol
     # The polls of a listener are far apart here: only notifications wake.
     sleepers = [Sleeper(mine.wakeup.changes(), allocation_id=one.allocation_id, every_s=0.05) for one in tickets]
     quiet(mine, sleepers)
-    until(lambda: mine.wakeup.changes().is_told)
+    until(lambda: mine.wakeup.changes().is_notified)
     for sleeper in sleepers:
         sleeper.waiter.every_s = PATIENCE_S
-    until(lambda: mine.wakeup.changes()._look_s() == PATIENCE_S)
+    until(lambda: mine.wakeup.changes()._poll_s() == PATIENCE_S)
     watch = other.attempts.watch(blocker.attempt_id, watcher="test")
     other.attempts.end(blocker.attempt_id, watch, state="killed")
     until(lambda: sum(sleeper.count for sleeper in sleepers) >= 1)
@@ -251,7 +251,7 @@ def test_a_lost_connection_is_looked_over_and_opened_again(told, monkeypatch):
     other.hosts.add(host("a", 2))
     mine.queue.schedule("gpus")
     sleeper = Sleeper(mine.wakeup.changes(), every_s=0.05)
-    until(lambda: mine.wakeup.changes().is_told)
+    until(lambda: mine.wakeup.changes().is_notified)
     first = mine.wakeup.changes()._listener
     with other.db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(
@@ -264,7 +264,7 @@ def test_a_lost_connection_is_looked_over_and_opened_again(told, monkeypatch):
     sleeper.sleeps_again()
     other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
-    until(lambda: mine.wakeup.changes().is_told and mine.wakeup.changes()._listener is not first)
+    until(lambda: mine.wakeup.changes().is_notified and mine.wakeup.changes()._listener is not first)
 
 
 def test_what_was_told_just_before_somebody_waits_wakes_it_at_once(told):
@@ -275,7 +275,7 @@ def test_what_was_told_just_before_somebody_waits_wakes_it_at_once(told):
     mine.queue.schedule("gpus")
     mine.queue.schedule("elsewhere")
     Sleeper(mine.wakeup.changes(), pool="elsewhere")
-    until(lambda: mine.wakeup.changes().is_told)
+    until(lambda: mine.wakeup.changes().is_notified)
     ticket = submitted(other, 0, 2)
     until(lambda: "gpus" in mine.wakeup.changes()._missed_pools)
     first, second = Sleeper(mine.wakeup.changes()), Sleeper(mine.wakeup.changes())
@@ -297,7 +297,7 @@ def test_where_messages_do_not_come_through_waiters_are_woken_by_looking(told, m
     sleeper.sleeps_again()
     other.pools.set("gpus", reservations=5)
     assert sleeper.wakes()
-    assert not mine.wakeup.changes().is_told
+    assert not mine.wakeup.changes().is_notified
 
 
 def test_hundreds_of_grants_are_told_in_messages_that_postgresql_takes(told):
@@ -306,7 +306,7 @@ def test_hundreds_of_grants_are_told_in_messages_that_postgresql_takes(told):
     bell_in, bell_out = pg_notify.socket.socketpair()
     ids = [10**17 + number for number in range(1000)]
     with mine.db.engine.begin() as connection:
-        connection.execute(notifications.TELL, notifications.granted_messages("gpus", ids))
+        connection.execute(notifications.NOTIFY, notifications.granted_messages("gpus", ids))
     found: set[int] = set()
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < len(ids) and time.monotonic() < deadline:

@@ -156,7 +156,7 @@ async def test_worker_and_trigger_pass_the_span_of_their_task_instance_on(monkey
     hook = SimpleNamespace(settings=SimpleNamespace(task_log_rate_bytes_per_s=1, defer_after_s=1.0), store=None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.take_over", take_over)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runs)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.DtrainHook", lambda: hook)
     instance: Any = SimpleNamespace(context_carrier=CARRIER, id=1, try_number=1, task_id="train")
     operator = TrialOperator(task_id="train", config={"entrypoint": "python train.py"})

@@ -190,7 +190,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path=f"{ENGINE}/session/lease_renewer.py",
         old="        for store in {follower.store for follower in wanted.values()}:\n",
         new="        for link, frame in beats:\n"
-        "            self._tell(link, frame, wanted, {one.store: 0.0 for one in wanted.values()})\n"
+        "            self._send(link, frame, wanted, {one.store: 0.0 for one in wanted.values()})\n"
         "        for store in {follower.store for follower in wanted.values()}:\n",
         test="tests/unit/test_renewal.py::test_a_host_is_renewed_after_the_store_and_gets_its_own_reading_back",
     ),

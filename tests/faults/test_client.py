@@ -68,7 +68,7 @@ class Laptop:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "DTRAIN"))}
         variables = {"HOME": str(self.folder), "XDG_CONFIG_HOME": str(self.folder), "DTRAIN_TOKEN": token}
         self.environment = {**kept, **variables, "DTRAIN_SERVER": stage.airflow.base, "PYTHONUNBUFFERED": "1"}
-        self.client = Client(stage.airflow.base, token, tell=lambda words: None)
+        self.client = Client(stage.airflow.base, token, notify=lambda words: None)
 
     def config(self, name: str, count: int, pause_s: float) -> str:
         """Write a configuration and return its path."""

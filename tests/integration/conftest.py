@@ -74,9 +74,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the engine's periods for control requests, background recovery and retries to fractions of a second."""
     monkeypatch.setattr(runtime, "CONTROL_CHECK_S", 0.2)
-    monkeypatch.setattr(queue_wait, "PAUSED_LOOK_S", 0.2)
+    monkeypatch.setattr(queue_wait, "PAUSED_POLL_S", 0.2)
     monkeypatch.setattr(graceful_stop, "STOP_AGAIN_S", 0.5)
-    monkeypatch.setattr(runner, "RETAKE_LOOK_S", 0.1)
+    monkeypatch.setattr(runner, "RETAKE_POLL_S", 0.1)
     monkeypatch.setattr(recovery, "RECOVERY_EVERY_S", 0.5)
     monkeypatch.setattr(recovery, "RECOVERY_BUSY_EVERY_S", 0.5)
     monkeypatch.setattr(after_failure, "BACK_OFF_FIRST_S", 0.1)

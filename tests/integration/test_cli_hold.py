@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, tell_hosts
+from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, notify_hosts
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.cli_world import World
 from tests.support.gangs import Gangs, until
@@ -70,7 +70,7 @@ def test_a_run_outlives_its_usual_lease_while_leases_are_held(world: World, gang
     assert on_host(gangs, run)["state"] == "running"
     # Without the hold the same silence ends it.
     assert world("maintenance", "end").code == 0
-    assert [one.problem for one in tell_hosts(gangs.hook, live_runs(gangs.hook), 1.0)] == [None]
+    assert [one.problem for one in notify_hosts(gangs.hook, live_runs(gangs.hook), 1.0)] == [None]
     until(lambda: on_host(gangs, run)["state"] == "ended")
 
 
@@ -89,7 +89,7 @@ def test_a_follower_keeps_the_long_lease(world: World, gangs: Gangs) -> None:
         assert on_host(gangs, run)["state"] == "running"
     finally:
         world("maintenance", "end")
-        tell_hosts(gangs.hook, live_runs(gangs.hook), 0.5)
+        notify_hosts(gangs.hook, live_runs(gangs.hook), 0.5)
         thread.join(60)
 
 

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hooks.settings import settings
@@ -72,7 +72,7 @@ class Trials:
 
     async def _carry(self, trial_id: int, log: TaskLog) -> None:
         runtime = await take_over(self.hook, trial_id, log, watcher="test")
-        await asyncio.wait_for(AttemptRunner(runtime).run(Recovery(runtime.hook)), 180)
+        await asyncio.wait_for(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)), 180)
 
     @property
     def marks(self) -> list[tuple[int, int, str, str]]:

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.engine.upkeep.held_gangs import (
     ask_for_gang,
     end_held_gang,
 )
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery, recover
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery, recover
 from airflow_provider_dtrain.errors import GangEndedError, GangMismatchError, HostUnreachableError, UserError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
@@ -56,7 +56,7 @@ def on_gang(engine: Engine, gang: GangView, arguments: str, *, task: str = "trai
 async def carry(engine: Engine, ticket: Ticket) -> Outcome:
     """Follow a trial to its end and return its outcome. Several trials may be followed concurrently."""
     runtime = await take_over(engine.hook, ticket.trial_id, LOG, watcher="test")
-    outcome = await asyncio.wait_for(AttemptRunner(runtime).run(Recovery(runtime.hook)), 120)
+    outcome = await asyncio.wait_for(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)), 120)
     assert outcome is not None
     return outcome
 
@@ -165,7 +165,7 @@ async def test_a_host_that_vanishes_under_a_run_ends_the_gang(engine: Engine, mo
     gang = await hold(engine)
     ticket = on_gang(engine, gang, SLEEPS[2])
     runtime = await take_over(engine.hook, ticket.trial_id, LOG, watcher="test")
-    carrying = asyncio.ensure_future(AttemptRunner(runtime).run(Recovery(runtime.hook)))
+    carrying = asyncio.ensure_future(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)))
     await until_running(engine, SLEEPS[2], carrying)
     error = HostUnreachableError("local", "The cable is out.")
     with monkeypatch.context() as broken:

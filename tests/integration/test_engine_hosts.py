@@ -55,7 +55,7 @@ def cable(monkeypatch: pytest.MonkeyPatch) -> Cable:
 @pytest.fixture
 def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control side takes a silent host's run for gone after a second, and not after a quarter of an hour."""
-    monkeypatch.setattr(Runtime, "gone_after_s", 1.0)
+    monkeypatch.setattr(Runtime, "lost_after_s", 1.0)
 
 
 def cut_while_it_prepares(monkeypatch: pytest.MonkeyPatch, cable: Cable) -> None:
@@ -178,9 +178,9 @@ async def test_recovery_gives_a_silent_host_up_as_a_follower_does_but_not_while_
 
 def _one_process(engine: Engine) -> Any:
     """Return the recovery of one process, which keeps its observations between calls."""
-    from airflow_provider_dtrain.engine.upkeep.recovery import Look
+    from airflow_provider_dtrain.engine.upkeep.recovery import RecoveryPass
 
-    return Look(engine.hook).run
+    return RecoveryPass(engine.hook).run
 
 
 @pytest.mark.parametrize("state", ["unreachable", "lost"])

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery, recover
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery, recover
 from airflow_provider_dtrain.errors import (
     ConfigError,
     HostAuthError,
@@ -163,7 +163,9 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     runners = [
         AttemptRunner(await take_over(engine.hook, ticket.trial_id, log, watcher="test")) for ticket in (first, second)
     ]
-    outcomes = await asyncio.wait_for(asyncio.gather(*(runner.run(Recovery(runner.rt.hook)) for runner in runners)), 60)
+    outcomes = await asyncio.wait_for(
+        asyncio.gather(*(runner.run(BackgroundRecovery(runner.rt.hook)) for runner in runners)), 60
+    )
     assert [outcome.state for outcome in outcomes if outcome] == ["completed", "completed"]
     views = [engine.hook.store.attempts.get(ticket.attempt_id) for ticket in (first, second)]
     assert views[0].ended_at is not None

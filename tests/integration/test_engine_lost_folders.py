@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.session.runtime import Runtime
-from airflow_provider_dtrain.engine.upkeep.recovery import Look
+from airflow_provider_dtrain.engine.upkeep.recovery import RecoveryPass
 from tests.support.engines import Engine, config, held, processes, second
 
 
@@ -66,7 +66,7 @@ async def test_recovery_does_not_call_a_host_ready_that_cannot_start_a_run(
         return {"problems": next(answers)} if command == "probe" else {"runs": {}, "stores": {}, "slots": {}}
 
     monkeypatch.setattr(Runtime, "call", call)
-    look = Look(engine.hook)
+    look = RecoveryPass(engine.hook)
     await look._probe(store, "local")
     assert store.hosts.get("local").state == "unreachable"
     await look._probe(store, "local")

@@ -19,7 +19,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
 from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
-from airflow_provider_dtrain.engine.upkeep.recovery import Look, Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery, RecoveryPass
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.hosts.wire import Frame
@@ -53,7 +53,9 @@ class Engine:
         return await take_over(self.hook, ticket.trial_id, TaskLog(logging.getLogger("engine"), 10**6), watcher="test")
 
     async def carry(self, ticket: Ticket) -> Outcome:
-        outcome = await asyncio.wait_for(AttemptRunner(await self.follow(ticket)).run(Recovery(self.hook)), 240)
+        outcome = await asyncio.wait_for(
+            AttemptRunner(await self.follow(ticket)).run(BackgroundRecovery(self.hook)), 240
+        )
         assert outcome is not None
         return outcome
 
@@ -125,7 +127,7 @@ async def test_recovery_salvages_past_poison_and_an_innocent_trial_behind_it_run
     poisoned = [engine.submit("corrupt 2"), engine.submit("corrupt 2")]
     for ticket in poisoned:
         # Its follower dies once the ranks run.
-        dying = asyncio.ensure_future(AttemptRunner(await engine.follow(ticket)).run(Recovery(engine.hook)))
+        dying = asyncio.ensure_future(AttemptRunner(await engine.follow(ticket)).run(BackgroundRecovery(engine.hook)))
         await until(lambda ticket=ticket: bool(engine.hook.store.events.ranks(ticket.attempt_id)))
         await until(lambda ticket=ticket: engine.hook.store.attempts.get(ticket.attempt_id).state == "running")
         dying.cancel()
@@ -145,7 +147,7 @@ async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slo
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticket = engine.submit("nothing 60")
-    dying = asyncio.ensure_future(AttemptRunner(await engine.follow(ticket)).run(Recovery(engine.hook)))
+    dying = asyncio.ensure_future(AttemptRunner(await engine.follow(ticket)).run(BackgroundRecovery(engine.hook)))
     await until(lambda: engine.hook.store.attempts.get(ticket.attempt_id).state == "running")
     dying.cancel()
     await asyncio.gather(dying, return_exceptions=True)
@@ -154,7 +156,7 @@ async def test_an_attempt_that_cannot_be_read_at_all_is_fenced_and_frees_its_slo
         raise RecursionError("a defect that no test knew")
 
     monkeypatch.setattr(GangFollower, "run", breaks)
-    look, store = Look(engine.hook), engine.hook.store
+    look, store = RecoveryPass(engine.hook), engine.hook.store
     await look._salvage(store, store.attempts.get(ticket.attempt_id), {})
     trial = store.trials.get(ticket.trial_id)
     assert (trial.state, (trial.failure or {})["error"]) == ("errored", "HostProtocolError")

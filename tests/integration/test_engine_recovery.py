@@ -140,13 +140,13 @@ async def test_a_plan_that_a_silent_follower_wrote_at_the_last_moment_is_fenced(
     store.queue.schedule("local")
     assert store.queue.take_up(ticket.attempt_id, watch) is not None
     a_minute_passes(engine)
-    take = recovery.Look._take
+    take = recovery.RecoveryPass._take
 
     async def taken(*arguments: Any) -> Any:
         store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {"local": {}}})
         return await take(*arguments)
 
-    monkeypatch.setattr(recovery.Look, "_take", taken)
+    monkeypatch.setattr(recovery.RecoveryPass, "_take", taken)
     assert await recover(engine.hook) == ["local"]
     with store.db.engine.connect() as conn:
         proofs = conn.scalars(allocation_slots.select().with_only_columns(allocation_slots.c.proof)).all()
@@ -313,13 +313,13 @@ async def test_a_run_that_ended_itself_is_started_again_and_not_counted(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.hook.settings = dataclasses.replace(engine.hook.settings, orphan_timeout_s=3.0)
-    tell, silent = Renewer._tell, True
+    tell, silent = Renewer._send, True
 
     def held_back(*args: Any) -> None:
         if not silent:
             tell(*args)
 
-    monkeypatch.setattr(Renewer, "_tell", staticmethod(held_back))
+    monkeypatch.setattr(Renewer, "_send", staticmethod(held_back))
     ticket = engine.submit(config("library", 120, max_restarts=0))
     carrying = asyncio.ensure_future(engine.carry(ticket))
     await running(engine, ticket, carrying)

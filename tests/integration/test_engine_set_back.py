@@ -13,7 +13,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter, ask_for_gang
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
@@ -49,7 +49,7 @@ async def test_a_run_that_the_store_has_lost_is_ended_and_its_trial_starts_again
     runtime = await take_over(engine.hook, ticket.trial_id, log, watcher="test")
     if kept == "watch":
         before = copy_of(engine.hook.store)
-    carrying = asyncio.ensure_future(AttemptRunner(runtime).run(Recovery(runtime.hook)))
+    carrying = asyncio.ensure_future(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)))
     await running(engine, ticket, carrying)
     lost, pids = run_of(engine, ticket), {rank.pid for rank in ranks_of(engine)}
     set_back(engine.hook.store, before)
@@ -103,7 +103,7 @@ async def test_a_waiter_for_a_gang_goes_on_under_a_new_watch_when_the_store_has_
 
 
 async def test_a_trigger_takes_a_waiting_trial_whose_request_was_silent_for_a_minute(tmp_path, monkeypatch):
-    monkeypatch.setattr(triggers, "LOOK_AGAIN_S", 0.01)
+    monkeypatch.setattr(triggers, "POLL_AGAIN_S", 0.01)
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path}/store.db", clock=clock)
     store.hosts.add(host("h1", 1))

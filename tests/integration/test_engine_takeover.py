@@ -15,7 +15,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session import runtime as runtimes
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.errors import HostUnreachableError, StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.triggers import trial as triggers
@@ -59,7 +59,7 @@ async def replaced(engine: Engine) -> AsyncIterator[Replaced]:
     await asyncio.gather(carrying, return_exceptions=True)
     log = TaskLog(logging.getLogger("new"), 10**6)
     new = await take_over(engine.hook, ticket.trial_id, log, watcher="worker on b")
-    following = asyncio.ensure_future(AttemptRunner(new).run(Recovery(new.hook)))
+    following = asyncio.ensure_future(AttemptRunner(new).run(BackgroundRecovery(new.hook)))
     yield Replaced(engine, ticket, engine.runtime, new, following, pids(engine))
     new.kill()
     await asyncio.wait_for(following, DEADLINE_S)

@@ -11,7 +11,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session import runtime, wakeup
 from airflow_provider_dtrain.engine.session.runtime import take_over
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.engines import Engine, config
 
@@ -43,7 +43,7 @@ async def test_a_kill_wakes_a_trial_that_waits_however_lately_it_read_its_contro
     waiting = engine.submit(config("facts"))
     log = TaskLog(logging.getLogger("engine"), 10**6)
     runner = AttemptRunner(await take_over(engine.hook, waiting.trial_id, log, watcher="test"))
-    running = asyncio.ensure_future(runner.run(Recovery(runner.rt.hook)))
+    running = asyncio.ensure_future(runner.run(BackgroundRecovery(runner.rt.hook)))
     try:
         async with asyncio.timeout(120):
             assert "Position 1. 2 of 2 slots missing, held by dag.train (trial 1 of " in await reason_of(
@@ -64,7 +64,7 @@ async def test_a_pause_is_said_once(engine: Engine, caplog: pytest.LogCaptureFix
     engine.hook.store.control.pause(waiting.trial_id, "ann")
     log = TaskLog(logging.getLogger("engine"), 10**6)
     runner = AttemptRunner(await take_over(engine.hook, waiting.trial_id, log, watcher="test"))
-    running = asyncio.ensure_future(runner.run(Recovery(runner.rt.hook)))
+    running = asyncio.ensure_future(runner.run(BackgroundRecovery(runner.rt.hook)))
     try:
         async with asyncio.timeout(120):
             while "paused by ann" not in caplog.text:

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.store.records.trials import Ticket
 from tests.support.engines import Engine, held
 
@@ -69,7 +69,9 @@ def config(way: str, **more: Any) -> dict[str, Any]:
 @contextlib.asynccontextmanager
 async def following(engine: Engine, ticket: Ticket) -> Any:
     runtime = await take_over(engine.hook, ticket.trial_id, TaskLog(logging.getLogger("engine"), 10**6), watcher="test")
-    carrying = asyncio.ensure_future(asyncio.wait_for(AttemptRunner(runtime).run(Recovery(runtime.hook)), DEADLINE_S))
+    carrying = asyncio.ensure_future(
+        asyncio.wait_for(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)), DEADLINE_S)
+    )
     try:
         yield carrying
     finally:

@@ -144,11 +144,11 @@ def test_the_oldest_that_waited_max_wait_starts_claims_or_keeps_hosts(found):
 def snapshot(state: PoolState, requests: dict[str, GangRequest]) -> Situation:
     """Return the scheduler's state as the arguments of a pass at this time."""
     now, gangs = state.now, list(state.gangs.by_id.values())
-    held: dict[str, set[int]] = {name: set() for name in state.board.hosts}
+    held: dict[str, set[int]] = {name: set() for name in state.free_slots.hosts}
     for gang in gangs:
         for name, index in places(gang.placement):
             held[name].add(index)
-    hosts = [replace(host, held=frozenset(held[name])) for name, host in state.board.hosts.items()]
+    hosts = [replace(host, held=frozenset(held[name])) for name, host in state.free_slots.hosts.items()]
     running = [
         RunningGang(
             request_id=gang.request_id, placement=gang.placement, owner=gang.owner, priority=gang.priority,

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.event_log import _FIELDS, Source, read_lines, read_samples
-from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
+from airflow_provider_dtrain.core.event_log import _FIELDS, EventSource, read_lines, read_samples
+from airflow_provider_dtrain.core.quotas import Quota, QuotaLimits, Usage
 from airflow_provider_dtrain.core.series.metrics import system_ranges, total_timings
 from airflow_provider_dtrain.engine.attempt.event_intake import read
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
@@ -26,7 +26,7 @@ from airflow_provider_dtrain.hosts.channel.answers import _ANSWERS, check_answer
 from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import _reason, tar_start
-from airflow_provider_dtrain.hosts.channel.window import Window
+from airflow_provider_dtrain.hosts.channel.window import FlowWindow
 from airflow_provider_dtrain.hosts.transport.base import Completed
 from airflow_provider_dtrain.hosts.wire import (
     Frame,
@@ -41,7 +41,7 @@ from airflow_provider_dtrain.hosts.wire import (
 from tests.support.budgets import budget
 
 QUICK = settings(max_examples=budget(60), deadline=None, suppress_health_check=list(HealthCheck))
-RANK, SUPERVISOR = Source(0, frozenset({0, 1})), Source(None, frozenset({0, 1}))
+RANK, SUPERVISOR = EventSource(0, frozenset({0, 1})), EventSource(None, frozenset({0, 1}))
 
 #: Arbitrary texts, and texts that parsers may fail on.
 TEXTS = st.sampled_from(["\ud800", "\x00", "\x1b[31m", "\u202e", "..", "a://b", "x" * 5000]) | st.text(max_size=20)
@@ -96,7 +96,7 @@ def test_events_files(data: bytes) -> None:
 @QUICK
 @given(FILES, st.integers(0, 5))
 def test_frames_of_events_become_events_and_gaps_that_cover_them(data: bytes, limit: int) -> None:
-    quota = Quota(Limits(events=limit, checkpoints=1, metric_rows=2, metric_names=2), Usage())
+    quota = Quota(QuotaLimits(events=limit, checkpoints=1, metric_rows=2, metric_names=2), Usage())
     frame = Frame(t="data", run="r", stream="rank0.events", offset=7, data=data)
     batch = read(frame, RANK, quota).batch
     for one in batch:
@@ -128,7 +128,7 @@ HELLO = {
 @QUICK
 @given(st.lists(WIRE.map(as_json) | ODD | st.binary(max_size=60), max_size=5), st.integers(1, 50))
 def test_frames(lines: list[bytes], piece: int) -> None:
-    reader, window, data = FrameReader(), Window(), b"\n".join([*lines, b""])
+    reader, window, data = FrameReader(), FlowWindow(), b"\n".join([*lines, b""])
     try:
         for start in range(0, len(data), max(piece, len(data) // 50)):
             for document, raw in reader.feed(data[start : start + max(piece, len(data) // 50)]):

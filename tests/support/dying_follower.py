@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 
@@ -41,7 +41,7 @@ async def main() -> None:
     log = TaskLog(logging.getLogger("dying"), 10**6)
     runtime = await take_over(DtrainHook(options), int(trial_id), log, watcher="dying")
     runtime.__class__ = Dying
-    await AttemptRunner(runtime).run(Recovery(runtime.hook))
+    await AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
 from airflow_provider_dtrain.engine.submission.submit import render, revive, submit
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
@@ -60,7 +60,7 @@ class Engine:
         self.runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
         if hand_over_after_s is not None:
             asyncio.get_running_loop().call_later(hand_over_after_s, self.runtime.hand_over)
-        return await asyncio.wait_for(AttemptRunner(self.runtime).run(Recovery(self.runtime.hook)), most_s)
+        return await asyncio.wait_for(AttemptRunner(self.runtime).run(BackgroundRecovery(self.runtime.hook)), most_s)
 
 
 def register(hook: DtrainHook, state_dir: Path) -> None:

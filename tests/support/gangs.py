@@ -20,7 +20,7 @@ from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
 from airflow_provider_dtrain.engine.submission.submit import render, submit
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
@@ -55,7 +55,7 @@ class Gangs:
             log = TaskLog(logging.getLogger("cli"), 10**6)
             runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
             self.followers[ticket.trial_id] = asyncio.get_running_loop(), runtime
-            await asyncio.wait_for(AttemptRunner(runtime).run(Recovery(runtime.hook)), 120)
+            await asyncio.wait_for(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)), 120)
 
         thread = threading.Thread(target=asyncio.run, args=(run(),))
         thread.start()

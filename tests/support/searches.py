@@ -15,7 +15,7 @@ from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import take_over
 from airflow_provider_dtrain.engine.submission.search import plan_search
 from airflow_provider_dtrain.engine.submission.submit import config_of, revive, submit
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.support.cli_world import ROOT
@@ -73,7 +73,7 @@ class Search:
         """Take a trial over and follow it to its end. Several trials can be followed concurrently."""
         log = TaskLog(logging.getLogger("engine"), 10**6)
         runtime = await take_over(self.hook, ticket.trial_id, log, watcher="test")
-        outcome = await asyncio.wait_for(AttemptRunner(runtime).run(Recovery(runtime.hook)), CARRY_S)
+        outcome = await asyncio.wait_for(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)), CARRY_S)
         assert outcome is not None
         return outcome
 

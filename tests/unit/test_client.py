@@ -24,15 +24,15 @@ from airflow_provider_dtrain.client import logins
 from airflow_provider_dtrain.client import session as sessions
 from airflow_provider_dtrain.client.address import Address, address
 from airflow_provider_dtrain.client.client import Client
-from airflow_provider_dtrain.client.definition import own_words
-from airflow_provider_dtrain.client.live_views import speed_words
+from airflow_provider_dtrain.client.definition import with_own_commands
+from airflow_provider_dtrain.client.live_views import speed_text
 from airflow_provider_dtrain.client.logins import Login
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import AwayError, Session
 from airflow_provider_dtrain.errors import LoginError, NotFoundError, ServerError, UsageError
 from airflow_provider_dtrain.terminal.cluster import show_hosts
-from airflow_provider_dtrain.terminal.output import show, using_words
+from airflow_provider_dtrain.terminal.output import show, using_commands
 from airflow_provider_dtrain.terminal.table import table_lines
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,8 +173,8 @@ def test_a_table_of_hosts_shortens_the_ids_of_other_stores(capsys):
     ],
 )
 def test_a_text_names_commands_that_this_machine_has_or_the_machine_that_has_them(text, shown):
-    assert own_words()(text) == shown
-    assert own_words()(shown) == shown
+    assert with_own_commands()(text) == shown
+    assert with_own_commands()(shown) == shown
 
 
 def test_errors_of_the_python_client_name_the_commands_of_dtrain(serve):
@@ -200,7 +200,7 @@ def test_no_help_text_of_this_program_names_a_command_of_another_machine():
 
 
 def test_a_table_names_the_command_of_this_program(capsys):
-    with using_words(own_words()):
+    with using_commands(with_own_commands()):
         show(Namespace(output="table"), [{"reason": "resume with: airflow dtrain trials activate 7"}])
     assert "resume with: dtrain trials activate 7" in capsys.readouterr().out
 
@@ -550,4 +550,4 @@ def test_headers_that_were_cut_are_no_answer(serve):
     ],
 )
 def test_a_view_shows_samples_per_second_if_the_size_of_a_batch_is_known(hparams, words):
-    assert speed_words(2.5, hparams) == words
+    assert speed_text(2.5, hparams) == words

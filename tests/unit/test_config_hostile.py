@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config import ExperimentConfig, assemble, mask, positions, validate_partial
-from airflow_provider_dtrain.core.config.positions import Position, places_of
+from airflow_provider_dtrain.core.config.positions import TextPosition, places_of
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.core.hyperparameters.space import grid_size
 from airflow_provider_dtrain.core.regular_files import read_regular
@@ -238,7 +238,7 @@ def test_the_same_limits_hold_for_documents_from_code() -> None:
 
 def test_places_are_looked_up_only_for_problems_that_do_not_name_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    monkeypatch.setattr(positions, "positions", lambda text: asked.append(text) or {"a": Position(7, 1)})
+    monkeypatch.setattr(positions, "positions", lambda text: asked.append(text) or {"a": TextPosition(7, 1)})
     named = Problem(path="a", message="twice (line 3, column 2)")
     assert places_of("text", [named]) == [(3, 2)]
     assert not asked

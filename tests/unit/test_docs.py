@@ -26,7 +26,7 @@ from airflow_provider_dtrain.core.scheduling.model import PoolOptions
 from airflow_provider_dtrain.core.scheduling.priority_tiers import level_of
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 from airflow_provider_dtrain.notifications.notice import Notice
-from airflow_provider_dtrain.store.queue.queue_rows import CLASS_WORDS
+from airflow_provider_dtrain.store.queue.queue_rows import CLASS_NAMES
 from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.store import Store
 
@@ -69,7 +69,7 @@ def test_the_tooltips_of_the_queue_are_the_meanings_of_its_classes() -> None:
     meanings = dict(re.findall(r"^\| (\w+) \| (.*) \|$", table, re.M))
     assert tooltips == {name: words.replace("`", "") for name, words in meanings.items()}
     # Best class first, as the code orders them.
-    assert list(tooltips) == [CLASS_WORDS[level] for level in sorted(CLASS_WORDS)] == list(get_args(QueueClass))
+    assert list(tooltips) == [CLASS_NAMES[level] for level in sorted(CLASS_NAMES)] == list(get_args(QueueClass))
     options = PoolOptions()
     values = {"max_wait": options.max_wait_s / 3600, "fresh": options.fresh_s / 3600, "young": options.young_s / 3600}
     for words in tooltips.values():
@@ -84,7 +84,7 @@ def test_the_tooltips_of_the_queue_are_the_meanings_of_its_classes() -> None:
 def test_a_class_is_what_its_tooltip_says() -> None:
     options, hour = PoolOptions(), 3600.0
     at = {
-        (held, waited): CLASS_WORDS[level_of(held * hour, waited * hour, options)]
+        (held, waited): CLASS_NAMES[level_of(held * hour, waited * hour, options)]
         for held in (0, 1.99, 2, 7.99, 8, 100)
         for waited in (0, 35.9, 36, 100)
     }

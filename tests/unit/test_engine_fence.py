@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.attempt.reconciliation import free_slots
-from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, fence_arguments, survivors_words
+from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, fence_arguments, survivors_text
 from airflow_provider_dtrain.engine.operations.probe_report import lock_problem, warnings
 from airflow_provider_dtrain.errors import HostRefusedError
 from airflow_provider_dtrain.listings.cluster import slot_line
@@ -148,14 +148,14 @@ async def test_an_unexpected_error_of_one_host_leaves_the_slots_of_the_others_to
 
 
 def test_a_slot_whose_lock_an_unknown_process_keeps_is_named() -> None:
-    assert survivors_words({"survivors": [], "busy_slots": [{"slot": 3, "run": None}]}) == "lock of slot 3"
+    assert survivors_text({"survivors": [], "busy_slots": [{"slot": 3, "run": None}]}) == "lock of slot 3"
     words = "GPU-1: the driver no longer lists its processes."
-    assert survivors_words({"survivors": [], "busy_slots": [], "unlisted": [words, 5]}) == words
+    assert survivors_text({"survivors": [], "busy_slots": [], "unlisted": [words, 5]}) == words
 
 
 def test_nonsense_of_a_host_is_harmless_and_short() -> None:
-    assert survivors_words({"survivors": "all", "busy_slots": [1]}) == "nothing that it can name"
-    words = survivors_words({"survivors": [{"pid": i, "command": "\x1b[31m" + "x" * 10_000} for i in range(10_000)]})
+    assert survivors_text({"survivors": "all", "busy_slots": [1]}) == "nothing that it can name"
+    words = survivors_text({"survivors": [{"pid": i, "command": "\x1b[31m" + "x" * 10_000} for i in range(10_000)]})
     assert "\x1b" not in words
     assert len(words) <= SHOWN_CHARS * 4
 

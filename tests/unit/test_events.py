@@ -9,12 +9,18 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import LINE_LIMIT_BYTES, METRICS_LIMIT, Source, read_lines, read_samples
+from airflow_provider_dtrain.core.event_log import (
+    LINE_LIMIT_BYTES,
+    METRICS_LIMIT,
+    EventSource,
+    read_lines,
+    read_samples,
+)
 from airflow_provider_dtrain.supervisor.limits import WINDOW
 from airflow_provider_dtrain.train.reports import events as written
 
-RANK0 = Source(0, frozenset({0, 1}))
-SUPERVISOR = Source(None, frozenset({0, 1}))
+RANK0 = EventSource(0, frozenset({0, 1}))
+SUPERVISOR = EventSource(None, frozenset({0, 1}))
 
 
 def line(body: bytes) -> bytes:
@@ -25,7 +31,7 @@ def event(kind: str = "custom", **fields: Any) -> bytes:
     return line(json.dumps({"seq": 1, "at": 2.0, "kind": kind, **fields}).encode())
 
 
-def refusal(data: bytes, source: Source = RANK0) -> str:
+def refusal(data: bytes, source: EventSource = RANK0) -> str:
     """Return why the only line was refused."""
     (found,) = read_lines(data, source)
     assert found.event is None
@@ -123,7 +129,7 @@ ALSO_RIGHT = {"metric": (-1, 1.5, 2**63), "epoch": (-1, 1.5, 2**63), "exit_code"
 
 
 @pytest.mark.parametrize(("source", "kinds"), [(RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR)])
-def test_events_of_every_kind_are_read(source: Source, kinds: dict[str, dict[str, Any]]) -> None:
+def test_events_of_every_kind_are_read(source: EventSource, kinds: dict[str, dict[str, Any]]) -> None:
     for kind, fields in kinds.items():
         (found,) = read_lines(event(kind, **fields), source)
         assert found.event is not None, (kind, found.reason)
@@ -134,7 +140,7 @@ def test_events_of_every_kind_are_read(source: Source, kinds: dict[str, dict[str
     [(source, kind, name) for source, kinds in ((RANK0, GOOD), (SUPERVISOR, OF_SUPERVISOR))
      for kind, fields in kinds.items() for name in fields],
 )  # fmt: skip
-def test_a_wrong_type_in_any_field_of_any_kind_is_refused_by_name(source: Source, kind: str, name: str) -> None:
+def test_a_wrong_type_in_any_field_of_any_kind_is_refused_by_name(source: EventSource, kind: str, name: str) -> None:
     fields = (GOOD | OF_SUPERVISOR)[kind]
     for wrong in WRONG:
         if any(wrong is right or (type(wrong) is type(right) and wrong == right) for right in ALSO_RIGHT.get(name, ())):

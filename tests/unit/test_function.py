@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import Source, read_lines
+from airflow_provider_dtrain.core.event_log import EventSource, read_lines
 from airflow_provider_dtrain.decorators._function import bind, check_function, read_function
 from airflow_provider_dtrain.errors import FunctionError
 from airflow_provider_dtrain.train.function import PIECE, RESULT_LIMIT_BYTES, ResultError, joined, result_json
@@ -73,7 +73,7 @@ def run(function: Any, *args: Any, folder: Path, rank: int = 0, **kwargs: Any) -
 
 
 def returned(folder: Path) -> Any:
-    lines = list(read_lines((folder / "events").read_bytes(), Source(0, frozenset({0}))))
+    lines = list(read_lines((folder / "events").read_bytes(), EventSource(0, frozenset({0}))))
     text = joined([line.event for line in lines if line.event is not None])
     assert text is not None
     return json.loads(text)

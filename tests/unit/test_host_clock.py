@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.engine.operations.probe_report import clock_words, is_clock_wrong, warnings
+from airflow_provider_dtrain.engine.operations.probe_report import clock_text, is_clock_wrong, warnings
 from airflow_provider_dtrain.hosts.channel.clock import SAMPLES, HostClock
 
 
@@ -110,5 +110,5 @@ def test_a_warning_needs_an_offset_beyond_the_limit_and_the_uncertainty(
 
 
 def test_an_offset_is_shown_with_its_uncertainty() -> None:
-    assert clock_words({"clock_offset_s": 0.1, "clock_uncertainty_s": 0.05}) == "+0.100 s ± 0.050 s"
-    assert clock_words({}) == "-"
+    assert clock_text({"clock_offset_s": 0.1, "clock_uncertainty_s": 0.05}) == "+0.100 s ± 0.050 s"
+    assert clock_text({}) == "-"

@@ -71,7 +71,7 @@ def follower(error: HostError, frames: list[Frame] | None = None) -> HostFollowe
     words = dict.fromkeys(("warning", "info", "debug", "error"), lambda *_: None)
     rt = SimpleNamespace(
         link=link, db=db, redactor=no_secrets, store=Store(), attempt_id=1, watch=1, note_host=nothing,
-        is_held=nothing, gone_after_s=900.0,
+        is_held=nothing, lost_after_s=900.0,
         log=SimpleNamespace(**words), settings=SimpleNamespace(orphan_timeout_s=900.0),
         logs=SimpleNamespace(wanted=True, begin_of=lambda view, offset: offset),
     )  # fmt: skip
@@ -133,7 +133,7 @@ async def test_a_host_that_begins_a_log_again_and_again_is_given_up() -> None:
         frames.append(Frame(t="gap", run="t1.1.1", stream="rank0.log", offset=5, epoch=epoch + 1))
     it = follower(HostUnreachableError("h", "cut"), frames)
     it.rt.log.event = lambda *_, **__: None  # type: ignore[method-assign]
-    log = SimpleNamespace(received=0, commit=nothing, take=lambda *_: None, begin_anew=lambda **_: None)
+    log = SimpleNamespace(received=0, commit=nothing, take=lambda *_: None, restart=lambda **_: None)
     it.rt.logs.follow = lambda *_: log  # type: ignore[method-assign, assignment, return-value]
     async with asyncio.timeout(60):
         await it.run()

@@ -14,12 +14,12 @@ import pytest
 from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.cli.trials_logs import _Tail
 from airflow_provider_dtrain.engine.attempt import launch, teardown
-from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
+from airflow_provider_dtrain.engine.attempt.reconciliation import reconcile_host
 from airflow_provider_dtrain.engine.attempt.restarts import Restarts
 from airflow_provider_dtrain.engine.attempt.stream import HostFollower
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Runtime
-from airflow_provider_dtrain.engine.upkeep.recovery import Look
+from airflow_provider_dtrain.engine.upkeep.recovery import RecoveryPass
 from airflow_provider_dtrain.errors import (
     DtrainError,
     EnvironmentMissingError,
@@ -61,7 +61,7 @@ async def test_recovery_for_other_trials_is_not_in_the_log_of_a_task(
     recovery = SimpleNamespace(recoverable=lambda: [view], claim=claim, hosts_to_probe=list)
     store = SimpleNamespace(recovery=recovery, hosts=SimpleNamespace(with_blocked_slots=list))
     caplog.set_level(logging.INFO)
-    look = Look(SimpleNamespace(store=store))
+    look = RecoveryPass(SimpleNamespace(store=store))
     for _ in range(3):
         assert await look.run() == []
     assert [record.getMessage() for record in caplog.records] == said
@@ -136,7 +136,7 @@ async def test_a_token_that_no_backup_explains_is_reported_and_not_taken(
         {"a": {"status": {"stores": {store.store_id: 2**63 - 1}, "runs": {}}}}, store_id=store.store_id,
         queue={"raise_token": store.queue.raise_token}, hosts={"unknown_runs": store.hosts.unknown_runs},
     )  # fmt: skip
-    assert await look_at_host(rt, "a") == []
+    assert await reconcile_host(rt, "a") == []
     assert store.queue.raise_token(0) == 500
     assert f"Host 'a' recorded token {2**63 - 1} of this store" in caplog.text
     assert "remove store.json" in caplog.text
@@ -157,8 +157,8 @@ async def test_a_host_whose_recorded_token_no_grant_will_reach_is_excluded(
     async def nothing(*_: Any, **__: Any) -> list[str]:
         return []
 
-    monkeypatch.setattr(Restarts, "_look_at", nothing)
-    monkeypatch.setattr(Restarts, "_until_gone", nothing)
+    monkeypatch.setattr(Restarts, "_check_host", nothing)
+    monkeypatch.setattr(Restarts, "_until_ended", nothing)
     attempts_ = {"move_on": move_on, "of_trial": lambda trial_id: []}
     rt = runtime({}, attempts=attempts_, queue={"raise_token": store.queue.raise_token})
     refused = HostRefusedError("a", "Its grant is over.", code="stale_token", details={"recorded": recorded})
@@ -186,7 +186,7 @@ async def test_a_host_without_an_interpreter_or_connection_is_silent_for_recover
     error: DtrainError,
 ) -> None:
     hook: Any = Hosts({"b": error})
-    assert isinstance(await Look(hook)._state_of(hook.store, gang("b"), "b"), HostUnreachableError)
+    assert isinstance(await RecoveryPass(hook)._state_of(hook.store, gang("b"), "b"), HostUnreachableError)
     follower: Any = object.__new__(HostFollower)
     follower.rt, follower.host, follower.log, follower.is_linked = runtime({"b": error}), "b", None, False
     follower.gang = SimpleNamespace(end=SimpleNamespace(ended={}))

@@ -144,10 +144,10 @@ def test_a_removal_of_old_results_that_was_cut_off_is_continued(folder):
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(InterruptedError):
             removed = []
             patch.setattr(folder, "remove", lambda name, gone=removed: _remove_first(folder, name, gone))
-            later.refuse_strangers()
+            later.refuse_foreign()
             later.open(facts, SHARDS, overwrite=True)
 
-    later.refuse_strangers()
+    later.refuse_foreign()
     later.open(facts, SHARDS, overwrite=True)
     assert later.entries() == {}
     assert folder.names() == []

@@ -16,8 +16,8 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     as_trial_progress,
     in_ranges,
     inference_progress,
-    inference_words,
-    result_words,
+    inference_text,
+    result_text,
     shard_states,
 )
 from airflow_provider_dtrain.train.inference.publication import ranges
@@ -37,7 +37,7 @@ def test_share_speed_and_time_left_come_from_the_rows() -> None:
     assert (found.done, found.rows_done, found.share) == (70, 700, 0.7)
     assert found.rows_per_s == 5.0
     assert found.eta_s == 60.0
-    assert inference_words(found) == "70 % done, 70 of 100 shards, 5 rows/s, 1 min left"
+    assert inference_text(found) == "70 % done, 70 of 100 shards, 5 rows/s, 1 min left"
 
 
 def test_the_time_left_runs_down_between_reports_and_never_below_zero() -> None:
@@ -54,7 +54,7 @@ def test_without_the_number_of_rows_the_shards_count() -> None:
 def test_nothing_is_known_before_the_first_shard_has_ended() -> None:
     found = progress(replace(COUNTS, done=0, done_rows=0, last_end_s=None))
     assert (found.share, found.rows_per_s, found.eta_s) == (0.4, None, None)
-    assert inference_words(found) == "40 % done, 40 of 100 shards"
+    assert inference_text(found) == "40 % done, 40 of 100 shards"
 
 
 def test_an_attempt_that_has_ended_has_no_time_left() -> None:
@@ -65,7 +65,7 @@ def test_an_attempt_that_has_ended_has_no_time_left() -> None:
 def test_shards_that_were_set_aside_count_as_done_and_are_named() -> None:
     found = progress(replace(COUNTS, done=58, done_rows=580, skipped=2))
     assert (found.share, found.done, found.eta_s) == (1.0, 98, None)
-    assert inference_words(found).startswith("100 % done, 98 of 100 shards, 2 set aside")
+    assert inference_text(found).startswith("100 % done, 98 of 100 shards, 2 set aside")
 
 
 def test_a_published_manifest_is_the_whole() -> None:
@@ -77,7 +77,7 @@ def test_a_published_manifest_is_the_whole() -> None:
 
 def test_hundred_percent_means_that_nothing_is_left() -> None:
     found = progress(replace(COUNTS, total=100_000, missing=1, rows=1_000_000, rows_done=999_990, done=0, done_rows=0))
-    assert inference_words(found).startswith("99 % done, 99,999 of 100,000 shards")
+    assert inference_text(found).startswith("99 % done, 99,999 of 100,000 shards")
 
 
 def test_hostile_counts_stay_within_their_bounds() -> None:
@@ -95,7 +95,7 @@ def test_hostile_counts_stay_within_their_bounds() -> None:
         assert 0 <= found.done <= found.total
         assert found.eta_s is None or found.eta_s >= 0
         assert found.rows_per_s is None or found.rows_per_s >= 0
-        assert inference_words(found)
+        assert inference_text(found)
 
 
 # -- states
@@ -162,6 +162,6 @@ def test_the_progress_of_a_list_has_shards_and_an_expected_end() -> None:
 
 def test_the_result_names_what_was_computed_and_what_was_there() -> None:
     resumed = ShardCounts(total=80, missing=3, rows=20_000, rows_done=19_250, done=3, done_rows=750)
-    assert result_words(resumed) == "3 of 80 shards computed, 20,000 rows in the output folder"
+    assert result_text(resumed) == "3 of 80 shards computed, 20,000 rows in the output folder"
     finished = ShardCounts(total=80, missing=0, rows=20_000, rows_done=20_000, is_published=True)
-    assert result_words(finished) == "nothing computed, because the output folder had all 80 shards"
+    assert result_text(finished) == "nothing computed, because the output folder had all 80 shards"

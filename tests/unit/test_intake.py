@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import Source
-from airflow_provider_dtrain.core.quotas import Limits, Quota, Usage
+from airflow_provider_dtrain.core.event_log import EventSource
+from airflow_provider_dtrain.core.quotas import Quota, QuotaLimits, Usage
 from airflow_provider_dtrain.engine.attempt.event_intake import AttemptQuota, Intake, read
 from airflow_provider_dtrain.errors import HostProtocolError
 from airflow_provider_dtrain.hosts.wire import Frame
 from tests.support.log_world import no_secrets
 
-RANK = Source(0, frozenset({0}))
+RANK = EventSource(0, frozenset({0}))
 
 
 def report(step: int, **metrics: float) -> bytes:
@@ -29,7 +29,7 @@ def frame(data: bytes, offset: int = 0, **more: Any) -> Frame:
 
 
 def quota(**limits: int) -> Quota:
-    return Quota(Limits(**{"events": 0, "checkpoints": 0, "metric_rows": 0, "metric_names": 0, **limits}), Usage())
+    return Quota(QuotaLimits(**{"events": 0, "checkpoints": 0, "metric_rows": 0, "metric_names": 0, **limits}), Usage())
 
 
 def test_refused_lines_side_by_side_are_one_gap_with_its_place() -> None:
@@ -104,10 +104,10 @@ async def test_a_stream_begins_anew_once_at_a_time_and_from_where_it_was() -> No
     it.begin({"rank0.events": 10})
     for wrong in (frame(b"", 9, epoch=1), frame(b"", 10, epoch=2), frame(b"", 10)):
         with pytest.raises(HostProtocolError):
-            it.check_anew(wrong)
+            it.accept_restart(wrong)
     with pytest.raises(HostProtocolError, match="of which nothing was stored"):
-        it.check_anew(frame(b"", 0, epoch=1, stream="rank1.events"))
-    it.check_anew(frame(b"", 10, epoch=1))
+        it.accept_restart(frame(b"", 0, epoch=1, stream="rank1.events"))
+    it.accept_restart(frame(b"", 10, epoch=1))
     await it.commit(frame(report(1), 0, epoch=1), 1, 0.0)
 
 
@@ -150,7 +150,7 @@ async def test_one_exit_of_each_rank_is_stored_and_further_ones_are_gaps() -> No
     assert memory.batches[-1][0]["code"] == "repeated"
     assert memory.batches[-1][0]["reason"] == "one 'exit' more than a supervisor writes"
     memory.batches.clear()
-    batch = read(of_supervisor(exits[0] + exits[1]), Source(None, frozenset({0})), quota()).batch
+    batch = read(of_supervisor(exits[0] + exits[1]), EventSource(None, frozenset({0})), quota()).batch
     assert [event["kind"] for event in batch] == ["exit", "gap"], "in one frame"
 
 
@@ -164,7 +164,7 @@ async def test_events_that_a_rebooted_host_sends_again_are_no_gaps() -> None:
     it, memory = intake()
     start = told(1, "prepared") + told(2, "started", ranks=[])
     await it.commit(of_supervisor(start), 0, 0.0)
-    it.check_anew(of_supervisor(b"", len(start), epoch=1))
+    it.accept_restart(of_supervisor(b"", len(start), epoch=1))
     await it.commit(of_supervisor(start + told(3, "ended", reason="lost"), epoch=1), 1, 0.0)
     assert [event["kind"] for event in memory.batches[-1]] == ["ended"]
 

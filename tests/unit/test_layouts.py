@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.scheduling.layouts import Layout, layouts
+from airflow_provider_dtrain.core.scheduling.layouts import GangLayout, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest
 from tests.support.budgets import budget
 from tests.support.naive_layouts import EQUAL, UNEQUAL, ways
@@ -41,7 +41,7 @@ def test_the_sizes_are_not_read_before_one_host_was_tried():
             raise AssertionError("the sizes were read")
 
     found = layouts(GangRequest("r", 8), Unread((4, 4)), True)
-    assert next(found) == Layout(8)
+    assert next(found) == GangLayout(8)
     with pytest.raises(AssertionError):
         next(found)
 

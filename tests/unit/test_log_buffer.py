@@ -132,7 +132,7 @@ def test_a_file_that_is_read_again_begins_a_new_block() -> None:
     buffer = LogBuffer(PLACE, 0)
     buffer.add(0, b"one\ntwo\n")
     everything(buffer)
-    buffer.begin_anew(0)
+    buffer.restart(0)
     buffer.add(0, b"one\n")
     assert everything(buffer) == [FIRST, "[rank 0] one"]
     assert buffer.position == 4
@@ -177,7 +177,7 @@ def test_a_file_that_begins_anew_very_often_takes_bounded_memory() -> None:
     buffer = LogBuffer(PLACE, 0)
     for _ in range(5000):
         buffer.add(0, b"line\n")
-        buffer.begin_anew(0)
+        buffer.restart(0)
     assert len(buffer._pieces) <= 2 * MOST_GAPS + 2
     everything(buffer)
     assert (buffer.position, buffer._waiting, buffer._gaps) == (0, 0, 0)

@@ -209,7 +209,7 @@ def test_a_trial_that_waits_too_long_is_notified_once_with_the_reason(store: Sto
     log = Log()
     limit = WaitLimit(store, waiting.trial_id, 100.0, [KeepingNotifier(text)], log=log, context={})
     for _ in range(5):
-        limit.look()
+        limit.check()
         clock.advance(50)
         store.queue.renew(waiting.attempt_id, watch)
         store.queue.schedule("gpus")

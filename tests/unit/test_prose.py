@@ -87,7 +87,64 @@ def test_a_page_is_checked_for_banned_words_only() -> None:
     assert rules("# What it is; how it works\n\nNobody waits.\n", "docs/page.md") == [(3, "banned word: Nobody")]
 
 
-@pytest.mark.parametrize("name", ["scripts/tools/prose.py", "tests/unit/test_prose.py", "CONTRIBUTING.md"])
+OF_PACKAGE = "airflow_provider_dtrain/some/module.py"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("def tell_epoch(): ...\n", [(1, "public name tell_epoch has: tell")]),
+        ("class Words: ...\n", [(1, "public name Words has: words")]),
+        ("class A:\n    def look(self): ...\n", [(2, "public name look has: look")]),
+        ("async def f(*, others): ...\n", [(1, "public name others has: others")]),
+        ("class A:\n    def __init__(self, who): ...\n", [(2, "public name who has: who")]),
+        ("class RankLook: ...\n", [(1, "public name RankLook has: look")]),
+        ("def _tell(words): ...\n", []),
+        ("class _A:\n    def look(self): ...\n", []),
+        ("def f():\n    def look(): ...\n    words = 1\n", []),
+        ("def lookup(password, storyteller): ...\n", []),
+    ],
+)
+def test_a_public_name_of_the_package_has_the_words_of_the_field(text: str, expected: list[tuple[int, str]]) -> None:
+    assert rules(text, OF_PACKAGE) == expected
+    assert rules(text) == [], "names of tests and tools are not checked"
+
+
+def test_the_name_of_a_module_is_public() -> None:
+    assert rules("", "airflow_provider_dtrain/trial_words.py") == [(1, "public name trial_words has: words")]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("'''Return one. See ``no_such_name``.'''\n", "no_such_name"),
+        ("'''Return one. See ``scheduling.no_such_name``.'''\n", "scheduling.no_such_name"),
+        ("def f():\n    '''Return a :class:`.NoSuchClass`.'''\n", "NoSuchClass"),
+        ("def f():\n    '''Read ``core/no_such_file.py``.'''\n", "core/no_such_file.py"),
+    ],
+)
+def test_a_docstring_of_the_package_mentions_only_what_exists(text: str, name: str) -> None:
+    ((_, rule),) = rules(text, OF_PACKAGE)
+    assert rule == f"docstring names what does not exist: {name}"
+    assert rules(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "'''See ``pool_state.PoolState``, ``core/scheduling/queue.py`` and ``while``.'''\n",
+        "def f():\n    '''Run ``train_everything`` and read ``my_file.py``.'''\n",
+        "def f():\n    '''See :class:`.PoolState` and :func:`~core.scheduling.decision.run_pass`.'''\n",
+    ],
+)
+def test_names_that_exist_and_those_of_users_are_fine(text: str) -> None:
+    assert rules(text, OF_PACKAGE) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["scripts/tools/identifiers.py", "scripts/tools/prose.py", "tests/unit/test_prose.py", "CONTRIBUTING.md"],
+)
 def test_files_that_list_the_words_are_not_checked(name: str) -> None:
     assert rules("'''Nobody; somebody.'''\n", name) == []
 

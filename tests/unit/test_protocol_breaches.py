@@ -32,7 +32,7 @@ class Breaking:
 
     def __init__(self, clock: Clock, *, is_linked: bool) -> None:
         self.clock, self.is_linked, self.tried, self.attempt_id = clock, is_linked, 0, 1
-        self.settings, self.gone_after_s = SimpleNamespace(orphan_timeout_s=0.0), 1e9
+        self.settings, self.lost_after_s = SimpleNamespace(orphan_timeout_s=0.0), 1e9
         self.store = SimpleNamespace(events=SimpleNamespace(offsets=None))
         self.log = SimpleNamespace(warning=lambda *_: None)
 

@@ -239,7 +239,7 @@ def test_a_slot_that_cannot_be_granted_is_not_free_once_its_gang_ends(field):
     (whole,) = hosts_for(running, "a", slots=4)
     scheduler = PoolState([replace(whole, **{field: frozenset({2})})], SLICES, running)
     scheduler.end("g")
-    assert scheduler.board.free == {"a": 3}
+    assert scheduler.free_slots.free == {"a": 3}
     for number in (1, 2):
         scheduler.submit(request(number, 2))
     outcome = step(scheduler, 0.0)
@@ -361,7 +361,7 @@ def test_protection_comes_back_with_the_slots_of_the_cap():
     step(scheduler, 0.0)
     assert not scheduler.protection.covers(waiting.priority, "1")
     scheduler.end("g")
-    scheduler.board.take(Placement({"a": tuple(range(8))}))
+    scheduler.free_slots.take(Placement({"a": tuple(range(8))}))
     step(scheduler, 60.0)
     assert scheduler.protection.covers(waiting.priority, "1")
 
@@ -376,7 +376,7 @@ def test_a_request_does_not_age_while_it_waits_at_its_cap():
     step(scheduler, 50 * HOUR)
     assert waiter.waited_at(scheduler.now) == 35 * HOUR
     scheduler.end("g")
-    scheduler.board.take(Placement({"a": tuple(range(8))}))
+    scheduler.free_slots.take(Placement({"a": tuple(range(8))}))
     step(scheduler, 60 * HOUR)
     assert waiter.waited_at(scheduler.now) == 35 * HOUR
     assert not scheduler.protection.covers(waiting.priority, "1")

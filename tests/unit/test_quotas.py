@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_dtrain.core.quotas import BYTES_PER_EVENT, RESERVED_EVENTS, Limits, Quota, Usage, words_of
+from airflow_provider_dtrain.core.quotas import BYTES_PER_EVENT, RESERVED_EVENTS, Quota, QuotaLimits, Usage, text_of
 
 NONE = {"events": 0, "checkpoints": 0, "metric_rows": 0, "metric_names": 0}
 
 
 def quota(usage: Usage | None = None, **limits: int) -> Quota:
-    return Quota(Limits(**{**NONE, **limits}), usage or Usage())
+    return Quota(QuotaLimits(**{**NONE, **limits}), usage or Usage())
 
 
 def event(kind: str = "report", **fields: Any) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def test_new_names_are_left_out_and_known_ones_stay() -> None:
 
 
 def test_the_words_name_the_option_and_its_value() -> None:
-    words = words_of("attempt_metric_rows_limit", Limits(**{**NONE, "metric_rows": 200_000}))
+    words = text_of("attempt_metric_rows_limit", QuotaLimits(**{**NONE, "metric_rows": 200_000}))
     assert words == (
         "[dtrain] attempt_metric_rows_limit (200,000 metric rows of one attempt) is reached: later ones are left out"
     )

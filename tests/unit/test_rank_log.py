@@ -147,7 +147,7 @@ async def test_what_comes_again_after_a_reboot_is_shown_once(world: World) -> No
     world.reader.go_on()
     log = world.rank_log()
     log.take(0, b"one\ntwo\n", NO_SECRETS)
-    log.begin_anew(is_known=True)
+    log.restart(is_known=True)
     log.take(0, b"one\n", NO_SECRETS)
     assert log.received == 4
     log.take(4, b"two\nthree\n", NO_SECRETS)

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_dtrain.engine.session.lease_renewer import PROGRESS_LIMIT_S, Follower, Renewer
 from airflow_provider_dtrain.engine.upkeep import recovery
-from airflow_provider_dtrain.engine.upkeep.recovery import Look
+from airflow_provider_dtrain.engine.upkeep.recovery import RecoveryPass
 from airflow_provider_dtrain.errors import HostLostError, HostSilentError, HostUnreachableError, StoreUnavailableError
 from airflow_provider_dtrain.supervisor import file_access as files_module
 from airflow_provider_dtrain.supervisor.files.layout import Layout
@@ -194,10 +194,10 @@ VIEW: Any = SimpleNamespace(attempt_id=1, watch=5, renewed_at=datetime(2026, 1, 
 SILENCE = {"gpu-1": HostUnreachableError("gpu-1", "no answer")}
 
 
-def look(seen_for_s: float | None, *, orphan_timeout_s: float = 900.0) -> Look:
+def look(seen_for_s: float | None, *, orphan_timeout_s: float = 900.0) -> RecoveryPass:
     """Return a recoverer that has seen the attempt unchanged for this time."""
     settings = SimpleNamespace(orphan_timeout_s=orphan_timeout_s, kill_grace_s=20.0)
-    found, now = Look(SimpleNamespace(settings=settings, store=None)), time.monotonic()  # type: ignore[arg-type]
+    found, now = RecoveryPass(SimpleNamespace(settings=settings, store=None)), time.monotonic()  # type: ignore[arg-type]
     if seen_for_s is not None:
         found._seen[VIEW.attempt_id, VIEW.watch, VIEW.renewed_at] = (now - seen_for_s, now)
     return found

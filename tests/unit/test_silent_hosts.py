@@ -24,9 +24,9 @@ def runtime(*, is_held: bool = False, orphan_timeout_s: float = 900.0) -> Any:
         return is_held
 
     settings = SimpleNamespace(orphan_timeout_s=orphan_timeout_s, kill_grace_s=20.0)
-    limit_s = Runtime.gone_after_s.fget(SimpleNamespace(settings=settings))  # type: ignore[attr-defined]
+    limit_s = Runtime.lost_after_s.fget(SimpleNamespace(settings=settings))  # type: ignore[attr-defined]
     log = logging.getLogger("test")
-    return SimpleNamespace(settings=settings, gone_after_s=limit_s, log=log, note_host=done, is_held=held)
+    return SimpleNamespace(settings=settings, lost_after_s=limit_s, log=log, note_host=done, is_held=held)
 
 
 def follower(rt: Any, silent_s: float) -> Any:
@@ -43,7 +43,7 @@ def follower(rt: Any, silent_s: float) -> Any:
 
 
 def test_a_run_has_ended_itself_after_its_lease_and_its_grace():
-    assert runtime().gone_after_s == pytest.approx((900.0 + 20.0) * 1.05)
+    assert runtime().lost_after_s == pytest.approx((900.0 + 20.0) * 1.05)
 
 
 @pytest.mark.parametrize("silent_s", [0.0, 60.0, 900.0, 960.0])

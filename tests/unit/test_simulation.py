@@ -11,18 +11,25 @@ from airflow_provider_dtrain.core.simulation.baseline_policies import (
     PriorityWithoutReservation,
 )
 from airflow_provider_dtrain.core.simulation.report import percentile, summarise
-from airflow_provider_dtrain.core.simulation.simulator import Job, Orders, Outcome, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.simulator import (
+    Orders,
+    SimulatedJob,
+    SimulationOutcome,
+    hosts_of,
+    simulate,
+    split,
+)
 
 ONE = hosts_of([(1, 8)])
 TWO = hosts_of([(2, 8)])
 BASELINES = [FirstInFirstOut, PriorityWithoutReservation, EasyBackfill]
 
 
-def job(job_id: str, submit_s: float, slots: int, duration_s: float, **fields) -> Job:
-    return Job(job_id=job_id, submit_s=submit_s, slots=slots, duration_s=duration_s, **fields)
+def job(job_id: str, submit_s: float, slots: int, duration_s: float, **fields) -> SimulatedJob:
+    return SimulatedJob(job_id=job_id, submit_s=submit_s, slots=slots, duration_s=duration_s, **fields)
 
 
-def ends(outcome: Outcome) -> dict[str, float]:
+def ends(outcome: SimulationOutcome) -> dict[str, float]:
     return {completion.job.job_id: completion.end_s for completion in outcome.completions}
 
 
@@ -151,7 +158,7 @@ class Wrong:
     def __init__(self, *orders: Orders) -> None:
         self.orders = list(orders)
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         pass
 
     def finish(self, job_id: str, now: float) -> None:

@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision, run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.simulation.baseline_policies import PriorityWithoutReservation
-from airflow_provider_dtrain.core.simulation.queue_policy import Queue
+from airflow_provider_dtrain.core.simulation.queue_policy import SimulatedQueue
 from airflow_provider_dtrain.core.simulation.report import summarise
-from airflow_provider_dtrain.core.simulation.simulator import Job, Orders, Outcome, Rule, hosts_of, simulate, split
+from airflow_provider_dtrain.core.simulation.simulator import (
+    Orders,
+    SimulatedJob,
+    SimulatedPolicy,
+    SimulationOutcome,
+    hosts_of,
+    simulate,
+    split,
+)
 from airflow_provider_dtrain.core.simulation.trace import read_jobs, with_not_preemptible
 from tests.support.budgets import budget
 
@@ -27,12 +35,12 @@ SLICES = PoolOptions(preemption="slices")
 HOUR = 3600
 
 
-def job(job_id: str, submit_s: float, slots: int, duration_s: float, **fields) -> Job:
-    return Job(job_id=job_id, submit_s=submit_s, slots=slots, duration_s=duration_s, **fields)
+def job(job_id: str, submit_s: float, slots: int, duration_s: float, **fields) -> SimulatedJob:
+    return SimulatedJob(job_id=job_id, submit_s=submit_s, slots=slots, duration_s=duration_s, **fields)
 
 
-def ends(jobs: list[Job], hosts: list[Host], options: PoolOptions, cost_s: float = 60) -> dict[str, float]:
-    outcome = simulate(jobs, hosts, Queue(hosts, options, cost_s=cost_s), cost_s=cost_s)
+def ends(jobs: list[SimulatedJob], hosts: list[Host], options: PoolOptions, cost_s: float = 60) -> dict[str, float]:
+    outcome = simulate(jobs, hosts, SimulatedQueue(hosts, options, cost_s=cost_s), cost_s=cost_s)
     return {completion.job.job_id: completion.end_s for completion in outcome.completions}
 
 
@@ -84,17 +92,17 @@ def test_a_job_that_cannot_be_stopped_is_not():
 
 def test_only_as_many_jobs_are_stopped_as_needed():
     jobs = [*(job(f"l{number}", 0, 4, 10 * HOUR) for number in range(4)), job("short", 9000, 4, 600)]
-    outcome = simulate(jobs, TWO, Queue(TWO, SLICES))
+    outcome = simulate(jobs, TWO, SimulatedQueue(TWO, SLICES))
     assert sum(completion.preemptions for completion in outcome.completions) == 1
 
 
 @cache
-def excerpt() -> tuple[Job, ...]:
+def excerpt() -> tuple[SimulatedJob, ...]:
     with EXCERPT.open(encoding="utf-8", newline="") as file:
         return tuple(read_jobs(file))
 
 
-def conserved(jobs: list[Job], outcome: Outcome) -> None:
+def conserved(jobs: list[SimulatedJob], outcome: SimulationOutcome) -> None:
     """Check that every job ended once, none early, and that work is what was held but for the cost of preemptions."""
     assert sorted(each.job.job_id for each in outcome.completions) == sorted(job.job_id for job in jobs)
     expected = 0.0
@@ -112,7 +120,7 @@ def test_no_work_is_lost_or_done_twice_on_the_excerpt(preemption):
     jobs, left_out = split(with_not_preemptible(excerpt(), 0.2, 0), hosts, PoolOptions())
     assert left_out == {12: 5}
     jobs = [replace(each, priority=41 if int(each.job_id) % 7 == 0 else 42) for each in jobs]
-    outcome = simulate(jobs, hosts, Queue(hosts, PoolOptions(preemption=preemption)))
+    outcome = simulate(jobs, hosts, SimulatedQueue(hosts, PoolOptions(preemption=preemption)))
     conserved(jobs, outcome)
     assert any(each.preemptions for each in outcome.completions) == (preemption != "off")
     assert all(each.job.is_preemptible for each in outcome.completions if each.preemptions)
@@ -121,7 +129,7 @@ def test_no_work_is_lost_or_done_twice_on_the_excerpt(preemption):
 def test_the_same_trace_has_the_same_outcome():
     hosts = hosts_of([(3, 8), (2, 4)])
     jobs = split(excerpt()[:200], hosts, PoolOptions())[0]
-    first, second = (simulate(jobs, hosts, Queue(hosts, SLICES)) for _ in range(2))
+    first, second = (simulate(jobs, hosts, SimulatedQueue(hosts, SLICES)) for _ in range(2))
     assert first == second
 
 
@@ -131,17 +139,17 @@ def test_protected_jobs_of_many_groups_displace_reservations_without_trouble(max
     options = replace(SLICES, max_wait_s=max_wait_h * HOUR)
     jobs = split(excerpt(), hosts, options)[0]
     assert len({job.group for job in jobs}) > 5
-    conserved(jobs, simulate(jobs, hosts, Queue(hosts, options)))
+    conserved(jobs, simulate(jobs, hosts, SimulatedQueue(hosts, options)))
 
 
-def run_on_excerpt(make, options: PoolOptions) -> Outcome:
+def run_on_excerpt(make, options: PoolOptions) -> SimulationOutcome:
     hosts = hosts_of([(5, 8)])
     return simulate(split(excerpt(), hosts, options)[0], hosts, make(hosts, options))
 
 
 def test_slices_shorten_completions_and_the_longest_waits_of_the_excerpt():
     greedy = summarise(run_on_excerpt(PriorityWithoutReservation, SLICES))
-    ours = summarise(run_on_excerpt(Queue, SLICES))
+    ours = summarise(run_on_excerpt(SimulatedQueue, SLICES))
     assert ours.mean_completion_s < 0.8 * greedy.mean_completion_s
     assert ours.longest_wait_s < 0.5 * greedy.longest_wait_s
 
@@ -170,7 +178,7 @@ class Snapshots:
         self.waiting: dict[str, Book] = {}
         self.running: dict[str, Book] = {}
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         request = GangRequest(
             job.job_id, job.slots, priority=job.priority, sequence=sequence, group=job.group,
             max_runtime_s=job.max_runtime_s, is_preemptible=job.is_preemptible,
@@ -231,7 +239,7 @@ class Snapshots:
         )  # fmt: skip
 
 
-def history(outcome: Outcome) -> list[tuple[str, float, float, int]]:
+def history(outcome: SimulationOutcome) -> list[tuple[str, float, float, int]]:
     return [(each.job.job_id, each.first_start_s, each.end_s, each.preemptions) for each in outcome.completions]
 
 
@@ -241,14 +249,14 @@ def test_the_queue_with_a_memory_decides_as_passes_over_stored_rows_do(preemptio
     options = PoolOptions(preemption=preemption, max_wait_s=6 * HOUR)
     jobs = split(excerpt()[:150], hosts, options)[0]
     jobs = [replace(each, priority=41 if int(each.job_id) % 7 == 0 else 42) for each in jobs]
-    with_memory = simulate(jobs, hosts, Queue(hosts, options))
+    with_memory = simulate(jobs, hosts, SimulatedQueue(hosts, options))
     from_rows = simulate(jobs, hosts, Snapshots(hosts, options))
     assert history(with_memory) == history(from_rows)
 
 
 small_jobs = st.lists(
     st.builds(
-        Job,
+        SimulatedJob,
         job_id=st.just(""),
         submit_s=st.integers(0, 5 * HOUR).map(float),
         slots=st.sampled_from([0, 1, 1, 2, 3, 4, 8, 12, 16, 20]),
@@ -278,7 +286,7 @@ small_options = st.builds(
 def test_every_small_trace_ends_with_all_its_work_done(jobs, options, cost_s):
     hosts = hosts_of([(2, 8), (1, 4)])
     named, _ = split([replace(each, job_id=str(number)) for number, each in enumerate(jobs)], hosts, options)
-    rules: list[Rule] = [Queue(hosts, options, cost_s=cost_s), Snapshots(hosts, options, cost_s)]
+    rules: list[SimulatedPolicy] = [SimulatedQueue(hosts, options, cost_s=cost_s), Snapshots(hosts, options, cost_s)]
     outcomes = [simulate(named, hosts, rule, cost_s=cost_s) for rule in rules]
     for outcome in outcomes:
         conserved(named, outcome)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.core.simulation.simulator import Job
+from airflow_provider_dtrain.core.simulation.simulator import SimulatedJob
 from airflow_provider_dtrain.core.simulation.trace import between, read_jobs, with_not_preemptible
 from airflow_provider_dtrain.errors import ConfigError
 
@@ -15,14 +15,14 @@ def refusal(*lines: str) -> str:
     return str(caught.value)
 
 
-def jobs(number: int) -> list[Job]:
-    return [Job(job_id=str(n), submit_s=float(n), slots=1, duration_s=1.0) for n in range(number)]
+def jobs(number: int) -> list[SimulatedJob]:
+    return [SimulatedJob(job_id=str(n), submit_s=float(n), slots=1, duration_s=1.0) for n in range(number)]
 
 
 def test_the_four_columns_are_enough():
     assert read_jobs([HEADER, "a,0,8,3600", "b,1.5,0,0"]) == [
-        Job(job_id="a", submit_s=0.0, slots=8, duration_s=3600.0),
-        Job(job_id="b", submit_s=1.5, slots=0, duration_s=0.0),
+        SimulatedJob(job_id="a", submit_s=0.0, slots=8, duration_s=3600.0),
+        SimulatedJob(job_id="b", submit_s=1.5, slots=0, duration_s=0.0),
     ]
 
 
@@ -45,7 +45,7 @@ def test_a_job_works_no_longer_than_its_max_runtime():
 
 def test_a_byte_order_mark_spaces_and_quotes_are_accepted():
     (job,) = read_jobs(["\ufeffjob_id, submit_s, gpus, duration_s", '"a, b", 1, 2, 3'])
-    assert job == Job(job_id="a, b", submit_s=1.0, slots=2, duration_s=3.0)
+    assert job == SimulatedJob(job_id="a, b", submit_s=1.0, slots=2, duration_s=3.0)
 
 
 def test_an_empty_file_says_what_it_needs():

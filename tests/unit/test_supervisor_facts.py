@@ -11,26 +11,34 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain import supervisor
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.machine import host as host_module
 from airflow_provider_dtrain.supervisor.machine import network as network_module
 from airflow_provider_dtrain.supervisor.machine.host import mount_of
-from airflow_provider_dtrain.supervisor.machine.network import Address, Link, addresses, candidates, interface_of
+from airflow_provider_dtrain.supervisor.machine.network import (
+    InterfaceAddress,
+    Link,
+    addresses,
+    candidates,
+    interface_of,
+)
 from airflow_provider_dtrain.supervisor.machine.sockets import bind_everywhere
 from airflow_provider_dtrain.supervisor.refusal import Refused, refuse_os_error
 from airflow_provider_dtrain.supervisor.run.plan import check_plan, plan_slots
 from tests.support.supervisor_host import make_plan
 
-MODULES = sorted(Path(host_module.__file__).parent.glob("*.py"))
+PACKAGE = Path(supervisor.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", MODULES, ids=lambda file: file.relative_to(PACKAGE).as_posix())
 def test_a_module_needs_only_the_standard_library_pynvml_and_python_3_9(file: Path) -> None:
     imported = set()
     for node in ast.walk(ast.parse(file.read_text(), feature_version=(3, 9))):
         if isinstance(node, ast.Import):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level != 1:
+        elif isinstance(node, ast.ImportFrom) and not 1 <= node.level <= len(file.relative_to(PACKAGE).parts):
             imported.add((node.module or "..").partition(".")[0])
     allowed = {"pynvml"} if file.stem == "gpu" else set()
     assert imported <= sys.stdlib_module_names | {"__future__"} | allowed
@@ -74,9 +82,9 @@ def test_slotless_ranks_take_no_slot() -> None:
     assert plan_slots(check_plan(plan)) == []
 
 
-def address(name: str, text: str, *, flags: int = 0x1043, kind: str = "", scope: int = 0) -> Address:
+def address(name: str, text: str, *, flags: int = 0x1043, kind: str = "", scope: int = 0) -> InterfaceAddress:
     family = "inet6" if ":" in text else "inet"
-    return Address(family, text, 24, scope, 0, Link(1, name, flags, 1500, kind))
+    return InterfaceAddress(family, text, 24, scope, 0, Link(1, name, flags, 1500, kind))
 
 
 def test_only_addresses_that_others_may_reach_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:

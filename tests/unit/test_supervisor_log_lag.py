@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.channel.streams import Stream, read_log
+from airflow_provider_dtrain.supervisor.channel.streams import FileStream, read_log
 from airflow_provider_dtrain.supervisor.limits import LOG_LAG
 
 
 def test_what_a_follower_is_far_behind_by_is_one_gap(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"0123456\n" * (2 * LOG_LAG // 8))
-    stream = Stream("rank0.log", str(tmp_path / "log"), 1000, whole=False)
+    stream = FileStream("rank0.log", str(tmp_path / "log"), 1000, whole=False)
     found = stream.next(False)
     assert found is not None
     gap, data = found
@@ -28,7 +28,7 @@ def test_what_a_follower_is_far_behind_by_is_one_gap(tmp_path: Path) -> None:
 
 def test_a_log_that_a_follower_keeps_up_with_has_no_gap(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"0123456\n" * (LOG_LAG // 8))
-    stream = Stream("rank0.log", str(tmp_path / "log"), 0, whole=False)
+    stream = FileStream("rank0.log", str(tmp_path / "log"), 0, whole=False)
     found = stream.next(False)
     assert found is not None
     assert found[0]["t"] == "data"
@@ -45,7 +45,7 @@ def with_hole(folder: Path, start: int, end: int, size: int) -> Path:
     return path
 
 
-def frames(stream: Stream) -> list[tuple[str, int, int]]:
+def frames(stream: FileStream) -> list[tuple[str, int, int]]:
     """Return kind, offset and length of all that is sent."""
     found = []
     while (frame := stream.next(True)) is not None:
@@ -58,16 +58,16 @@ def frames(stream: Stream) -> list[tuple[str, int, int]]:
 def test_bytes_that_log_limit_has_freed_do_not_count_as_a_lag(tmp_path: Path) -> None:
     size = 5 * LOG_LAG
     path = with_hole(tmp_path, 4096, size - 4096, size)
-    found = frames(Stream("rank0.log", str(path), 0, whole=False))
+    found = frames(FileStream("rank0.log", str(path), 0, whole=False))
     assert found == [("data", 0, 4096), ("gap", 4096, size - 8192), ("data", size - 4096, 4096)]
-    inside = frames(Stream("rank0.log", str(path), 2 * LOG_LAG, whole=False))
+    inside = frames(FileStream("rank0.log", str(path), 2 * LOG_LAG, whole=False))
     assert inside == [("gap", 2 * LOG_LAG, size - 4096 - 2 * LOG_LAG), ("data", size - 4096, 4096)]
 
 
 def test_a_lag_beside_freed_bytes_is_skipped(tmp_path: Path) -> None:
     size = 3 * LOG_LAG
     path = with_hole(tmp_path, 4096, 8192, size)
-    found = frames(Stream("rank0.log", str(path), 0, whole=False))
+    found = frames(FileStream("rank0.log", str(path), 0, whole=False))
     assert found[0] == ("gap", 0, size - LOG_LAG // 8)
     assert sum(length for kind, _, length in found if kind == "data") == LOG_LAG // 8
 

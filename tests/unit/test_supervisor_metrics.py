@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import Source, read_lines
+from airflow_provider_dtrain.core.event_log import EventSource, read_lines
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.run import metrics_file
 from airflow_provider_dtrain.supervisor.run.metrics_file import MetricsFile
@@ -34,7 +34,7 @@ class World:
     def events(self) -> list[dict[str, Any]]:
         """Return the events as the control side reads them. It accepts all of them."""
         path = self.rank / "events"
-        lines = list(read_lines(path.read_bytes() if path.exists() else b"", Source(0, frozenset({0}))))
+        lines = list(read_lines(path.read_bytes() if path.exists() else b"", EventSource(0, frozenset({0}))))
         assert [line.reason for line in lines if line.event is None] == []
         return [line.event for line in lines if line.event is not None]
 

@@ -17,7 +17,13 @@ import pytest
 
 from airflow_provider_dtrain.supervisor.files import outputs as outputs_module
 from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
-from airflow_provider_dtrain.supervisor.files.outputs import OutputFile, Outputs, Padded, note_baseline, take_carried
+from airflow_provider_dtrain.supervisor.files.outputs import (
+    OutputSender,
+    Padded,
+    WrittenFile,
+    note_baseline,
+    take_carried,
+)
 from airflow_provider_dtrain.supervisor.limits import OUTPUT_DEPTH
 from airflow_provider_dtrain.supervisor.machine.processes import identity
 
@@ -43,7 +49,7 @@ def write(folder: RunFolder, name: str, text: str) -> None:
 
 def sent(folder: RunFolder, known: dict[str, str] | None = None, *, limit: int = 10_000, files: int = 100) -> Any:
     target = io.BytesIO()
-    Outputs(folder, known or {}, limit, files).send(target)
+    OutputSender(folder, known or {}, limit, files).send(target)
     target.seek(0)
     with tarfile.open(fileobj=target) as archive:
         members = {one.name: archive.extractfile(one).read() for one in archive if one.isfile()}  # type: ignore[union-attr]
@@ -180,12 +186,12 @@ def test_a_read_error_inside_a_file_leaves_the_archive_whole(
     write(folder, "work/a", "x" * 50_000)
     write(folder, "work/b", "1")
     os.utime(folder.file("work/a"), (2e9, 2e9))
-    open_ = Outputs._open
+    open_ = OutputSender._open
 
-    def open_bad(outputs: Outputs, file: OutputFile) -> Any:
+    def open_bad(outputs: OutputSender, file: WrittenFile) -> Any:
         return BadDisk(folder.file(file.path)) if file.path == "work/a" else open_(outputs, file)
 
-    monkeypatch.setattr(Outputs, "_open", open_bad)
+    monkeypatch.setattr(OutputSender, "_open", open_bad)
     members, end = sent(folder, limit=100_000)
     assert (len(members["work/a"]), members["work/b"]) == (50_000, b"1")
     assert (set(end["files"]), end["unsettled"]) == ({"work/b"}, ["work/a"])
@@ -196,7 +202,7 @@ def test_an_archive_that_cannot_be_written_ends_the_role(folder: RunFolder) -> N
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "wb", buffering=0) as target, pytest.raises(BrokenPipeError):
-        Outputs(folder, {}, 10_000, 100).send(target)
+        OutputSender(folder, {}, 10_000, 100).send(target)
 
 
 @pytest.fixture
@@ -262,10 +268,10 @@ def test_of_programs_with_the_library_only_traces_are_sent(folder: RunFolder, tm
     for name in ("work/traces/a.json.gz", "work/other", "checkpoints/last", "work/traces-2/b"):
         write(folder, name, "1")
     target = io.BytesIO()
-    Outputs(folder, {}, 10_000, 100, traces=True).send(target)
+    OutputSender(folder, {}, 10_000, 100, traces=True).send(target)
     target.seek(0)
     with tarfile.open(fileobj=target) as archive:
         assert archive.getnames() == ["work/traces/a.json.gz", "end.json"]
     os.rename(folder.file("work", "traces"), tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", folder.file("work", "traces"))
-    assert not list(Outputs(folder, {}, 10_000, 100, traces=True).found())
+    assert not list(OutputSender(folder, {}, 10_000, 100, traces=True).found())

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import Source, read_lines
-from airflow_provider_dtrain.supervisor.channel.streams import Stream
+from airflow_provider_dtrain.core.event_log import EventSource, read_lines
+from airflow_provider_dtrain.supervisor.channel.streams import FileStream
 from airflow_provider_dtrain.supervisor.file_access import read_json, write_mark
-from airflow_provider_dtrain.supervisor.files.events import EventWriter, decode_event, encode_event
+from airflow_provider_dtrain.supervisor.files.events import EventLog, decode_event, encode_event
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.limits import LOG_TAIL, WINDOW
 from airflow_provider_dtrain.supervisor.machine.locks import is_locked, take_lock
@@ -27,7 +27,7 @@ from airflow_provider_dtrain.supervisor.run.status import status
 
 def events_of(path):
     """Return the events of a supervisor's file as the control side reads it."""
-    return [line.event for line in read_lines(path.read_bytes(), Source(None, frozenset(range(9)))) if line.event]
+    return [line.event for line in read_lines(path.read_bytes(), EventSource(None, frozenset(range(9)))) if line.event]
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def test_events_are_read_by_the_control_side_as_they_were_written(tmp_path: Path) -> None:
-    writer = EventWriter(str(tmp_path / "events"))
+    writer = EventLog(str(tmp_path / "events"))
     writer.write({"at": 1.5, "kind": "prepared", "port": 4711})
     writer.write({"at": 2.5, "kind": "exit", "rank": 1, "exit_code": 3, "sent_signal": False, "log_tail": "\x1b[1mä\n"})
     found = events_of(tmp_path / "events")
@@ -46,12 +46,12 @@ def test_events_are_read_by_the_control_side_as_they_were_written(tmp_path: Path
 
 def test_a_writer_that_takes_over_drops_a_torn_line_and_counts_on(tmp_path: Path) -> None:
     path = tmp_path / "events"
-    writer = EventWriter(str(path))
+    writer = EventLog(str(path))
     writer.write({"at": 1.0, "kind": "exit", "rank": 4, "exit_code": 1, "sent_signal": False})
     writer.close()
     with path.open("ab") as file:
         file.write(b'deadbeef {"seq":2,"ki')
-    again = EventWriter(str(path))
+    again = EventLog(str(path))
     assert again.first_failure == 4
     again.write({"at": 2.0, "kind": "ended", "reason": "lost"})
     assert [event["seq"] for event in events_of(path)] == [1, 2]
@@ -66,7 +66,7 @@ def test_an_event_that_its_writer_did_not_write_is_none() -> None:
 
 
 def test_an_event_that_does_not_fit_on_the_disk_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = EventWriter(str(tmp_path / "events"))
+    writer = EventLog(str(tmp_path / "events"))
     writer.write({"at": 1.0, "kind": "prepared"})
     write = os.write
 
@@ -224,7 +224,7 @@ def test_a_gap_costs_no_room_in_the_window(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(4 << 20)
     (tmp_path / "gaps.json").write_text(json.dumps({"gaps": [[50, (4 << 20) - 5]]}))
-    stream = Stream("rank0.log", str(path), 0, whole=False)
+    stream = FileStream("rank0.log", str(path), 0, whole=False)
     frames = []
     while (frame := stream.next(False)) is not None:
         frames.append(frame)

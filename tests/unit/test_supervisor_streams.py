@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.channel.streams import Stream, hole_of
+from airflow_provider_dtrain.supervisor.channel.streams import FileStream, hole_of
 from airflow_provider_dtrain.supervisor.limits import SKIP, WINDOW
 
 SHORT = b"00000000 {}\n"
 
 
-def frames(stream: Stream, *, final: bool = True) -> list[tuple[str, int, int]]:
+def frames(stream: FileStream, *, final: bool = True) -> list[tuple[str, int, int]]:
     """Return kind, offset and length of each frame of a stream, and acknowledge each at once."""
     found = []
     while (frame := stream.next(final)) is not None:
@@ -23,9 +23,9 @@ def frames(stream: Stream, *, final: bool = True) -> list[tuple[str, int, int]]:
     return found
 
 
-def stream_of(path: Path, content: bytes, offset: int = 0) -> Stream:
+def stream_of(path: Path, content: bytes, offset: int = 0) -> FileStream:
     path.write_bytes(content)
-    return Stream("rank0.events", str(path), offset, whole=True)
+    return FileStream("rank0.events", str(path), offset, whole=True)
 
 
 @pytest.mark.parametrize("length", [WINDOW + 1, 2 * WINDOW, 3 * WINDOW - 5])
@@ -49,7 +49,7 @@ def test_a_line_of_any_length_is_skipped_in_bounded_pieces(tmp_path: Path) -> No
         file.truncate(2 * SKIP + 7)
         file.seek(0, 2)
         file.write(b"\n" + SHORT)
-    found = frames(Stream("rank0.events", str(path), 0, whole=True))
+    found = frames(FileStream("rank0.events", str(path), 0, whole=True))
     assert found == [("gap", 0, SKIP), ("gap", SKIP, SKIP), ("gap", 2 * SKIP, 8), ("data", 2 * SKIP + 8, len(SHORT))]
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from airflow_provider_dtrain.core.search.names import (
     MAX_CHARS,
     ended_name,
-    length_words,
-    metric_words,
-    reached_words,
+    length_text,
+    metric_text,
+    reached_text,
     trial_name,
 )
 from airflow_provider_dtrain.core.search.value_text import value_text
@@ -34,13 +34,13 @@ def test_a_trial_that_differs_in_nothing_has_the_name_of_its_task() -> None:
 
 def test_a_name_ends_with_the_result() -> None:
     name = trial_name(5, {"lr": 3e-4})
-    assert ended_name(name, metric_words("accuracy", 0.9137)) == "5 | lr=3e-4 -> accuracy 0.914"
+    assert ended_name(name, metric_text("accuracy", 0.9137)) == "5 | lr=3e-4 -> accuracy 0.914"
     assert ended_name(name, "") == name
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, None])
 def test_a_metric_that_is_no_number_is_called_that(value: float | None) -> None:
-    assert metric_words("loss", value) == "loss without a finite value"
+    assert metric_text("loss", value) == "loss without a finite value"
 
 
 #: Choices of which each two differ.
@@ -69,16 +69,16 @@ def test_hostile_names_are_one_short_printable_line_that_keeps_the_result() -> N
     name = ended_name(trial_name(5, {f"{HOSTILE}{number}": HOSTILE for number in range(50)}), "stopped at epoch 2")
     assert len(name) == MAX_CHARS
     assert name.endswith("… -> stopped at epoch 2")
-    shown = ended_name("5", f"failed: {metric_words(HOSTILE, 0.5)}{HOSTILE}")
+    shown = ended_name("5", f"failed: {metric_text(HOSTILE, 0.5)}{HOSTILE}")
     assert len(shown) <= MAX_CHARS
     assert shown.isprintable()
 
 
 def test_lengths_have_the_unit_of_the_search() -> None:
     epochs = {"max_length": {"epochs": 9, "batches": None}}
-    assert [length_words(1, epochs), length_words(2000, epochs)] == ["1 epoch", "2,000 epochs"]
-    assert reached_words(2, epochs) == "epoch 2"
-    assert [reached_words(4, {"time_metric": "tokens"}), reached_words(1, None)] == ["4 tokens", "1 unit"]
+    assert [length_text(1, epochs), length_text(2000, epochs)] == ["1 epoch", "2,000 epochs"]
+    assert reached_text(2, epochs) == "epoch 2"
+    assert [reached_text(4, {"time_metric": "tokens"}), reached_text(1, None)] == ["4 tokens", "1 unit"]
 
 
 def test_the_cause_of_a_failed_rank_comes_before_the_rank() -> None:

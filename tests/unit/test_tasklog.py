@@ -83,7 +83,7 @@ async def test_lines_about_events_come_before_the_lines_that_follow(logger: Reco
 
 
 def test_a_validation_shows_a_bounded_number_of_metrics() -> None:
-    words = attempt._words({f"m{number}": 1.0 for number in range(1000)})
+    words = attempt._metrics_text({f"m{number}": 1.0 for number in range(1000)})
     assert words.count("=") == attempt.MOST_METRICS
     assert words.endswith(" and 950 more")
 

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.train.process import message_server
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.search.stop_answer import Pace, StopAnswer
+from airflow_provider_dtrain.train.search.stop_answer import AgreementPace, StopAnswer
 from tests.support.decisions import tell
 from tests.support.event_lines import lines_of
 from tests.support.plain_programs import outputs, start
@@ -371,7 +371,7 @@ class FarRank(ThreadRank):
 def checkpoints(ranks, folder):
     env = Environment(rank=ranks.rank, world_size=ranks.size, group_rank=ranks.rank)
     state = Prepared(), Progress(), Gradients(ranks, None, {}), Streams(0, ranks.rank)
-    saver = Saver(env, ranks, EventWriter(None), *state, where=folder, look=True)
+    saver = Saver(env, ranks, EventWriter(None), *state, where=folder, has_earlier=True)
     return FileCheckpoints(env, ranks, saver), saver
 
 
@@ -447,7 +447,7 @@ def test_a_block_that_fails_on_one_rank_ends_the_checkpoint_of_all(tmp_path):
 @pytest.mark.parametrize(("seconds", "gap"), [(0.1, 9), (60.0, 1), (1e-6, 100)])
 def test_the_ranks_agree_about_once_a_second_and_at_first_in_each_step(seconds, gap):
     now = [0.0]
-    pace, gaps = Pace(100, lambda: now[0]), []
+    pace, gaps = AgreementPace(100, lambda: now[0]), []
     for _ in range(4):
         while not pace.is_due():
             now[0] += seconds

@@ -6,7 +6,7 @@ import zlib
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import Source, read_lines
+from airflow_provider_dtrain.core.event_log import EventSource, read_lines
 from airflow_provider_dtrain.train.errors import LimitError
 from airflow_provider_dtrain.train.reports import events as train_events
 from airflow_provider_dtrain.train.reports.events import LINE_LIMIT_BYTES, EventWriter, encode_event
@@ -21,7 +21,7 @@ def test_a_line_is_checksum_blank_json_newline():
 
 def test_the_control_side_reads_what_a_rank_writes():
     data = encode_event(1, 1.0, "init", {"device": "cpu"}) + encode_event(2, 2.0, "result", {"value": {"ö": [1, None]}})
-    found = read_lines(data, Source(0, frozenset({0})))
+    found = read_lines(data, EventSource(0, frozenset({0})))
     assert [line.event["seq"] for line in found] == [1, 2]
 
 
@@ -69,7 +69,7 @@ def test_an_event_that_is_too_deep_is_refused_and_the_deepest_accepted_one_is_re
     value = 1
     for _ in range(15):
         value = [value]
-    (line,) = read_lines(encode_event(1, 1.0, "result", {"value": value, "also": []}), Source(0, frozenset({0})))
+    (line,) = read_lines(encode_event(1, 1.0, "result", {"value": value, "also": []}), EventSource(0, frozenset({0})))
     assert line.event is not None
     with pytest.raises(LimitError, match="nested at most 15 levels deep"):
         encode_event(1, 1.0, "result", {"value": [value]})

@@ -15,7 +15,7 @@ import torch.distributed as dist  # noqa: E402
 
 from airflow_provider_dtrain.train import sharded_tensors  # noqa: E402
 from airflow_provider_dtrain.train.gradients import aggregation  # noqa: E402
-from airflow_provider_dtrain.train.gradients.aggregation import Group, Waiting  # noqa: E402
+from airflow_provider_dtrain.train.gradients.aggregation import GradientGroup, UnfinishedGroup  # noqa: E402
 from airflow_provider_dtrain.train.gradients.clipping import Clip  # noqa: E402
 from airflow_provider_dtrain.train.gradients.kinds import by_kind, unscale  # noqa: E402
 from airflow_provider_dtrain.train.gradients.precision import LossScale  # noqa: E402
@@ -112,7 +112,7 @@ def test_a_step_without_any_gradient_has_the_norm_zero():
 @pytest.mark.usefixtures("group")
 def test_values_and_groups_of_batches_take_gradients_of_several_kinds():
     plain, parameters = mixed(*SHAPES)
-    group = Group(torch.optim.SGD(parameters))
+    group = GradientGroup(torch.optim.SGD(parameters))
     group.count = 3
     group.divide()
     for parameter in plain:
@@ -181,9 +181,9 @@ def test_pending_gradients_take_the_form_of_the_parameters_that_now_hold_them(gr
         torch.nn.Parameter(empty(2, device_mesh=mesh, placements=[Replicate()])),
     ]
     saved = [[[torch.full((3,), rank + 1.0), torch.full((4, 2), rank + 1.0), None]] for rank in range(2)]
-    waiting = Waiting()
+    waiting = UnfinishedGroup()
     waiting.counts, waiting.ranks, waiting.own = [2], saved, 1
-    resumed = Group(torch.optim.SGD(parameters))
+    resumed = GradientGroup(torch.optim.SGD(parameters))
     waiting.give(0, resumed)
     assert resumed.count == 2
     # DistributedDataParallel averages at the end of the group; gradients of sharded parameters are averages already.

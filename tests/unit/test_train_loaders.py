@@ -181,10 +181,10 @@ def test_a_sharded_loader_on_another_number_of_ranks_counts_samples_and_warns(ca
 
     def body(d):
         shares = Shares(SHARDED["every n-th sample"](d), d, 5, "training")
-        shares.say_resumed("own", 4, 8)
-        shares.say_resumed("own", d.size, 8)
-        shares.say_resumed("own", 4, 0)
-        shares.say_resumed("", 0, 8)
+        shares.log_resumed("own", 4, 8)
+        shares.log_resumed("own", d.size, 8)
+        shares.log_resumed("own", 4, 0)
+        shares.log_resumed("", 0, 8)
         return [batch.tolist() for batch in shares.training(0, 8, shares.length())]
 
     one, two = in_ranks(2, body)

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.core.config import ExperimentConfig  # noqa: E402
-from airflow_provider_dtrain.core.event_log import Source, read_lines  # noqa: E402
+from airflow_provider_dtrain.core.event_log import EventSource, read_lines  # noqa: E402
 from airflow_provider_dtrain.train import pytorch  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from airflow_provider_dtrain.train.reports import profiler as module  # noqa: E402
@@ -164,7 +164,7 @@ def test_the_control_side_reads_the_event_of_a_trace(tmp_path):
         ctx.profiler.start(wait=0, warmup=0, active=1)
         train(ctx, 2)
         ctx.profiler._writer.close()
-    (line,) = read_lines(path.read_bytes(), Source(0, frozenset({0})))
+    (line,) = read_lines(path.read_bytes(), EventSource(0, frozenset({0})))
     assert line.event is not None
     assert line.event["kind"] == "trace"
     assert (tmp_path / line.event["path"]).stat().st_size == line.event["size_bytes"]

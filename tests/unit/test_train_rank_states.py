@@ -63,9 +63,8 @@ def saver(distributed, folder, *objects):
         prepared.add(item)
     gradients = Gradients(distributed, CPU, {})
     streams = Streams(1, distributed.rank)
-    return Saver(
-        distributed._env, distributed, NoEvents(), prepared, Progress(), gradients, streams, where=folder, look=True
-    )
+    state = (prepared, Progress(), gradients, streams)
+    return Saver(distributed._env, distributed, NoEvents(), *state, where=folder, has_earlier=True)
 
 
 def save(folder, size, make=Files):

@@ -22,7 +22,7 @@ from airflow_provider_dtrain.train.errors import (  # noqa: E402
 )
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
 from airflow_provider_dtrain.train.initialization import _checkpoint_place  # noqa: E402
-from airflow_provider_dtrain.train.reports.console import say_done, say_validation, say_where  # noqa: E402
+from airflow_provider_dtrain.train.reports.console import log_end, log_folder, log_validation  # noqa: E402
 from airflow_provider_dtrain.train.reports.reducers import Reducers  # noqa: E402
 from tests.support.script_loaders import training_loader  # noqa: E402
 
@@ -110,10 +110,10 @@ def test_a_person_outside_of_a_trial_is_told_metrics_and_where_the_checkpoint_is
     alone, in_trial = Environment(), Environment(run="t1.1.1")
     with caplog.at_level(logging.INFO):
         for env in (alone, in_trial):
-            say_validation(env, 8, {"error": 0.25})
-            say_where(env, "/tmp/kept/step-00000008")
-        say_done(alone, 5, 5)
-        say_done(alone, 4, 5)
+            log_validation(env, 8, {"error": 0.25})
+            log_folder(env, "/tmp/kept/step-00000008")
+        log_end(alone, 5, 5)
+        log_end(alone, 4, 5)
     assert caplog.messages == [
         "Validation at step 8: error 0.25",
         "The latest checkpoint is /tmp/kept/step-00000008. To resume from it, set checkpoint_dir='/tmp/kept'.",

@@ -145,7 +145,7 @@ async def test_the_end_of_a_trial_waits_for_its_log_for_seconds_only(world: Worl
     log.take(0, b"one\n", NO_SECRETS)
     world.store.open = [OpenLog(attempt_id=1, host="a", position=7)]
     world.logs_of["run-1"], world.logs_of["run-2"] = b"1234567more\n", b""
-    logs.look_back(view)
+    logs.resume_earlier(view)
     await until(lambda: 1 in logs._open)
     begun = time.monotonic()
     await logs.finish(view)
@@ -166,7 +166,7 @@ async def test_recovery_takes_no_log_and_commits_none(world: World) -> None:
     logs = TrialLogs(world)  # type: ignore[arg-type]
     assert not logs.wanted
     world.store.open = [OpenLog(attempt_id=1, host="a", position=4)]
-    logs.look_back(world.store.attempts.get(1))
+    logs.resume_earlier(world.store.attempts.get(1))
     await logs.finish(world.store.attempts.get(1))
     assert (world.store.closed, world.store.positions, world.reader.records) == ([], [], [])
 

@@ -7,25 +7,31 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.lifecycle.trial_words import progress_words
-from airflow_provider_dtrain.core.search.trial_progress import Plan, Report, Reports, TrialProgress, progress_of
+from airflow_provider_dtrain.core.lifecycle.trial_text import progress_text
+from airflow_provider_dtrain.core.search.trial_progress import (
+    ProgressReport,
+    Reports,
+    TrialLength,
+    TrialProgress,
+    progress_of,
+)
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
 
-def report(step: int, epoch: float | None = None, *, after_s: float = 0.0) -> Report:
-    return Report(step=step, epoch=epoch, at=START + timedelta(seconds=after_s))
+def report(step: int, epoch: float | None = None, *, after_s: float = 0.0) -> ProgressReport:
+    return ProgressReport(step=step, epoch=epoch, at=START + timedelta(seconds=after_s))
 
 
 def found(
     length: Any,
-    *reports: Report,
-    validation: Report | None = None,
+    *reports: ProgressReport,
+    validation: ProgressReport | None = None,
     batch: Any = None,
     size: Any = None,
     now_s: float = 100.0,
 ) -> TrialProgress:
-    plan = Plan.of(length if "time_metric" in length else {"max_length": length}, batch, size)
+    plan = TrialLength.of(length if "time_metric" in length else {"max_length": length}, batch, size)
     held = Reports(first=reports[0], latest=reports[-1], validation=validation) if reports else None
     return progress_of(plan, held, START + timedelta(seconds=now_s))
 
@@ -38,7 +44,7 @@ def test_a_trial_without_reports_has_done_nothing() -> None:
 
 def test_batches_are_compared_with_the_planned_length() -> None:
     one = found({"batches": 1000}, report(100), report(300, after_s=100))
-    assert (one.share, progress_words(one)) == (0.3, "300 of 1,000 batches (30 %)")
+    assert (one.share, progress_text(one)) == (0.3, "300 of 1,000 batches (30 %)")
     assert one.expected_end == START + timedelta(seconds=100 + 350)
 
 
@@ -50,26 +56,26 @@ def test_the_speed_is_that_of_the_running_attempt() -> None:
 def test_records_need_the_size_of_a_batch() -> None:
     assert found({"records": 1000}, report(5), batch=20).share == 0.1
     one = found({"records": 1000}, report(5))
-    assert (one.share, progress_words(one)) == (None, "5 batches")
+    assert (one.share, progress_text(one)) == (None, "5 batches")
 
 
 def test_epochs_are_measured_by_the_size_of_the_data_or_by_the_latest_validation() -> None:
     assert found({"epochs": 4}, report(50, 0), batch=10, size=1000).share == pytest.approx(0.125)
     assert found({"epochs": 4}, report(150, 1), validation=report(100, 1)).share == pytest.approx(0.375)
     one = found({"epochs": 4}, report(90, 0))
-    assert (one.share, progress_words(one)) == (0.0, "1 of 4 epochs (0 %)")
+    assert (one.share, progress_text(one)) == (0.0, "1 of 4 epochs (0 %)")
 
 
 def test_a_report_inside_an_epoch_tells_its_share() -> None:
     one = found({"epochs": 4}, report(90, 0.25), validation=report(400, 2))
-    assert (one.share, progress_words(one)) == (0.0625, "1 of 4 epochs (6 %)")
+    assert (one.share, progress_text(one)) == (0.0625, "1 of 4 epochs (6 %)")
 
 
 def test_reports_without_an_epoch_are_measured_by_the_latest_validation_that_has_one() -> None:
     one = found({"epochs": 20}, report(150), validation=report(100, 4.0))
-    assert (one.share, progress_words(one)) == (pytest.approx(0.3), "7 of 20 epochs (30 %)")
+    assert (one.share, progress_text(one)) == (pytest.approx(0.3), "7 of 20 epochs (30 %)")
     one = found({"epochs": 20}, report(150), validation=report(100))
-    assert (one.share, progress_words(one)) == (None, "150 batches")
+    assert (one.share, progress_text(one)) == (None, "150 batches")
 
 
 def test_the_share_stays_within_the_epoch_that_was_reported() -> None:
@@ -79,7 +85,7 @@ def test_the_share_stays_within_the_epoch_that_was_reported() -> None:
 
 def test_a_trial_without_a_planned_length_shows_its_steps() -> None:
     one = found({}, report(100), report(300, after_s=100))
-    assert (one.share, one.expected_end, progress_words(one)) == (None, None, "300 batches")
+    assert (one.share, one.expected_end, progress_text(one)) == (None, None, "300 batches")
     assert found({"time_metric": "hours", "max_time": 3}, report(7)).total is None
     assert found({"time_metric": "batches", "max_time": 10}, report(7)).share == 0.7
 
@@ -88,7 +94,7 @@ def test_a_trial_without_a_planned_length_shows_its_steps() -> None:
     "length", [{"batches": "many"}, {"batches": True}, {"batches": -1}, {"batches": None}, [], "x"]
 )
 def test_a_length_that_is_no_number_is_no_length(length: Any) -> None:
-    assert Plan.of({"max_length": length}, 1, 1).total is None
+    assert TrialLength.of({"max_length": length}, 1, 1).total is None
 
 
 def test_clocks_that_run_backwards_or_ahead_give_no_end_in_the_past() -> None:

@@ -48,8 +48,8 @@ async def test_a_trigger_that_has_fired_kills_nothing(make: object) -> None:
 MARK = "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: ... Read: airflow dtrain trials logs 7 ---"
 
 
-def shown_of(store: Any, trial_id: int) -> end_summary.Shown:
-    return end_summary.Shown(trial_id=trial_id, experiment_id=3, name=None, ending="accuracy 0.914")
+def shown_of(store: Any, trial_id: int) -> end_summary.ShownFacts:
+    return end_summary.ShownFacts(trial_id=trial_id, experiment_id=3, name=None, ending="accuracy 0.914")
 
 
 class Runner:
@@ -70,7 +70,7 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     runtime = SimpleNamespace(logs=logs, store=None, hook=None)
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
     monkeypatch.setattr(TrialTrigger, "_take_over", lambda self: asyncio.sleep(0, runtime))
@@ -124,7 +124,7 @@ async def test_what_airflow_has_emptied_is_marked_first_and_shown_again_by_which
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Second)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
     part = Shown(1, LogPlace(7, 1), 0, 500)
     FILES.note(("ti", 1), part)
@@ -149,7 +149,7 @@ async def test_a_trigger_whose_event_airflow_has_lost_knows_its_file_when_it_com
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
-    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.Recovery", lambda hook: None)
+    monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
     assert len([event async for event in TrialTrigger(trial_id=7).run()]) == 1
     assert FILES.reopened(("ti", 2)) == [part]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport, Verdict, judge
+from airflow_provider_dtrain.core.lifecycle.watchdog import GangVerdict, RankReport, judge
 from airflow_provider_dtrain.engine.attempt import watchdog
-from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog, words_of
+from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog, text_of
 from airflow_provider_dtrain.errors import ProcessStuckError, RankHangsError
 from airflow_provider_dtrain.hosts.wire import Progress, WireError
 
@@ -108,7 +108,7 @@ def test_a_gang_in_which_all_wait_and_nobody_is_behind_is_named_as_a_whole() -> 
     everyone = [rank(i, still_s=61.0, idle_s=61.0) for i in range(4)]
     verdict = judge(everyone)
     assert [one.why for one in verdict.behind] == ["together"] * 4
-    assert words_of(list(verdict.behind), verdict).startswith("No rank has made progress for 61 s and none is behind")
+    assert text_of(list(verdict.behind), verdict).startswith("No rank has made progress for 61 s and none is behind")
     everyone[2] = replace(everyone[2], idle_s=0.3)
     assert judge(everyone).behind == (), "one that computes is on its way"
 
@@ -116,7 +116,7 @@ def test_a_gang_in_which_all_wait_and_nobody_is_behind_is_named_as_a_whole() -> 
 def test_a_stalled_gang_is_named_with_the_place_of_each_rank() -> None:
     everyone = [rank(i, still_s=61.0 + i, idle_s=61.0) for i in range(10)]
     verdict = judge(everyone)
-    assert words_of(list(verdict.behind), verdict) == (
+    assert text_of(list(verdict.behind), verdict) == (
         "No rank has made progress for 61 s and none is behind: ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more in the "
         "gradient exchange, step 120. Messages between the hosts are lost, or the ranks call their collectives in "
         "different orders."
@@ -146,11 +146,11 @@ def test_ranks_that_wait_in_different_exchanges_of_one_step_never_meet(change: d
 
 def test_the_words_name_rank_host_place_and_who_waits() -> None:
     verdict = judge(gang(rank(3, state="T", state_s=12.0, **IN_LOOP), size=8))
-    assert words_of(list(verdict.behind), verdict) == (
+    assert text_of(list(verdict.behind), verdict) == (
         "Rank 3 on gpu-1 has made no progress for 12 s (stopped by a signal, in its training loop, step 120, pid 1003)"
         "; 7 ranks wait for it in the gradient exchange (for 11 s)"
     )
-    assert Verdict().waiting_words == ""
+    assert GangVerdict().waiting_text == ""
 
 
 class Clock:
@@ -177,7 +177,7 @@ def follow(dog: GangWatchdog, clock: Clock, make: Any, seconds: int, **options: 
     for second in range(seconds):
         clock.now += 1.0
         report(dog, make(float(second)), clock.now, **options)
-        errors.append(dog.look())
+        errors.append(dog.check())
     return [error for error in errors if error is not None]
 
 

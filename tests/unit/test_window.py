@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_provider_dtrain.hosts.channel.window import STREAMS_LIMIT, WINDOW_BYTES, WINDOW_FRAMES, Window
+from airflow_provider_dtrain.hosts.channel.window import STREAMS_LIMIT, WINDOW_BYTES, WINDOW_FRAMES, FlowWindow
 from airflow_provider_dtrain.hosts.wire import Frame, WireError
 
 
@@ -13,7 +13,7 @@ def frame(offset: int, length: int = 0, stream: str = "rank0.log", **more: int) 
 
 
 def test_a_window_that_is_acknowledged_never_ends() -> None:
-    window = Window()
+    window = FlowWindow()
     for number in range(100):
         taken = frame(number * WINDOW_BYTES, WINDOW_BYTES)
         window.take(taken)
@@ -21,14 +21,14 @@ def test_a_window_that_is_acknowledged_never_ends() -> None:
 
 
 def test_bytes_beyond_the_window_break_the_protocol() -> None:
-    window = Window()
+    window = FlowWindow()
     window.take(frame(0, WINDOW_BYTES))
     with pytest.raises(WireError, match="2,097,153 bytes of rank0.log in 2 frames without an acknowledgement"):
         window.take(frame(WINDOW_BYTES, 1))
 
 
 def test_an_acknowledgement_frees_what_lies_before_it_and_no_more() -> None:
-    window = Window()
+    window = FlowWindow()
     window.take(frame(0, WINDOW_BYTES - 1))
     window.take(frame(WINDOW_BYTES - 1, 1))
     window.ack("rank0.log", WINDOW_BYTES - 1)
@@ -38,7 +38,7 @@ def test_an_acknowledgement_frees_what_lies_before_it_and_no_more() -> None:
 
 
 def test_an_acknowledgement_within_a_frame_does_not_free_it() -> None:
-    window = Window()
+    window = FlowWindow()
     window.take(frame(0, 1))
     window.take(frame(1, WINDOW_BYTES - 1))
     window.ack("rank0.log", 2)
@@ -48,7 +48,7 @@ def test_an_acknowledgement_within_a_frame_does_not_free_it() -> None:
 
 
 def test_empty_frames_are_counted_too() -> None:
-    window = Window()
+    window = FlowWindow()
     for _ in range(WINDOW_FRAMES):
         window.take(frame(0))
     with pytest.raises(WireError, match="65,537 frames"):
@@ -56,20 +56,20 @@ def test_empty_frames_are_counted_too() -> None:
 
 
 def test_streams_have_windows_of_their_own() -> None:
-    window = Window()
+    window = FlowWindow()
     window.take(frame(0, WINDOW_BYTES, "rank0.log"))
     window.take(frame(0, WINDOW_BYTES, "rank1.log"))
 
 
 def test_a_stream_that_the_run_does_not_have_breaks_the_protocol() -> None:
-    window = Window(["rank0.log"])
+    window = FlowWindow(["rank0.log"])
     window.take(frame(0, 1))
     with pytest.raises(WireError, match=r"stream 'rank7\.events', which run t1\.1\.1 does not have here"):
         window.take(frame(0, 1, "rank7.events"))
 
 
 def test_the_number_of_streams_is_bounded_without_names() -> None:
-    window = Window()
+    window = FlowWindow()
     for number in range(STREAMS_LIMIT):
         window.take(frame(0, 1, f"rank{number}.log"))
     with pytest.raises(WireError, match="does not have here"):
@@ -77,7 +77,7 @@ def test_the_number_of_streams_is_bounded_without_names() -> None:
 
 
 def test_a_file_that_began_anew_is_acknowledged_from_its_start() -> None:
-    window = Window()
+    window = FlowWindow()
     window.take(frame(500, WINDOW_BYTES // 2))
     window.take(frame(0, 100, epoch=1))
     window.ack("rank0.log", 100)
@@ -86,4 +86,4 @@ def test_a_file_that_began_anew_is_acknowledged_from_its_start() -> None:
 
 def test_a_position_that_no_file_has_breaks_the_protocol() -> None:
     with pytest.raises(WireError):
-        Window().take(frame(2**63))
+        FlowWindow().take(frame(2**63))

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.queue import Queue, QueuePool, QueueRow
 from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search, task_ref
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.lifecycle.follower_words import reason_words
+from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.store.records.pages import QueueEntry, QueueOrder, QueueQuery
 
@@ -85,7 +85,7 @@ def _row(call: Call, entry: QueueEntry, editable: frozenset[str]) -> QueueRow:
         slots=task.slots,
         placement={host: list(indices) for host, indices in task.placement.items()},
         state=task.state,
-        reason=reason_words(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
+        reason=reason_text(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
         since=task.since,
         expected=None if silence.is_loss else task.expected or None,
         expected_at=None if silence.is_loss else entry.expected_at,

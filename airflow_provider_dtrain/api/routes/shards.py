@@ -19,7 +19,7 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     ShardCounts,
     ShardState,
     inference_progress,
-    inference_words,
+    inference_text,
     shard_states,
 )
 from airflow_provider_dtrain.core.lifecycle.shard_blame import SKIPPED, shard_failures
@@ -55,7 +55,7 @@ def shards(call: CallDep, trial_id: int) -> Shards:
         share=progress.share if counts.total else 0.0,
         rows_per_s=progress.rows_per_s,
         eta_s=progress.eta_s,
-        words=inference_words(progress) if counts.total else "",
+        words=inference_text(progress) if counts.total else "",
         location=str(section["outputs"]["path"]),
         troubles=[_trouble(one) for one in store.shards.troubles(trial_id, most=TROUBLES_MOST)],
     )

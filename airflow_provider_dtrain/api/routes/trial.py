@@ -10,7 +10,7 @@ from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import trial_entry, units_in
-from airflow_provider_dtrain.api.metric_names import left_out_words, shown_names
+from airflow_provider_dtrain.api.metric_names import left_out_text, shown_names
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint, Checkpoints
 from airflow_provider_dtrain.api.models.configs import ShownConfig
 from airflow_provider_dtrain.api.models.trials import Attempt, RankRow, Ranks, Timeline, TimelineEntry, Trial
@@ -18,7 +18,7 @@ from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.gaps import gap_of, limits_hit
-from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, state_words
+from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, state_text
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.pages import TrialEntry
 from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
@@ -54,7 +54,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         config_id=view.config_id,
         seed=view.seed,
         max_restarts=view.max_restarts,
-        state_words=state_words(view.state, position, paused=paused, silence=silence),
+        state_words=state_text(view.state, position, paused=paused, silence=silence),
         expected=(latest.expected or None) if has_place else None,
         expected_at=latest.expected_at if has_place else None,
         queue_class=store.queue_view.facts(latest.allocation_id).queue_class if is_live else None,
@@ -65,7 +65,7 @@ def trial(call: CallDep, trial_id: int) -> Trial:
         failure=dict(view.failure) if view.failure else None,
         result=dict(view.result) if view.result else None,
         gaps=gaps,
-        limits=[*limits_hit(gaps), *left_out_words(names)],
+        limits=[*limits_hit(gaps), *left_out_text(names)],
         attempts_list=[_attempt(one) for one in attempts],
         metrics=shown_names(names),
         has_epochs=store.curves.have_epochs([trial_id]),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
-from airflow_provider_dtrain.core.config.experiment import Checked, ExperimentConfig
+from airflow_provider_dtrain.core.config.experiment import DocumentCheck, ExperimentConfig
 from airflow_provider_dtrain.core.config.inference_rules import inference_problems
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
@@ -162,7 +162,7 @@ def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[st
         yield path, f"{shown(batch)} is below resources.slots_per_trial {slots}"
 
 
-def _cross_problems(checked: Checked, *, needs_entrypoint: bool) -> list[Problem]:
+def _cross_problems(checked: DocumentCheck, *, needs_entrypoint: bool) -> list[Problem]:
     """Return the cross-field problems, or none when too few fields are valid."""
     config = checked.config or checked.rest
     return [] if config is None else incomplete(config, needs_entrypoint=needs_entrypoint, scope=checked.scope)

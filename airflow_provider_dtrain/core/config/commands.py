@@ -67,10 +67,10 @@ def split_command(entrypoint: str | list[str]) -> list[str]:
         return list(entrypoint)
     if not _QUOTING.search(entrypoint):
         return _PLAIN_WORD.findall(entrypoint)
-    return [word.value for word in _words(entrypoint)]
+    return [word.value for word in _tokens(entrypoint)]
 
 
-def _words(text: str) -> Iterator[Word]:
+def _tokens(text: str) -> Iterator[Word]:
     position = _end_of_space(text, 0)
     while position < len(text):
         start = position
@@ -122,13 +122,13 @@ def _operator(word: str) -> str | None:
     return ";" if word.endswith(";") and not word.endswith("\\;") else None
 
 
-def _words_and_syntax(text: str) -> tuple[list[str], str | None]:
+def _tokens_and_syntax(text: str) -> tuple[list[str], str | None]:
     """Return the words of a command, and the first syntax in it that only a shell interprets.
 
     :raises ValueError: a quote is open, or the text ends with a backslash
     """
     if _QUOTING.search(text):
-        found = list(_words(text))
+        found = list(_tokens(text))
         return [word.value for word in found], next((word.syntax for word in found if word.syntax), None)
     tokens = _PLAIN_WORD.findall(text)
     operator = next(filter(None, map(_operator, tokens)), None)
@@ -141,7 +141,7 @@ def check_entrypoint(value: Any) -> Any:
     :raises PydanticCustomError: the entrypoint is malformed, or cannot be started without a shell
     """
     if isinstance(value, str):
-        tokens = _checked_words(value)
+        tokens = _checked_tokens(value)
     elif isinstance(value, list) and all(isinstance(word, str) for word in value):
         tokens = value
     else:
@@ -156,9 +156,9 @@ def check_entrypoint(value: Any) -> Any:
     return value
 
 
-def _checked_words(text: str) -> list[str]:
+def _checked_tokens(text: str) -> list[str]:
     try:
-        message, syntax = _words_and_syntax(text)
+        message, syntax = _tokens_and_syntax(text)
     except ValueError as error:
         raise refuse(f"the command cannot be split into words: {error}") from None
     if syntax is not None:
@@ -194,7 +194,7 @@ def without_launcher(entrypoint: Any) -> tuple[Any, list[str]]:
     """
     if isinstance(entrypoint, str) and any(launcher in entrypoint for launcher in _LAUNCHERS):
         try:
-            parts = list(itertools.islice(_words(entrypoint), _SEARCHED))
+            parts = list(itertools.islice(_tokens(entrypoint), _SEARCHED))
         except ValueError:
             return entrypoint, []
     elif isinstance(entrypoint, list) and all(isinstance(word, str) for word in entrypoint):

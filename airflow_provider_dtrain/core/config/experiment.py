@@ -196,7 +196,7 @@ class ExperimentConfig(Section):
         return result.config
 
     @classmethod
-    def checked(cls, document: dict[str, Any], *, partial: bool = False) -> Checked:
+    def checked(cls, document: dict[str, Any], *, partial: bool = False) -> DocumentCheck:
         """Return the configuration and the problems of a normalized document.
 
         When fields are missing or wrong, cross-field rules still run on the remaining fields.
@@ -206,7 +206,7 @@ class ExperimentConfig(Section):
         """
         written = document if partial else None
         try:
-            return Checked(
+            return DocumentCheck(
                 config=super().model_validate(document), rest=None, problems=[], scope=Scope(written=written)
             )
         except ValidationError as error:
@@ -223,7 +223,7 @@ class ExperimentConfig(Section):
                 errors = error.errors(include_url=False)
                 problems += problems_of(errors, cls, repair.document, partial=True)
         scope = Scope(repaired=frozenset(repair.repaired), written=written)
-        return Checked(config=None, rest=rest, problems=list(dict.fromkeys(problems)), scope=scope)
+        return DocumentCheck(config=None, rest=rest, problems=list(dict.fromkeys(problems)), scope=scope)
 
     @property
     def trial_class(self) -> str | None:
@@ -249,7 +249,7 @@ class ExperimentConfig(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checked:
+class DocumentCheck:
     """Problems and warnings that validation found in a document."""
 
     #: None when the document has a problem.

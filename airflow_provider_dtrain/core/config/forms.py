@@ -14,6 +14,6 @@ def is_rendered(config: str | Mapping[str, Any]) -> bool:
     return isinstance(config, Mapping) and set(config) == {"config_id", "digest"}
 
 
-def looks_like_path(value: str) -> bool:
+def is_path_like(value: str) -> bool:
     """Return whether a text names a file rather than being YAML itself."""
     return len(value) <= MAX_PATH_CHARS and "\n" not in value and value.endswith((".yaml", ".yml"))

@@ -96,8 +96,8 @@ def _of_result(value: Mapping[str, Any]) -> str:
     """Return the weights that the XCom of a trial or of a search's best trial names."""
     trial = value.get("trial_id")
     if (checkpoint := value.get("checkpoint")) is None:
-        who = f"trial {trial}" if type(trial) is int else "the trial"
-        raise refuse(f"{who} has no checkpoint; its code must save one, and checkpoint_policy must not be none")
+        subject = f"trial {trial}" if type(trial) is int else "the trial"
+        raise refuse(f"{subject} has no checkpoint; its code must save one, and checkpoint_policy must not be none")
     if type(trial) is int and trial >= 0:
         return f"trial:{trial}:best"
     if isinstance(checkpoint, str):

@@ -202,7 +202,7 @@ def _rule(above: Any, key: str) -> Any:
     return above.get(key) if isinstance(above, dict) else _BELOW.get(above)
 
 
-class _Reader:
+class _LayerReader:
     """Converts a document to nodes.
 
     :param origin: label of its leaves
@@ -300,7 +300,7 @@ class _Reader:
 def _merged(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> _Node:
     merged: _Node = _Map({}, "")
     for index, (origin, document) in enumerate(layers):
-        reader = _Reader(origin, tags=index == len(layers) - 1)
+        reader = _LayerReader(origin, tags=index == len(layers) - 1)
         node = reader.map(document, "", _RULES)
         if reader.problems:
             raise ConfigError(reader.problems, source=origin)

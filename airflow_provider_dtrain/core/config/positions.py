@@ -18,18 +18,18 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MARK = re.compile(r" \(line (\d{1,7}), column (\d{1,7})\)")
 
 
-class Position(NamedTuple):
+class TextPosition(NamedTuple):
     """Place in a text, both numbers from 1."""
 
     line: int
     column: int
 
 
-START: Final = Position(1, 1)
+START: Final = TextPosition(1, 1)
 
 
 @dataclass(frozen=True)
-class Line:
+class DocumentLine:
     """One line of a rendered document."""
 
     text: str
@@ -39,7 +39,7 @@ class Line:
     origin: str
 
 
-def positions(text: str) -> dict[str, Position]:
+def positions(text: str) -> dict[str, TextPosition]:
     """Return the place of each field and each item of a list, as far as a document may have them.
 
     :param text: YAML; its size bounds the cost
@@ -47,22 +47,22 @@ def positions(text: str) -> dict[str, Position]:
     return {path: at for path, at, _ in _nodes(text)}
 
 
-def places_of(text: str, problems: Sequence[Problem]) -> list[Position]:
+def places_of(text: str, problems: Sequence[Problem]) -> list[TextPosition]:
     """Return the places of problems in a text.
 
     :param text: any text; a problem of one that cannot be read names its place itself
     """
-    known: Mapping[str, Position] = {}
+    known: Mapping[str, TextPosition] = {}
     if any(_MARK.search(one.message) is None for one in problems):
         with contextlib.suppress(yaml.YAMLError, UnicodeError):
             known = positions(text)
     return [_place_of(one.path, one.message, known) for one in problems]
 
 
-def _nodes(text: str) -> list[tuple[str, Position, Any]]:
+def _nodes(text: str) -> list[tuple[str, TextPosition, Any]]:
     """Return path, place and node of each field, in the order of the text."""
     root = yaml.compose(text, Loader=_LOADER)
-    found: list[tuple[str, Position, Any]] = []
+    found: list[tuple[str, TextPosition, Any]] = []
     stack: list[tuple[str, Any, int]] = [] if root is None else [("", root, 0)]
     while stack and len(found) <= MAX_VALUES:
         path, node, depth = stack.pop()
@@ -74,7 +74,7 @@ def _nodes(text: str) -> list[tuple[str, Position, Any]]:
             if len(own) > MAX_PATH:
                 # No document with such a field is accepted.
                 continue
-            found.append((own, Position(at.start_mark.line + 1, at.start_mark.column + 1), value))
+            found.append((own, TextPosition(at.start_mark.line + 1, at.start_mark.column + 1), value))
             below.append((own, value, depth + 1))
         stack.extend(reversed(below))
     return found
@@ -89,13 +89,13 @@ def _children(node: Any) -> list[tuple[str, Any, Any]]:
     return []
 
 
-def _place_of(path: str, message: str, known: Mapping[str, Position]) -> Position:
+def _place_of(path: str, message: str, known: Mapping[str, TextPosition]) -> TextPosition:
     """Return the place of a problem: the one that its message names, else its field's, else the nearest field above.
 
     :param known: see :func:`positions`
     """
     if (mark := _MARK.search(message)) is not None:
-        return Position(int(mark[1]), int(mark[2]))
+        return TextPosition(int(mark[1]), int(mark[2]))
     while path:
         if path in known:
             return known[path]
@@ -108,7 +108,7 @@ def without_place(message: str) -> str:
     return _MARK.sub("", message)
 
 
-def rendered(document: Mapping[str, Any], origins: Mapping[str, str]) -> list[Line]:
+def rendered(document: Mapping[str, Any], origins: Mapping[str, str]) -> list[DocumentLine]:
     """Return an effective document as lines of YAML, each with the path and origin of its value.
 
     :param document: plain data, secrets masked
@@ -123,5 +123,5 @@ def rendered(document: Mapping[str, Any], origins: Mapping[str, str]) -> list[Li
     path, is_leaf = "", False
     for number, line in enumerate(text.splitlines(), 1):
         path, is_leaf = at.get(number, (path, is_leaf))
-        lines.append(Line(line, path, origin_of(path, origins) if is_leaf else ""))
+        lines.append(DocumentLine(line, path, origin_of(path, origins) if is_leaf else ""))
     return lines

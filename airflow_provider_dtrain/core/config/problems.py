@@ -90,10 +90,10 @@ def _problems(error: Any, guide: _Guide) -> Iterator[Problem]:
     elif kind == "extra_forbidden":
         yield Problem(path=path, message=guide.unknown_field(location))
     else:
-        yield Problem(path=path, message=_words(kind, path, error, context))
+        yield Problem(path=path, message=_message(kind, path, error, context))
 
 
-def _words(kind: str, path: str, error: Any, context: Any) -> str:
+def _message(kind: str, path: str, error: Any, context: Any) -> str:
     if kind == "dtrain":
         return str(context["words"]) + _jinja_hint(error)
     return _about(kind, path, error, context) + _jinja_hint(error)

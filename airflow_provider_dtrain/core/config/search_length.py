@@ -40,6 +40,6 @@ def missing_length(document: Mapping[str, Any]) -> list[Problem]:
     return [Problem(path="searcher.max_length", message=needs_length(str(searcher["name"])))]
 
 
-def needs_length(who: str) -> str:
+def needs_length(subject: str) -> str:
     """Return the message of a searcher or a class without a length."""
-    return f"missing; {who} requires it, or max_time and time_metric"
+    return f"missing; {subject} requires it, or max_time and time_metric"

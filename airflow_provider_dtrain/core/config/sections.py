@@ -175,7 +175,7 @@ class LogPolicy(Section):
     action: Literal["cancel_retries", "exclude_host"] | None = None
 
     @model_validator(mode="after")
-    def _says_what(self) -> LogPolicy:
+    def _check_purpose(self) -> LogPolicy:
         if self.name is None and self.pattern is None:
             raise refuse("a policy needs a name or a pattern")
         return self

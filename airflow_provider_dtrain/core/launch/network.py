@@ -28,7 +28,7 @@ class NetworkChoice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Address:
+class OfferedAddress:
     """Address that a host offers."""
 
     address: str
@@ -64,7 +64,7 @@ def connect_targets(hosts: Sequence[str], listens: Answers) -> dict[str, list[di
     return targets
 
 
-def candidates(hosts: Sequence[str], listens: Answers) -> dict[str, list[Address]]:
+def candidates(hosts: Sequence[str], listens: Answers) -> dict[str, list[OfferedAddress]]:
     """Return each host's addresses for use by other hosts: no loopback, no link-local, none shared by two hosts."""
     rows = {host: list(listens[host].get("addresses", ())) for host in hosts}
     owners = Counter(address for host in hosts for address in {row["address"] for row in rows[host]})
@@ -96,7 +96,7 @@ def choose_network(
     """
     if len(hosts) == 1:
         return NetworkChoice(master_addr="127.0.0.1", interfaces={hosts[0]: "lo"})
-    ways = _Ways(hosts, listens, connects, network_interface)
+    ways = _Routes(hosts, listens, connects, network_interface)
     routes = [_Route(ways, offer) for offer in ways.master_offers()]
     open_routes = [route for route in routes if not route.failures]
     if not open_routes:
@@ -105,10 +105,10 @@ def choose_network(
     return NetworkChoice(master_addr=best.offer.address, interfaces=best.interfaces)
 
 
-def _address(row: Mapping[str, Any], port: int) -> Address:
+def _address(row: Mapping[str, Any], port: int) -> OfferedAddress:
     speed = row.get("speed_mbps") or 0
     mtu = row.get("mtu") or 0
-    return Address(
+    return OfferedAddress(
         address=row["address"], port=port, interface=row["interface"], speed_mbps=max(0, speed), mtu=max(0, mtu)
     )
 
@@ -134,7 +134,7 @@ class _Failure:
     error: str
 
 
-class _Ways:
+class _Routes:
     """Addresses that all hosts offer, and the connections that were tried."""
 
     def __init__(self, hosts: Sequence[str], listens: Answers, connects: Answers, interface: str | None) -> None:
@@ -147,7 +147,7 @@ class _Ways:
             for result in connects.get(host, {}).get("results", ()):
                 self.tried[host, result["address"], result["port"]] = result
 
-    def master_offers(self) -> list[Address]:
+    def master_offers(self) -> list[OfferedAddress]:
         if self.interface is not None:
             for host in self.hosts:
                 self._require(host, self.interface)
@@ -169,10 +169,10 @@ class _Ways:
             )
             raise NetworkPathError(host, text)
 
-    def _on(self, host: str, interface: str | None) -> list[Address]:
+    def _on(self, host: str, interface: str | None) -> list[OfferedAddress]:
         return [offer for offer in self.offers[host] if interface in {None, offer.interface}]
 
-    def local_end(self, source: str, offer: Address) -> Address | None:
+    def local_end(self, source: str, offer: OfferedAddress) -> OfferedAddress | None:
         """Return the source end of a connection: the address that the kernel took, else another on its interface."""
         result = self.tried.get((source, offer.address, offer.port))
         if result is None or not result.get("ok"):
@@ -182,7 +182,7 @@ class _Ways:
         exact = [end for end in family if end.address == result.get("source_address")]
         return next(iter(exact + family), None)
 
-    def failure(self, source: str, target: str, end: Address) -> _Failure | None:
+    def failure(self, source: str, target: str, end: OfferedAddress) -> _Failure | None:
         result = self.tried.get((source, end.address, end.port))
         if result is not None and result.get("ok"):
             return None
@@ -193,10 +193,10 @@ class _Ways:
 class _Route:
     """All connections of the gang if rank 0 is reached at one address."""
 
-    def __init__(self, ways: _Ways, offer: Address) -> None:
+    def __init__(self, ways: _Routes, offer: OfferedAddress) -> None:
         self.ways = ways
         self.offer = offer
-        self.ends: dict[str, Address] = {ways.master: offer}
+        self.ends: dict[str, OfferedAddress] = {ways.master: offer}
         self.failures: list[_Failure] = []
         for host in ways.hosts[1:]:
             self._add(host)

@@ -130,7 +130,7 @@ def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str,
     plans = {}
     first_rank = 0
     for group_rank, host in enumerate(order):
-        place = _Place(host, slots[host], devices[host], first_rank, group_rank, len(order), world_size)
+        place = _RankPlace(host, slots[host], devices[host], first_rank, group_rank, len(order), world_size)
         plans[host] = _plan(place, facts, common)
         first_rank += len(slots[host])
     return plans
@@ -154,7 +154,7 @@ def _slots(placement: Placement) -> dict[str, tuple[int, ...]]:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _RankPlace:
     """Part of one host in the gang."""
 
     host: str
@@ -166,7 +166,7 @@ class _Place:
     world_size: int
 
 
-def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str, Any]:
+def _plan(place: _RankPlace, facts: LaunchFacts, common: dict[str, str]) -> dict[str, Any]:
     host = facts.hosts.get(place.host, HostFacts())
     return {
         "protocol": PROTOCOL,
@@ -197,7 +197,7 @@ def _plan(place: _Place, facts: LaunchFacts, common: dict[str, str]) -> dict[str
     }
 
 
-def _rank(place: _Place, local_rank: int) -> dict[str, Any]:
+def _rank(place: _RankPlace, local_rank: int) -> dict[str, Any]:
     rank = place.first_rank + local_rank
     slot = place.slots[local_rank]
     env = {

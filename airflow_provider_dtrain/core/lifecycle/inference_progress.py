@@ -122,7 +122,7 @@ def _share(counts: ShardCounts, done: int, rows_done: int) -> float:
     return min(1.0, (done + counts.skipped) / counts.total) if counts.total else 1.0
 
 
-def inference_words(progress: InferenceProgress) -> str:
+def inference_text(progress: InferenceProgress) -> str:
     """Return the progress in words, e.g. ``63 % done, 63 of 100 shards, 12,345 rows/s, 2 min left``."""
     # 100 % only when nothing is left.
     percent = int(progress.share * 100)
@@ -136,7 +136,7 @@ def inference_words(progress: InferenceProgress) -> str:
     return ", ".join(parts)
 
 
-def result_words(counts: ShardCounts) -> str:
+def result_text(counts: ShardCounts) -> str:
     """Return what an ended batch inference has computed, e.g. ``3 of 80 shards computed, ...``."""
     if not counts.missing:
         return f"nothing computed, because the output folder had all {counts.total:,} shards"

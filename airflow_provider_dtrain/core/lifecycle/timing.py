@@ -39,7 +39,7 @@ RECOVERY_EVERY_S, RECOVERY_BUSY_EVERY_S = 10.0, 5.0
 RECOVERY_MOST_S = 600.0
 #: Seconds between two polls of an attempt that recovery has taken over, and seconds after which its former follower
 #: takes it back although recovery has not returned it.
-RETAKE_LOOK_S, RETAKE_MOST_S = 2.0, 180.0
+RETAKE_POLL_S, RETAKE_MOST_S = 2.0, 180.0
 #: Seconds between two checks of the watch: a follower that writes nothing would not notice that it was replaced.
 CHECK_WATCH_S = 10.0
 #: Seconds by which the clocks of a host and of the store may count a held lease differently.
@@ -49,7 +49,7 @@ FOLLOWER_GRACE_S = 30.0
 #: A grant that was not taken up within this time returns to the queue, because its task has probably died.
 UNTAKEN_AFTER = timedelta(seconds=30)
 #: Seconds between two polls of a trial that another process follows. It is done when its task resumes.
-LOOK_AGAIN_S = 10.0
+POLL_AGAIN_S = 10.0
 
 # -- notifications ------------------------------------------------------------------------------------
 #: Seconds after which a notifier counts as failed. The task goes on, and the notifier's thread is left alone.
@@ -65,7 +65,7 @@ STORE_PATIENCE_S = 300.0
 #: Seconds between two reads of the control requests of users and of other gangs.
 CONTROL_CHECK_S = 2.0
 #: Seconds between two polls of a paused trial. A user who activates it waits for as long at most.
-PAUSED_LOOK_S = 3.0
+PAUSED_POLL_S = 3.0
 
 # -- hosts: how long one that does not answer is waited for ------------------------------------------
 #: Seconds for which a channel may be silent. Hosts send a beat every 5 s.

@@ -26,7 +26,7 @@ MOST_PLACES = 8
 
 Why = Literal["stopped", "traced", "uninterruptible", "unresponsive", "idle", "busy", "loading", "together", "mismatch"]
 
-_WORDS: dict[Why, str] = {
+_CAUSES: dict[Why, str] = {
     "stopped": "stopped by a signal",
     "traced": "held by a debugger",
     "uninterruptible": "in an uninterruptible system call",
@@ -94,18 +94,18 @@ class Behind:
         return "infra" if self.why in ("stopped", "traced", "uninterruptible", "unresponsive") else "user"
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Message with rank, host, duration, state and place."""
         report = self.report
         where = f", in {report.what}, step {report.steps}" if report.what else ""
         return (
             f"rank {report.rank} on {report.host} has made no progress for {self.for_s:.0f} s "
-            f"({_WORDS[self.why]}{where}, pid {report.pid})"
+            f"({_CAUSES[self.why]}{where}, pid {report.pid})"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class GangVerdict:
     """Result of one poll of a gang."""
 
     behind: tuple[Behind, ...] = ()
@@ -115,7 +115,7 @@ class Verdict:
     lagging: dict[int, float] = field(default_factory=dict)
 
     @property
-    def waiting_words(self) -> str:
+    def waiting_text(self) -> str:
         """Message with number, place and waiting time of the waiting ranks. Empty when no rank waits."""
         if not self.waiting:
             return ""
@@ -124,7 +124,7 @@ class Verdict:
         return f"{count} rank{'s wait' if count > 1 else ' waits'} for it in {first.what} (for {first.still_s:.0f} s)"
 
 
-def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: float = 0.0) -> Verdict:
+def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: float = 0.0) -> GangVerdict:
     """Return the ranks that hold up their gang.
 
     :param reports: fresh reports of running ranks, in any order
@@ -135,7 +135,7 @@ def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: fl
     stopped = [_stopped(one) for one in reports if one.is_stopped and one.state_s >= STOPPED_S]
     waiting = sorted((one for one in reports if _waits(one)), key=lambda one: (-one.still_s, one.rank))
     if not complete:
-        return Verdict(behind=_sorted(stopped), waiting=tuple(waiting))
+        return GangVerdict(behind=_sorted(stopped), waiting=tuple(waiting))
     living = [one for one in reports if not one.is_stopped]
     lagging = {one.rank: one.still_s for one in living if _is_waited_for(one, waiting)}
     found = [_alive(one, longest_s) for one in living if one.rank in lagging]
@@ -144,7 +144,7 @@ def judge(reports: Sequence[RankReport], *, complete: bool = True, longest_s: fl
     if not behind and len(reports) > 1:
         behind = _together(reports, longest_s)
     named = {one.report.rank for one in behind}
-    return Verdict(
+    return GangVerdict(
         behind=_sorted(behind), waiting=tuple(one for one in waiting if one.rank not in named), lagging=lagging
     )
 
@@ -206,17 +206,17 @@ def _together(reports: Sequence[RankReport], longest_s: float) -> list[Behind]:
     return [Behind(report=one, why=why, for_s=one.still_s) for one in reports]
 
 
-def places_words(behind: Sequence[Behind]) -> str:
+def places_text(behind: Sequence[Behind]) -> str:
     """Return a text that names where ranks stand, those at the same place together."""
     groups: dict[tuple[str, int], list[RankReport]] = {}
     for one in sorted(behind, key=lambda one: one.report.rank):
         groups.setdefault((one.report.what, one.report.steps), []).append(one.report)
-    parts = [f"{_ranks_words(group)} in {what}, step {steps}" for (what, steps), group in groups.items()]
+    parts = [f"{_ranks_text(group)} in {what}, step {steps}" for (what, steps), group in groups.items()]
     more = len(parts) - MOST_PLACES
     return "; ".join(parts[:MOST_PLACES]) + (f"; and {more} more places" if more > 0 else "")
 
 
-def _ranks_words(group: Sequence[RankReport]) -> str:
+def _ranks_text(group: Sequence[RankReport]) -> str:
     if len(group) == 1:
         return f"rank {group[0].rank} on {group[0].host}"
     numbers = ", ".join(str(one.rank) for one in group[:MOST_PLACES])

@@ -33,7 +33,7 @@ class Reservation:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PassOutcome:
     """Result of one pass."""
 
     #: (request id, its slots) in the order in which they were granted.
@@ -42,7 +42,7 @@ class Outcome:
     preemptions: tuple[tuple[str, str], ...]
 
 
-def step(state: PoolState, now: float) -> Outcome:
+def step(state: PoolState, now: float) -> PassOutcome:
     """Run one pass: grant, claim and reserve everything that is possible at this time.
 
     Granted requests run from then on.
@@ -50,7 +50,7 @@ def step(state: PoolState, now: float) -> Outcome:
     state.begin_pass(now)
     grants, preemptions = SchedulingPass(state).run()
     state.end_pass()
-    return Outcome(tuple(grants), tuple(preemptions))
+    return PassOutcome(tuple(grants), tuple(preemptions))
 
 
 class SchedulingPass:
@@ -205,8 +205,8 @@ class SchedulingPass:
         if not self.state.holders:
             return NO_HOSTS
         mine = self.state.queue.key(waiter)
-        others = [held for held in self.held() if held.key < mine and not self._is_open(held, waiter)]
-        return frozenset().union(*(held.holder.reserved for held in others))
+        earlier = [held for held in self.held() if held.key < mine and not self._is_open(held, waiter)]
+        return frozenset().union(*(held.holder.reserved for held in earlier))
 
     def _is_open(self, held: Reservation, waiter: WaitingRequest) -> bool:
         """Return whether a request behind the holder may start on its hosts without delaying it for good."""

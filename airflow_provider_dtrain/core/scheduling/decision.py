@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from airflow_provider_dtrain.core.scheduling.cycle import Outcome, step
+from airflow_provider_dtrain.core.scheduling.cycle import PassOutcome, step
 from airflow_provider_dtrain.core.scheduling.estimated_start import Expected, PendingReasons
 from airflow_provider_dtrain.core.scheduling.model import (
     GangRequest,
@@ -77,7 +77,7 @@ def run_pass(
     return _decision(state, outcome)
 
 
-def _decision(state: PoolState, outcome: Outcome) -> PassDecision:
+def _decision(state: PoolState, outcome: PassOutcome) -> PassDecision:
     pending = PendingReasons(state)
     waiting = sorted(state.waiting.values(), key=state.queue.key)
     return PassDecision(

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.scheduling.unschedulable import shortfall
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
-    from airflow_provider_dtrain.core.scheduling.running_gangs import Gang
+    from airflow_provider_dtrain.core.scheduling.running_gangs import ActiveGang
 
 
 #: Begin of each reason of :meth:`PendingReasons.reason`; the number and a period follow.
@@ -78,7 +78,7 @@ class PendingReasons:
         owners = sorted({gang.owner for gang in self._stopping(claim)})
         return sentences([fact, *([f"stopping: {names(owners)}"] if owners else [])])
 
-    def _stopping(self, claim: Placement) -> list[Gang]:
+    def _stopping(self, claim: Placement) -> list[ActiveGang]:
         return [
             gang
             for name, indices in claim.slots.items()

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.core.scheduling.subset_sum import cheapest_subset, 
 Row = tuple[int, tuple[int, str]]
 
 
-class Layout(NamedTuple):
+class GangLayout(NamedTuple):
     """Hosts that a gang may take together."""
 
     #: Number of slots of the gang.
@@ -56,19 +56,19 @@ class Layout(NamedTuple):
         return [row for size, number in numbers.items() for row in heapq.nsmallest(number, listed[size])]
 
 
-def layouts(request: GangRequest, sizes: Mapping[int, int], allow_unequal: bool) -> Iterator[Layout]:
+def layouts(request: GangRequest, sizes: Mapping[int, int], allow_unequal: bool) -> Iterator[GangLayout]:
     """Yield the layouts that a request may get, in the order of preference.
 
     :param request: the request, for at least one slot
     :param sizes: slots of a host -> number of such hosts that may be taken as a whole
     :param allow_unequal: whole hosts of unequal sizes may form one gang
     """
-    yield Layout(request.slots)
+    yield GangLayout(request.slots)
     if not request.is_single_host:
         yield from whole_layouts(request.slots, sizes, allow_unequal)
 
 
-def whole_layouts(slots: int, sizes: Mapping[int, int], allow_unequal: bool) -> Iterator[Layout]:
+def whole_layouts(slots: int, sizes: Mapping[int, int], allow_unequal: bool) -> Iterator[GangLayout]:
     """Yield the layouts of several whole hosts: equal ones, largest first, then unequal ones that sum up.
 
     :param slots: number of slots, > 0
@@ -78,6 +78,6 @@ def whole_layouts(slots: int, sizes: Mapping[int, int], allow_unequal: bool) -> 
     for size in fitting:
         count, rest = divmod(slots, size)
         if not rest and 1 < count <= sizes[size]:
-            yield Layout(slots, (size,))
+            yield GangLayout(slots, (size,))
     if allow_unequal and len(fitting) > 1 and reachable(((size, sizes[size]) for size in fitting), slots) >> slots & 1:
-        yield Layout(slots, fitting)
+        yield GangLayout(slots, fitting)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, first_names
-from airflow_provider_dtrain.core.scheduling.layouts import Layout, layouts
+from airflow_provider_dtrain.core.scheduling.layouts import GangLayout, layouts
 from airflow_provider_dtrain.core.scheduling.model import Fit, GangRequest, Host, Placement, PoolOptions, Unplaceable
 from airflow_provider_dtrain.core.scheduling.pending_reason import explain
 from airflow_provider_dtrain.core.scheduling.unschedulable import NO_HOSTS
@@ -72,7 +72,7 @@ def _on_one_host(free_slots: FreeSlots, slots: int, fit: Fit, banned: Set[str], 
     return {}
 
 
-def _on_whole_hosts(free_slots: FreeSlots, layout: Layout, banned: Set[str], key: str) -> _Slots:
+def _on_whole_hosts(free_slots: FreeSlots, layout: GangLayout, banned: Set[str], key: str) -> _Slots:
     """Return the slots of hosts that cost nothing, because they are free: only the tie-break counts."""
     names = {size: _allowed(free_slots.whole[size], banned) for size in layout.sizes}
     numbers = layout.numbers(lambda size: [0] * len(names[size]))

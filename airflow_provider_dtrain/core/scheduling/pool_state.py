@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Pla
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
     PROTECTED,
-    Rank,
+    PriorityRank,
     is_overdue,
     level_of,
     min_run_s,
@@ -27,7 +27,7 @@ from airflow_provider_dtrain.core.scheduling.queue import (
     WaitingRequest,
 )
 from airflow_provider_dtrain.core.scheduling.reservations import is_sensible
-from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Reach, RunningGangs, gang_of
+from airflow_provider_dtrain.core.scheduling.running_gangs import ActiveGang, Reach, RunningGangs, gang_of
 from airflow_provider_dtrain.core.scheduling.unschedulable import could_ever
 
 #: Maximum number of cached indexes by rank, and of host changes that are logged for them.
@@ -64,7 +64,7 @@ class PoolState:
         #: Group -> its waiting requests that have a cap.
         self._with_cap: dict[str, dict[str, WaitingRequest]] = {}
         self._possible: dict[tuple[int, bool], bool] = {}
-        self._timers: list[tuple[float, int, WaitingRequest | Gang]] = []
+        self._timers: list[tuple[float, int, WaitingRequest | ActiveGang]] = []
         self._timer_count = 0
         self._reaches: dict[tuple[int, int, int, str], Reach] = {}
         for gang in sorted(running, key=lambda gang: gang.request_id):
@@ -102,7 +102,7 @@ class PoolState:
             waiter = self._forget(request_id)
             self.protection.drop(waiter.request.priority, _entry(waiter.request, waiter.request.slots))
 
-    def end(self, request_id: str) -> Gang:
+    def end(self, request_id: str) -> ActiveGang:
         """Remove a gang and return it. Its slots become free, or go to the requests that claimed them."""
         gang = self.gangs.remove(request_id)
         self.protection.drop(gang.priority, _entry(gang, gang.slots))
@@ -138,7 +138,7 @@ class PoolState:
             entry = heapq.heappop(self._timers)[2]
             if not self._is_live(entry):
                 continue
-            if isinstance(entry, Gang):
+            if isinstance(entry, ActiveGang):
                 self._set_gang_level(entry)
             elif is_overdue(entry.waited_at(now), self.options):
                 request = entry.request
@@ -187,7 +187,7 @@ class PoolState:
         )
         self._start(gang)
 
-    def order(self, waiter: WaitingRequest, victims: Sequence[Gang], placement: Placement) -> None:
+    def order(self, waiter: WaitingRequest, victims: Sequence[ActiveGang], placement: Placement) -> None:
         """Record a claim, and mark its victims as ending."""
         self.queue.remove(waiter)
         self._unreserve(waiter)
@@ -213,7 +213,7 @@ class PoolState:
         self._unreserve(waiter)
         self.queue.add(waiter)
 
-    def reach(self, rank: Rank) -> Reach:
+    def reach(self, rank: PriorityRank) -> Reach:
         """Return the up-to-date index of slots that a request of a rank can get on each host."""
         by_level = self.options.preemption == "slices"
         by_age = rank.level == PROTECTED
@@ -264,7 +264,7 @@ class PoolState:
             self._possible[shape] = could_ever(self.free_slots, request, self.options)
         return self._possible[shape]
 
-    def _start(self, gang: Gang) -> None:
+    def _start(self, gang: ActiveGang) -> None:
         self.gangs.add(gang, self.now)
         self.shares.hold(gang.group, gang.slots)
         self.shares.count(gang.crowd, 1)
@@ -395,11 +395,11 @@ class PoolState:
             waiter.level = level
             self.queue.add(waiter)
 
-    def _set_gang_level(self, gang: Gang) -> None:
+    def _set_gang_level(self, gang: ActiveGang) -> None:
         level = self._level(gang.request_id, gang.priority, self.now - gang.held_from, gang.waited_s)
         self.gangs.update(gang, level, self.now)
 
-    def _set_gang_timers(self, gang: Gang) -> None:
+    def _set_gang_timers(self, gang: ActiveGang) -> None:
         options = self.options
         moments = []
         if options.preemption == "slices":
@@ -412,15 +412,15 @@ class PoolState:
             if moment > self.now + EPSILON:
                 self._set_timer(moment, gang)
 
-    def _set_timer(self, moment: float, entry: WaitingRequest | Gang) -> None:
+    def _set_timer(self, moment: float, entry: WaitingRequest | ActiveGang) -> None:
         self._timer_count += 1
         heapq.heappush(self._timers, (moment, self._timer_count, entry))
 
-    def _is_live(self, entry: WaitingRequest | Gang) -> bool:
-        if isinstance(entry, Gang):
+    def _is_live(self, entry: WaitingRequest | ActiveGang) -> bool:
+        if isinstance(entry, ActiveGang):
             return self.gangs.by_id.get(entry.request_id) is entry
         return entry.is_eligible and self.waiting.get(entry.request.request_id) is entry
 
 
-def _entry(of: GangRequest | Gang, slots: int) -> Overdue:
+def _entry(of: GangRequest | ActiveGang, slots: int) -> Overdue:
     return Overdue(of.sequence, of.request_id, slots)

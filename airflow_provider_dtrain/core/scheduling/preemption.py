@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, stable_order
-from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts
+from airflow_provider_dtrain.core.scheduling.layouts import GangLayout, Row, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.placement import find
-from airflow_provider_dtrain.core.scheduling.priority_tiers import Rank
-from airflow_provider_dtrain.core.scheduling.running_gangs import Gang, Reach, RunningGangs
+from airflow_provider_dtrain.core.scheduling.priority_tiers import PriorityRank
+from airflow_provider_dtrain.core.scheduling.running_gangs import ActiveGang, Reach, RunningGangs
 
 
 @dataclass(frozen=True)
 class PreemptionChoice:
     """Gangs to end, and the slots that the request gets after their end."""
 
-    victims: tuple[Gang, ...]
+    victims: tuple[ActiveGang, ...]
     placement: Placement
 
 
@@ -34,7 +34,7 @@ class PreemptionSearch:
     gangs: RunningGangs
     reach: Reach
     request: GangRequest
-    rank: Rank
+    rank: PriorityRank
     options: PoolOptions
     now: float
     #: Hosts that are excluded for it or reserved for other requests.
@@ -85,7 +85,7 @@ class PreemptionSearch:
         slots = sorted([*free, *freed[: self.request.slots - len(free)]])
         return PreemptionChoice(victims, Placement({name: tuple(slots)}))
 
-    def _on_whole_hosts(self, layout: Layout) -> list[Gang]:
+    def _on_whole_hosts(self, layout: GangLayout) -> list[ActiveGang]:
         """Return the gangs on the cheapest hosts that can be emptied."""
         if not layout.is_unequal:
             (size,) = layout.sizes
@@ -102,7 +102,7 @@ class PreemptionSearch:
         ties = stable_order(self.request.request_id, self._emptiable(size))
         return [(size - self.free_slots.free[name], (tie, name)) for tie, name in ties]
 
-    def _trimmed(self, victims: Sequence[Gang]) -> PreemptionChoice | None:
+    def _trimmed(self, victims: Sequence[ActiveGang]) -> PreemptionChoice | None:
         """Drop every victim that the request does not need in order to fit, the largest first."""
         with_all = {gang.request_id: self._freed(gang) for gang in victims}
         for placement in with_all.values():
@@ -119,7 +119,7 @@ class PreemptionSearch:
         chosen = tuple(gang for gang in victims if gang.request_id in kept)
         return PreemptionChoice(chosen, found) if found is not None and chosen else None
 
-    def _freed(self, gang: Gang) -> Placement:
+    def _freed(self, gang: ActiveGang) -> Placement:
         """Return the slots that can be granted after its end."""
         hosts = self.free_slots.hosts
         parts = {name: indices for name, indices in gang.placement.slots.items() if name in self.free_slots.free}
@@ -155,16 +155,16 @@ class _Emptying:
 
     def __init__(self, names: Sequence[str], search: PreemptionSearch) -> None:
         self.search = search
-        self.on: dict[str, dict[str, Gang]] = {}
+        self.on: dict[str, dict[str, ActiveGang]] = {}
         self.tie = {name: tie for tie, name in stable_order(search.request.request_id, names)}
         for name in names:
             self.on[name] = {gang.request_id: gang for gang in search.gangs.victims(name, search.rank)}
 
-    def choose(self, wanted: int) -> list[Gang]:
+    def choose(self, wanted: int) -> list[ActiveGang]:
         """Return the gangs to end in order to empty this many hosts."""
         heap = [self._entry(name) for name in self.on]
         heapq.heapify(heap)
-        chosen: dict[str, Gang] = {}
+        chosen: dict[str, ActiveGang] = {}
         open_hosts = set(self.on)
         while wanted:
             entry = heapq.heappop(heap)
@@ -186,7 +186,9 @@ class _Emptying:
         seconds = sum(self.search.now - gang.started for gang in gangs)
         return sum(gang.slots for gang in gangs) / max(1, len(hosts)), seconds, self.tie[name], name
 
-    def _end(self, gangs: Sequence[Gang], chosen: dict[str, Gang], heap: list[tuple[float, float, int, str]]) -> None:
+    def _end(
+        self, gangs: Sequence[ActiveGang], chosen: dict[str, ActiveGang], heap: list[tuple[float, float, int, str]]
+    ) -> None:
         for gang in sorted(gangs, key=lambda gang: gang.request_id):
             chosen[gang.request_id] = gang
             for host in gang.placement.slots:

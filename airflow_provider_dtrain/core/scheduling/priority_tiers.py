@@ -20,7 +20,7 @@ REST = 4
 EPSILON = 1e-3
 
 
-class Rank(NamedTuple):
+class PriorityRank(NamedTuple):
     """Fields that decide which request may preempt which gang."""
 
     priority: int
@@ -43,7 +43,7 @@ def level_of(held_s: float, waited_s: float, options: PoolOptions) -> int:
     return YOUNG if held_s + EPSILON < options.young_s else REST
 
 
-def may_interrupt(mine: Rank, other: Rank, options: PoolOptions) -> bool:
+def may_interrupt(mine: PriorityRank, other: PriorityRank, options: PoolOptions) -> bool:
     """Return whether the pool's rule lets one request preempt the gang of another, apart from ``min_run``."""
     if options.preemption == "off":
         return False

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
-from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED, Rank
+from airflow_provider_dtrain.core.scheduling.priority_tiers import PROTECTED, PriorityRank
 
 
 class RequestShape(NamedTuple):
@@ -78,9 +78,9 @@ class WaitingRequest:
     reserved: tuple[str, ...] = ()
 
     @property
-    def rank(self) -> Rank:
+    def rank(self) -> PriorityRank:
         """Rank that decides which gangs it may preempt."""
-        return Rank(self.request.priority, self.level, self.request.sequence, self.request.request_id)
+        return PriorityRank(self.request.priority, self.level, self.request.sequence, self.request.request_id)
 
     @property
     def kind(self) -> RequestKind:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, stable_order
-from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts
+from airflow_provider_dtrain.core.scheduling.layouts import GangLayout, Row, layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
-from airflow_provider_dtrain.core.scheduling.priority_tiers import Rank
+from airflow_provider_dtrain.core.scheduling.priority_tiers import PriorityRank
 from airflow_provider_dtrain.core.scheduling.running_gangs import RunningGangs
 
 #: Weight of a slot in the way: more than all seconds that gangs ever held slots.
@@ -45,7 +45,7 @@ class ReservationSearch:
     free_slots: FreeSlots
     gangs: RunningGangs
     request: GangRequest
-    rank: Rank
+    rank: PriorityRank
     options: PoolOptions
     now: float
     #: Hosts that are excluded for it or reserved for other requests.
@@ -64,7 +64,7 @@ class ReservationSearch:
                 plans += self._plans(layout, whole)
         return tuple(sorted(min(plans, key=lambda plan: plan[0])[1])) if plans else ()
 
-    def _plans(self, layout: Layout, whole: Mapping[int, Sequence[str]]) -> list[_Plan]:
+    def _plans(self, layout: GangLayout, whole: Mapping[int, Sequence[str]]) -> list[_Plan]:
         """Return the cheapest hosts of a layout, or nothing when no host is large enough."""
         if layout.is_whole:
             rows = layout.cheapest(lambda size: self._rows(whole[size], False))
@@ -98,7 +98,7 @@ class ReservationSearch:
 
 
 def is_for_good(
-    free_slots: FreeSlots, gangs: RunningGangs, request: GangRequest, rank: Rank, hosts: Sequence[str]
+    free_slots: FreeSlots, gangs: RunningGangs, request: GangRequest, rank: PriorityRank, hosts: Sequence[str]
 ) -> bool:
     """Return whether a reservation needs slots that its holder can never free by preemption.
 

@@ -10,7 +10,7 @@ from airflow_provider_dtrain.core.scheduling.model import Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
     PROTECTED,
-    Rank,
+    PriorityRank,
     level_of,
     may_interrupt,
     min_run_s,
@@ -18,7 +18,7 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
 
 
 @dataclass(slots=True, eq=False)
-class Gang:
+class ActiveGang:
     """Running gang. Its counters are stored as times, so that they stay valid while time passes."""
 
     request_id: str
@@ -45,14 +45,14 @@ class Gang:
     crowd: str = ""
 
     @property
-    def rank(self) -> Rank:
+    def rank(self) -> PriorityRank:
         """Rank that decides which requests may preempt it."""
-        return Rank(self.priority, self.level, self.sequence, self.request_id)
+        return PriorityRank(self.priority, self.level, self.sequence, self.request_id)
 
 
-def gang_of(running: RunningGang, now: float, options: PoolOptions) -> Gang:
+def gang_of(running: RunningGang, now: float, options: PoolOptions) -> ActiveGang:
     """Return a running gang with its counters as times."""
-    return Gang(
+    return ActiveGang(
         running.request_id,
         running.placement,
         running.placement.size,
@@ -82,12 +82,12 @@ class RunningGangs:
     def __init__(self, options: PoolOptions, changes: list[str]) -> None:
         self.options = options
         self.changes = changes
-        self.by_id: dict[str, Gang] = {}
-        self._on: dict[str, dict[str, Gang]] = {}
+        self.by_id: dict[str, ActiveGang] = {}
+        self._on: dict[str, dict[str, ActiveGang]] = {}
         #: host -> (priority, class) -> slots of gangs that have run for long enough and can be preempted.
         self._ripe: dict[str, dict[tuple[int, int], int]] = {}
 
-    def add(self, gang: Gang, now: float) -> None:
+    def add(self, gang: ActiveGang, now: float) -> None:
         """Add a gang."""
         self.by_id[gang.request_id] = gang
         for name, indices in gang.placement.slots.items():
@@ -96,7 +96,7 @@ class RunningGangs:
                 self._ripe.setdefault(name, {})
         self.update(gang, gang.level, now)
 
-    def remove(self, request_id: str) -> Gang:
+    def remove(self, request_id: str) -> ActiveGang:
         """Remove a gang and return it."""
         gang = self.by_id.pop(request_id)
         self._count(gang, None)
@@ -105,7 +105,7 @@ class RunningGangs:
                 del self._on[name][request_id]
         return gang
 
-    def update(self, gang: Gang, level: int, now: float) -> None:
+    def update(self, gang: ActiveGang, level: int, now: float) -> None:
         """Update the class of a gang, and whether it can be preempted now."""
         may_stop = gang.is_preemptible and not gang.is_ending
         is_ripe = may_stop and now - gang.started + EPSILON >= min_run_s(gang.cost_s, self.options)
@@ -114,7 +114,7 @@ class RunningGangs:
         gang.level = level
         self._count(gang, (gang.priority, level) if is_ripe else None)
 
-    def _count(self, gang: Gang, ripe: tuple[int, int] | None) -> None:
+    def _count(self, gang: ActiveGang, ripe: tuple[int, int] | None) -> None:
         before = gang.ripe
         gang.ripe = ripe
         if before == ripe:
@@ -129,15 +129,15 @@ class RunningGangs:
                 counts[ripe] = counts.get(ripe, 0) + len(indices)
             self.changes.append(name)
 
-    def on(self, host: str) -> Iterable[Gang]:
+    def on(self, host: str) -> Iterable[ActiveGang]:
         """Return the gangs with slots on a host."""
         return self._on[host].values() if host in self._on else ()
 
-    def victims(self, host: str, rank: Rank) -> list[Gang]:
+    def victims(self, host: str, rank: PriorityRank) -> list[ActiveGang]:
         """Return the gangs on a host that a request may preempt now."""
         return [gang for gang in self.on(host) if gang.ripe is not None and self._may_end(gang, rank)]
 
-    def available(self, host: str, rank: Rank) -> int:
+    def available(self, host: str, rank: PriorityRank) -> int:
         """Return the number of slots on a host that are held by gangs which a request may preempt now."""
         counts = self._ripe.get(host)
         if not counts:
@@ -152,7 +152,7 @@ class RunningGangs:
             if priority > mine or (is_slices and priority == mine and level > rank.level)
         )
 
-    def coming(self, host: str, rank: Rank) -> int:
+    def coming(self, host: str, rank: PriorityRank) -> int:
         """Return the slots on a host that are becoming free, or that preemption could free at some time."""
         return sum(
             len(gang.placement.slots[host])
@@ -160,7 +160,7 @@ class RunningGangs:
             if gang.is_ending or (gang.is_preemptible and self._may_end(gang, rank))
         )
 
-    def held_seconds(self, host: str, rank: Rank, now: float) -> float:
+    def held_seconds(self, host: str, rank: PriorityRank, now: float) -> float:
         """Return the sum of the seconds for which gangs that a request may never preempt have held slots."""
         stay = (
             gang
@@ -169,7 +169,7 @@ class RunningGangs:
         )
         return sum(now - gang.held_from for gang in stay)
 
-    def _may_end(self, gang: Gang, rank: Rank) -> bool:
+    def _may_end(self, gang: ActiveGang, rank: PriorityRank) -> bool:
         if gang.priority != rank.priority:
             return gang.priority > rank.priority and self.options.preemption != "off"
         return may_interrupt(rank, gang.rank, self.options)
@@ -181,7 +181,7 @@ class Reach:
     Updated from the log of changed hosts, so that a pass pays only for changes.
     """
 
-    def __init__(self, free_slots: FreeSlots, gangs: RunningGangs, rank: Rank) -> None:
+    def __init__(self, free_slots: FreeSlots, gangs: RunningGangs, rank: PriorityRank) -> None:
         self.free_slots = free_slots
         self.gangs = gangs
         self.rank = rank

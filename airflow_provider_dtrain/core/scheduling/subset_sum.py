@@ -36,7 +36,7 @@ def cheapest_subset(
     :param total: sum wanted, > 0
     :param max_steps: bounds the search; 20,000 are about 50 ms
     """
-    search = _Search([(size, _prefix_sums(costs)) for size, costs in groups], total)
+    search = _SubsetSearch([(size, _prefix_sums(costs)) for size, costs in groups], total)
     return search.run(max_steps) if search.tails[0] >> total & 1 else None
 
 
@@ -57,7 +57,7 @@ def _prefix_sums(costs: Sequence[int]) -> list[int]:
     return sums
 
 
-class _Node(NamedTuple):
+class _SubsetNode(NamedTuple):
     """A partial choice: the first ``group`` groups are decided."""
 
     group: int
@@ -67,13 +67,13 @@ class _Node(NamedTuple):
     taken: tuple[int, ...]
 
 
-class _Search:
+class _SubsetSearch:
     """Depth-first search, many large items first, pruned by the best solution and by equal states."""
 
     def __init__(self, groups: list[tuple[int, list[int]]], total: int) -> None:
         self.groups = groups
         self.total = total
-        self.best: _Node | None = None
+        self.best: _SubsetNode | None = None
         self.seen: dict[tuple[int, int], tuple[int, int]] = {}
         # tails[i]: the sums that the groups from i on can form. The search enters no branch without a solution.
         self.tails = [1] * (len(groups) + 1)
@@ -83,7 +83,7 @@ class _Search:
             self.tails[index] = _with_group(self.tails[index + 1], size, len(sums) - 1, mask)
 
     def run(self, max_steps: int) -> tuple[int, ...] | None:
-        stack = [_Node(0, self.total, 0, 0, ())]
+        stack = [_SubsetNode(0, self.total, 0, 0, ())]
         steps = 0
         while stack and (self.best is None or steps < max_steps):
             node = stack.pop()
@@ -96,11 +96,11 @@ class _Search:
             return None
         return self.best.taken + (0,) * (len(self.groups) - len(self.best.taken))
 
-    def _offer(self, node: _Node) -> None:
+    def _offer(self, node: _SubsetNode) -> None:
         if self.best is None or (node.cost, node.items) < (self.best.cost, self.best.items):
             self.best = node
 
-    def _is_hopeless(self, node: _Node) -> bool:
+    def _is_hopeless(self, node: _SubsetNode) -> bool:
         at_least = node.items - (-node.rest // self.groups[node.group][0])
         if self.best is not None and (node.cost, at_least) >= (self.best.cost, self.best.items):
             return True
@@ -111,11 +111,11 @@ class _Search:
         self.seen[state] = value
         return False
 
-    def _children(self, node: _Node) -> list[_Node]:
+    def _children(self, node: _SubsetNode) -> list[_SubsetNode]:
         size, sums = self.groups[node.group]
         tail = self.tails[node.group + 1]
         return [
-            _Node(node.group + 1, node.rest - size * k, node.cost + sums[k], node.items + k, (*node.taken, k))
+            _SubsetNode(node.group + 1, node.rest - size * k, node.cost + sums[k], node.items + k, (*node.taken, k))
             for k in range(min(len(sums) - 1, node.rest // size) + 1)
             if tail >> (node.rest - size * k) & 1
         ]

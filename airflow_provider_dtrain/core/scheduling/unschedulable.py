@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, stable_order
-from airflow_provider_dtrain.core.scheduling.layouts import Layout, Row, layouts, whole_layouts
+from airflow_provider_dtrain.core.scheduling.layouts import GangLayout, Row, layouts, whole_layouts
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, PoolOptions
 from airflow_provider_dtrain.core.scheduling.subset_sum import reachable
 
@@ -56,7 +56,7 @@ def shortfall(
     if request.slots == 0:
         names = tuple(sorted(free_slots.size))
         return Shortfall(names, 0, tuple(name for name in names if name in unusable), False)
-    ways = _Ways(free_slots, unusable, request)
+    ways = _HostSets(free_slots, unusable, request)
     cost, found, is_whole = min(ways.plans(options.allow_heterogeneous), key=lambda plan: plan[0])
     kept = closed & set(found) if is_whole else closed
     reserved = sorted(name for name in kept if ways.is_free(name, is_whole))
@@ -88,7 +88,7 @@ def sums(sizes: Mapping[int, int], limit: int) -> int:
 _Plan = tuple[int, list[str], bool]
 
 
-class _Ways:
+class _HostSets:
     """Placements of one request if the slots that are held now were free, with their costs.
 
     The cost counts slots in the way. An unusable host weighs more than all slots together, and each of its slots
@@ -112,7 +112,7 @@ class _Ways:
         plans = [self._plan(layout) for layout in layouts(self.request, sizes, unequal)]
         return [plan for plan in plans if plan is not None]
 
-    def _plan(self, layout: Layout) -> _Plan | None:
+    def _plan(self, layout: GangLayout) -> _Plan | None:
         if layout.is_whole:
             rows = layout.cheapest(lambda size: self._rows(self.by_size[size], size))
         else:

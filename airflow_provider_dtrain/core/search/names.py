@@ -59,7 +59,7 @@ def ended_name(name: str, ending: str) -> str:
     return _cut(name, MAX_CHARS - len(end)) + end
 
 
-def metric_words(name: str, value: float | None) -> str:
+def metric_text(name: str, value: float | None) -> str:
     """Return a metric such as ``accuracy 0.914``. Names come from user code."""
     shown = "without a finite value" if value is None or not math.isfinite(value) else _number(value)
     return f"{printable_line(name, _MAX_METRIC_CHARS)} {shown}"
@@ -69,7 +69,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def length_words(count: int, searcher: Mapping[str, Any] | None) -> str:
+def length_text(count: int, searcher: Mapping[str, Any] | None) -> str:
     """Return a training length such as ``2 epochs`` or ``1 batch``.
 
     :param searcher: of an effective configuration; without a length in it, the unit is ``units``
@@ -81,12 +81,12 @@ def length_words(count: int, searcher: Mapping[str, Any] | None) -> str:
     return f"{count:,} {_SINGULAR.get(unit, unit) if count == 1 else unit}"
 
 
-def reached_words(count: int, searcher: Mapping[str, Any] | None) -> str:
+def reached_text(count: int, searcher: Mapping[str, Any] | None) -> str:
     """Return a position in the training such as ``epoch 2``, or ``37 samples`` in a unit without a singular.
 
-    :param searcher: as for :func:`length_words`
+    :param searcher: as for :func:`length_text`
     """
-    message = length_words(count, searcher)
+    message = length_text(count, searcher)
     number, _, unit = message.partition(" ")
     singular = _SINGULAR.get(unit, unit)
     return f"{singular} {number}" if singular in _SINGULAR.values() and singular != "unit" else message

@@ -14,7 +14,7 @@ UNITS: Final = ("batches", "records", "epochs")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class ProgressReport:
     """Place of a trial at one of its reports."""
 
     #: Batches.
@@ -28,10 +28,10 @@ class Report:
 class Reports:
     """The reports of an attempt that tell its progress."""
 
-    first: Report
-    latest: Report
+    first: ProgressReport
+    latest: ProgressReport
     #: Latest validation of the trial; None: there was none. A program usually validates at the end of an epoch.
-    validation: Report | None
+    validation: ProgressReport | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class TrialProgress:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class TrialLength:
     """Length and batch size of a trial, as its configuration gives them."""
 
     unit: str
@@ -62,7 +62,7 @@ class Plan:
     records_per_epoch: int | None
 
     @classmethod
-    def of(cls, searcher: Any, global_batch: Any, records_per_epoch: Any) -> Plan:
+    def of(cls, searcher: Any, global_batch: Any, records_per_epoch: Any) -> TrialLength:
         """Return the plan of a trial.
 
         :param searcher: section of the configuration
@@ -77,7 +77,7 @@ class Plan:
             records_per_epoch=_positive(records_per_epoch),
         )
 
-    def batches(self, validation: Report | None) -> float | None:
+    def batches(self, validation: ProgressReport | None) -> float | None:
         """Return the planned number of batches, None when it cannot be estimated.
 
         :param validation: latest validation, which ends an epoch
@@ -93,7 +93,7 @@ class Plan:
         return self.total * validation.step / validation.epoch
 
 
-def progress_of(plan: Plan, reports: Reports | None, now: datetime) -> TrialProgress:
+def progress_of(plan: TrialLength, reports: Reports | None, now: datetime) -> TrialProgress:
     """Return the progress of a running trial.
 
     :param reports: of its running attempt; None: it has reported nothing yet
@@ -131,7 +131,7 @@ def _positive(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _done(plan: Plan, reports: Reports) -> int | None:
+def _done(plan: TrialLength, reports: Reports) -> int | None:
     """Return the trained length in units of the planned one, None if it is unknown."""
     if plan.total is None:
         return None
@@ -146,7 +146,7 @@ def _done(plan: Plan, reports: Reports) -> int | None:
     return None if epoch is None else min(plan.total, int(epoch) + 1)
 
 
-def _share(plan: Plan, reports: Reports, report: Report) -> float | None:
+def _share(plan: TrialLength, reports: Reports, report: ProgressReport) -> float | None:
     """Return the share of the planned length that is trained at a report."""
     if plan.total is None:
         return None

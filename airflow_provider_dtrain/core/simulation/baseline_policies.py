@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions
 from airflow_provider_dtrain.core.scheduling.placement import find
-from airflow_provider_dtrain.core.simulation.simulator import Job, Orders
+from airflow_provider_dtrain.core.simulation.simulator import Orders, SimulatedJob
 
 
 class _Baseline:
-    """State that the baselines share: the board, and the placements of running jobs."""
+    """State that the baselines share: free slots, and the placements of running jobs."""
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
         self.free_slots = FreeSlots(hosts)
@@ -44,7 +44,7 @@ class FirstInFirstOut(_Baseline):
         super().__init__(hosts, options)
         self.queue: deque[GangRequest] = deque()
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         """Append the job to the queue."""
         self.queue.append(GangRequest(job.job_id, job.slots))
 
@@ -70,7 +70,7 @@ class PriorityWithoutReservation(_Baseline):
         #: Slots -> heap of (priority, sequence, request): jobs of one size fit or fail together.
         self.queues: dict[int, list[tuple[int, int, GangRequest]]] = {}
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         """Add the job to the queue of its size."""
         entry = (job.priority, sequence, GangRequest(job.job_id, job.slots))
         heapq.heappush(self.queues.setdefault(job.slots, []), entry)
@@ -112,12 +112,12 @@ class EasyBackfill(_Baseline):
 
     def __init__(self, hosts: list[Host], options: PoolOptions) -> None:
         super().__init__(hosts, options)
-        self.queue: dict[str, tuple[Job, GangRequest]] = {}
+        self.queue: dict[str, tuple[SimulatedJob, GangRequest]] = {}
         #: (end, job id) of running jobs, ascending.
         self.ends: list[tuple[float, str]] = []
         self.shadow: _Shadow | None = None
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         """Append the job to the queue."""
         self.queue[job.job_id] = (job, GangRequest(job.job_id, job.slots))
 
@@ -141,7 +141,12 @@ class EasyBackfill(_Baseline):
         return Orders(starts=starts)
 
     def _begin(
-        self, job: Job, request: GangRequest, placement: Placement, now: float, starts: list[tuple[str, Placement]]
+        self,
+        job: SimulatedJob,
+        request: GangRequest,
+        placement: Placement,
+        now: float,
+        starts: list[tuple[str, Placement]],
     ) -> None:
         del self.queue[job.job_id]
         insort(self.ends, (now + job.duration_s, job.job_id))
@@ -162,7 +167,7 @@ class EasyBackfill(_Baseline):
             else:
                 (anywhere if is_short else elsewhere).add(job.slots)
 
-    def _foresee(self, job: Job, now: float) -> _Shadow:
+    def _foresee(self, job: SimulatedJob, now: float) -> _Shadow:
         """Return the first start of the job if running jobs end on time and no other job starts."""
         ahead = FreeSlots(self.free_slots.hosts.values())
         for placement in self.running.values():

@@ -8,10 +8,10 @@ from dataclasses import replace
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, PoolOptions
 from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
-from airflow_provider_dtrain.core.simulation.simulator import Job, Orders
+from airflow_provider_dtrain.core.simulation.simulator import Orders, SimulatedJob
 
 
-class Queue:
+class SimulatedQueue:
     """One pool with its options.
 
     :param hosts: all free
@@ -24,7 +24,7 @@ class Queue:
         #: Waiting and running requests by id, as first submitted.
         self.requests: dict[str, GangRequest] = {}
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         """Enqueue the job."""
         request = self.requests[job.job_id] = GangRequest(
             job.job_id,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.core.simulation.simulator import Outcome
+from airflow_provider_dtrain.core.simulation.simulator import SimulationOutcome
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Summary:
     lost_ratio: float
 
 
-def summarise(outcome: Outcome) -> Summary:
+def summarise(outcome: SimulationOutcome) -> Summary:
     """Return the numbers of an outcome.
 
     :raises ValueError: no job has ended

@@ -1,7 +1,7 @@
 """Simulation of a pool on a simulated clock: jobs arrive, and a rule starts and stops them.
 
-Uses no real clock and no disk. The input is the jobs of a trace, the result is one :class:`Outcome`. The rule is
-either the queue of this package (``queue_policy``) or one of the ``baseline_policies``.
+Uses no real clock and no disk. The input is the jobs of a trace, the result is one :class:`SimulationOutcome`. The rule
+is either the queue of this package (``queue_policy``) or one of the ``baseline_policies``.
 
 Model of a preemption: A job that is asked to stop does no work from that second on, but holds its slots for
 half of ``cost_s`` while it writes its checkpoint and ends. Then it waits again with its place in the order and
@@ -29,7 +29,7 @@ _PROGRESS_STEPS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Job:
+class SimulatedJob:
     """One line of a trace."""
 
     #: Unique in the trace.
@@ -62,10 +62,10 @@ class Orders:
     due_s: float | None = None
 
 
-class Rule(Protocol):
+class SimulatedPolicy(Protocol):
     """Scheduling rule under simulation. It receives every event, then decides once per point in time."""
 
-    def submit(self, job: Job, sequence: int, now: float) -> None:
+    def submit(self, job: SimulatedJob, sequence: int, now: float) -> None:
         """Record that a job has arrived."""
 
     def finish(self, job_id: str, now: float) -> None:
@@ -82,7 +82,7 @@ class Rule(Protocol):
 class Completion:
     """Result of one job."""
 
-    job: Job
+    job: SimulatedJob
     #: Seconds since the trace began.
     first_start_s: float
     end_s: float
@@ -96,7 +96,7 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SimulationOutcome:
     """Result of a trace under one rule."""
 
     #: In the order of their ends.
@@ -118,7 +118,9 @@ def hosts_of(groups: Iterable[tuple[int, int]]) -> list[Host]:
     return [Host(f"host-{index:04}", slots) for index, slots in enumerate(sizes, start=1)]
 
 
-def split(jobs: Iterable[Job], hosts: Sequence[Host], options: PoolOptions) -> tuple[list[Job], Counter[int]]:
+def split(
+    jobs: Iterable[SimulatedJob], hosts: Sequence[Host], options: PoolOptions
+) -> tuple[list[SimulatedJob], Counter[int]]:
     """Return the jobs that the hosts can ever serve, and how many of each other size were left out."""
     free_slots = FreeSlots(hosts)
     possible = dict[int, bool]()
@@ -135,13 +137,13 @@ def split(jobs: Iterable[Job], hosts: Sequence[Host], options: PoolOptions) -> t
 
 
 def simulate(
-    jobs: Sequence[Job],
+    jobs: Sequence[SimulatedJob],
     hosts: Sequence[Host],
-    rule: Rule,
+    rule: SimulatedPolicy,
     *,
     cost_s: float = 60.0,
     on_progress: Callable[[int], None] | None = None,
-) -> Outcome:
+) -> SimulationOutcome:
     """Return the outcome of the jobs under a rule. The same arguments give the same outcome.
 
     :param jobs: in any order; each must fit the hosts (see :func:`split`)
@@ -164,7 +166,7 @@ def simulate(
 class _State:
     """Job that has arrived and not ended."""
 
-    job: Job
+    job: SimulatedJob
     #: Seconds for which it still has to hold its slots, including restarts.
     left_s: float
     placement: Placement | None = None
@@ -193,7 +195,7 @@ class _Slots:
     free: int
     sizes: dict[str, int] = field(default_factory=dict)
 
-    def take(self, job: Job, placement: Placement) -> None:
+    def take(self, job: SimulatedJob, placement: Placement) -> None:
         if placement.size != job.slots:
             raise ValueError(f"Job {job.job_id!r} wants {job.slots} slots and was given {placement.size}.")
         for host, indices in placement.slots.items():
@@ -209,7 +211,9 @@ class _Slots:
 
 
 class _World:
-    def __init__(self, jobs: Sequence[Job], hosts: Sequence[Host], rule: Rule, cost_s: float) -> None:
+    def __init__(
+        self, jobs: Sequence[SimulatedJob], hosts: Sequence[Host], rule: SimulatedPolicy, cost_s: float
+    ) -> None:
         self.rule = rule
         self.cost_s = cost_s
         self.arrivals = sorted(jobs, key=lambda job: job.submit_s)
@@ -260,7 +264,7 @@ class _World:
             self.contended_s += seconds
             self.idle_slot_s += seconds * self.slots.free
 
-    def _arrive(self, job: Job) -> None:
+    def _arrive(self, job: SimulatedJob) -> None:
         if job.job_id in self.states:
             raise ValueError(f"Two jobs are called {job.job_id!r}.")
         self.states[job.job_id] = _State(job, job.duration_s)
@@ -323,8 +327,8 @@ class _World:
         )
         self.rule.finish(event.job_id, self.now)
 
-    def outcome(self, decisions: int) -> Outcome:
-        return Outcome(
+    def outcome(self, decisions: int) -> SimulationOutcome:
+        return SimulationOutcome(
             completions=self.completions,
             slots=self.total,
             largest_host=self.largest,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from airflow_provider_dtrain.core.simulation.simulator import Job
+from airflow_provider_dtrain.core.simulation.simulator import SimulatedJob
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Columns that a trace must have. All other columns may be missing or empty.
@@ -25,7 +25,7 @@ _Row = Mapping[str | None, str | list[str] | None]
 
 def read_jobs(
     lines: Iterable[str], *, source: str = "trace", on_ignored: Callable[[list[str]], None] | None = None
-) -> list[Job]:
+) -> list[SimulatedJob]:
     """Return the jobs in the order of the lines.
 
     The columns are job_id, submit_s, gpus and duration_s. The columns group (or vc), priority and max_runtime_s
@@ -48,7 +48,7 @@ def read_jobs(
     return found.jobs_or_raise()
 
 
-def with_not_preemptible(jobs: Iterable[Job], share: float, seed: int) -> list[Job]:
+def with_not_preemptible(jobs: Iterable[SimulatedJob], share: float, seed: int) -> list[SimulatedJob]:
     """Return the jobs, with about ``share`` of them not preemptible.
 
     :param share: 0 .. 1 of the jobs, chosen by a hash of seed and job id: the same for every other option
@@ -60,7 +60,9 @@ def with_not_preemptible(jobs: Iterable[Job], share: float, seed: int) -> list[J
     return chosen
 
 
-def between(jobs: Iterable[Job], begin_s: float | None, end_s: float | None, limit: int | None) -> list[Job]:
+def between(
+    jobs: Iterable[SimulatedJob], begin_s: float | None, end_s: float | None, limit: int | None
+) -> list[SimulatedJob]:
     """Return the jobs that were submitted in a part of the trace, by submission.
 
     :param begin_s: seconds since the trace began; None = from its start
@@ -94,7 +96,7 @@ def _rows(reader: csv.DictReader[str], found: _Found) -> Iterator[tuple[int, _Ro
 class _Found:
     def __init__(self, source: str) -> None:
         self.source = source
-        self.jobs: list[Job] = []
+        self.jobs: list[SimulatedJob] = []
         self.lines: dict[str, int] = {}
         self.problems: list[Problem] = []
         self.more = 0
@@ -122,7 +124,7 @@ class _Found:
         if self.problems:
             raise self.error()
 
-    def jobs_or_raise(self) -> list[Job]:
+    def jobs_or_raise(self) -> list[SimulatedJob]:
         if not self.jobs and not self.problems:
             self.refuse(1, "no jobs follow the header")
         if self.problems:
@@ -172,12 +174,12 @@ class _Cells:
         return kind("1")
 
 
-def _job(cells: _Cells) -> Job | None:
+def _job(cells: _Cells) -> SimulatedJob | None:
     if not cells.text("job_id"):
         cells.problems.append("job_id is missing")
     limit = cells.seconds("max_runtime_s") if cells.text("max_runtime_s") else None
     duration = cells.seconds("duration_s")
-    job = Job(
+    job = SimulatedJob(
         job_id=cells.text("job_id"),
         submit_s=cells.seconds("submit_s"),
         slots=cells.whole("gpus", 0, MOST_SLOTS),

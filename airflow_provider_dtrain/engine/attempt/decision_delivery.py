@@ -53,7 +53,7 @@ class Deciding:
         #: time.monotonic() when rank 0's host had been notified that the trial ends.
         self.ended_at: float | None = None
         self._acked: set[int] = set()
-        self._said: set[int] = set()
+        self._logged: set[int] = set()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -95,22 +95,22 @@ class Deciding:
         while True:
             await self._news.wait()
             self._news.clear()
-            while not await self._tell():
+            while not await self._send():
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(DECIDE_AGAIN_S):
                         await self._news.wait()
                 self._news.clear()
 
-    async def _tell(self) -> bool:
+    async def _send(self) -> bool:
         """Send the decisions that the host has not confirmed, and return whether it has confirmed all."""
         assert self.host is not None
         view = self.view
         entries = await self.rt.db(self.rt.store.searches.decisions, view.trial_id)
-        self._say(entries)
-        told = {entry.rung: entry.decision for entry in entries}
-        if not told.keys() - self._acked:
+        self._log(entries)
+        sent = {entry.rung: entry.decision for entry in entries}
+        if not sent.keys() - self._acked:
             return True
-        decisions = {str(rung): decision for rung, decision in told.items()}
+        decisions = {str(rung): decision for rung, decision in sent.items()}
         try:
             await self.rt.call(
                 self.host, "decide", timeout_s=DECIDE_TIMEOUT_S, run=view.run, token=view.token, decisions=decisions
@@ -118,16 +118,16 @@ class Deciding:
         except HostError as error:
             self.rt.log.debug("Host '%s' did not receive the searcher's decision, retrying: %s", self.host, error)
             return False
-        self._acked |= told.keys()
+        self._acked |= sent.keys()
         if self.ended_at is None and final(entries) is not None:
             self.ended_at = time.monotonic()
         return True
 
-    def _say(self, entries: Sequence[RungEntry]) -> None:
+    def _log(self, entries: Sequence[RungEntry]) -> None:
         for entry in entries:
-            if entry.rung in self._said:
+            if entry.rung in self._logged:
                 continue
-            self._said.add(entry.rung)
+            self._logged.add(entry.rung)
             metric = "no finite metric" if entry.metric is None else f"metric {entry.metric:.6g}"
             values = (entry.rung, entry.units, metric, entry.decision)
             self.rt.log.event("Rung %d at %d units, %s: the searcher decided %s", *values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
-from airflow_provider_dtrain.core.search.names import metric_words, reached_words, trial_name
+from airflow_provider_dtrain.core.search.names import metric_text, reached_text, trial_name
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class ShownFacts:
     """Facts about a trial that its task instance shows, as plain JSON."""
 
     trial_id: int
@@ -27,11 +27,11 @@ class Shown:
     ending: str
 
 
-def shown_of(store: Store, trial_id: int) -> Shown:
+def shown_of(store: Store, trial_id: int) -> ShownFacts:
     """Return the facts about a trial that its task instance shows. Blocks."""
     trial = store.trials.get(trial_id)
-    name, ending = drawn_name(store, trial_id), ending_words(store, trial_id)
-    return Shown(trial_id=trial_id, experiment_id=trial.experiment_id, name=name, ending=ending)
+    name, ending = drawn_name(store, trial_id), ending_text(store, trial_id)
+    return ShownFacts(trial_id=trial_id, experiment_id=trial.experiment_id, name=name, ending=ending)
 
 
 def drawn_name(store: Store, trial_id: int) -> str | None:
@@ -44,7 +44,7 @@ def drawn_name(store: Store, trial_id: int) -> str | None:
     return trial_name(trial.number, trial.hparams, document.get("hyperparameters") or {})
 
 
-def ending_words(store: Store, trial_id: int) -> str:
+def ending_text(store: Store, trial_id: int) -> str:
     """Return the result of an ended trial in a few words, or an empty string while it has not ended. Blocks.
 
     For example ``accuracy 0.914``, ``stopped at epoch 2, accuracy 0.71`` or ``failed: ValueError: ...``. Nothing about
@@ -70,11 +70,11 @@ def _metric(trial: TrialView, searcher: Mapping[str, Any]) -> str:
         return ""
     value = trial.best_metric if trial.best_metric is not None else (trial.result or {}).get("metric")
     has_validation = value is not None or name in ((trial.result or {}).get("metrics") or {})
-    return metric_words(str(name), value) if has_validation else ""
+    return metric_text(str(name), value) if has_validation else ""
 
 
 def _stopped(store: Store, trial: TrialView, searcher: Mapping[str, Any]) -> str:
     if trial.stop_requested_by:
         return f"stopped by {trial.stop_requested_by}"
     decisions = store.searches.decisions(trial.trial_id)
-    return f"stopped at {reached_words(decisions[-1].units, searcher)}" if decisions else "stopped"
+    return f"stopped at {reached_text(decisions[-1].units, searcher)}" if decisions else "stopped"

@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_provider_dtrain.core.event_log import SUPERVISOR_KINDS, Line, Source, read_lines
-from airflow_provider_dtrain.core.quotas import Limits, Quota, SupervisorQuota, supervisor_key, words_of
+from airflow_provider_dtrain.core.event_log import SUPERVISOR_KINDS, EventLine, EventSource, read_lines
+from airflow_provider_dtrain.core.quotas import Quota, QuotaLimits, SupervisorQuota, supervisor_key, text_of
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import HostProtocolError
 
@@ -30,7 +30,7 @@ MASKED_RESULT = (
 )
 
 
-class Reading(NamedTuple):
+class FrameContent(NamedTuple):
     """Content of a frame."""
 
     #: Events and gaps, as the store takes them.
@@ -56,9 +56,9 @@ class AttemptQuota:
             return self._quota
 
 
-def limits_of(settings: Settings) -> Limits:
+def limits_of(settings: Settings) -> QuotaLimits:
     """Return the limits of one attempt."""
-    return Limits(
+    return QuotaLimits(
         events=settings.attempt_events_limit,
         checkpoints=settings.attempt_checkpoints_limit,
         metric_rows=settings.attempt_metric_rows_limit,
@@ -77,7 +77,7 @@ class Intake:
         self._host = host
         self._ranks = ranks
         self._quota = quota
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         #: stream -> byte that comes next, and how often it began again since the subscription
         self._places: dict[str, tuple[int, int]] = {}
 
@@ -94,7 +94,7 @@ class Intake:
         """
         self._places = {stream: (offset, 0) for stream, offset in offsets.items()}
 
-    def check_anew(self, frame: Frame) -> None:
+    def accept_restart(self, frame: Frame) -> None:
         """Record that a stream begins again.
 
         :raises HostProtocolError: the offset is not the expected one, or the epoch is not the next one
@@ -106,7 +106,7 @@ class Intake:
             )
         self._places[str(frame.stream)] = (0, frame.epoch)
 
-    async def refuse_anew(self, frame: Frame, epoch: int) -> None:
+    async def refuse_restart(self, frame: Frame, epoch: int) -> None:
         """Store the refusal of a further restart of an events file as a gap, and raise.
 
         :param epoch: number of restarts that are stored
@@ -162,32 +162,32 @@ class Intake:
                 usage.of_supervisors.setdefault(supervisor_key(self._host, event), set()).add(event["seq"])
         return found
 
-    def _source(self, stream: str) -> Source:
+    def _source(self, stream: str) -> EventSource:
         rank = None if stream == SUPERVISOR else int(stream.removeprefix("rank").partition(".")[0])
-        return Source(rank, self._ranks)
+        return EventSource(rank, self._ranks)
 
     def _warn(self, stream: str, offset: int, problems: Mapping[str, str]) -> None:
         """Log the first gap of each kind. The store has all of them."""
         for code, reason in problems.items():
-            if (stream, code) not in self._told:
-                self._told.add((stream, code))
+            if (stream, code) not in self._reported:
+                self._reported.add((stream, code))
                 self._rt.log.warning("Host '%s', %s at byte %d: %s", self._host, stream, offset, reason)
 
 
-def _read_masked(frame: Frame, source: Source, quota: Quota, host: str, redactor: Redactor) -> Reading:
+def _read_masked(frame: Frame, source: EventSource, quota: Quota, host: str, redactor: Redactor) -> FrameContent:
     return _masked(read(frame, source, quota, host), redactor)
 
 
-def _masked(reading: Reading, redactor: Redactor) -> Reading:
+def _masked(reading: FrameContent, redactor: Redactor) -> FrameContent:
     problems = {code: redactor.rank_text(reason) for code, reason in reading.problems.items()}
     batch = [redactor.event(event) for event in reading.batch]
     pairs = zip(batch, reading.batch, strict=True)
     if any(one["kind"] == "returned" and one["json"] != old["json"] for one, old in pairs):
         problems["masked"] = MASKED_RESULT
-    return Reading(batch, problems)
+    return FrameContent(batch, problems)
 
 
-def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:
+def read(frame: Frame, source: EventSource, quota: Quota, host: str = "") -> FrameContent:
     """Return the events of a frame that may be stored, and a gap for every run of lines that may not.
 
     :param host: host that sent it; its supervisor's events are counted under this name
@@ -211,16 +211,18 @@ def read(frame: Frame, source: Source, quota: Quota, host: str = "") -> Reading:
             verdict = quota.admit(event, line.size)
             event = dict(verdict.event) if verdict.event is not None else None
             code = verdict.option
-            reason = words_of(code, quota.limits) if code else ""
+            reason = text_of(code, quota.limits) if code else ""
         if event is not None:
             batch.append(event)
         if code:
             problems.setdefault(code, reason)
             _add_gap(batch, frame.offset, line, code, problems[code], is_left_out=event is None)
-    return Reading(batch, problems)
+    return FrameContent(batch, problems)
 
 
-def _add_gap(batch: list[dict[str, Any]], base: int, line: Line, code: str, reason: str, *, is_left_out: bool) -> None:
+def _add_gap(
+    batch: list[dict[str, Any]], base: int, line: EventLine, code: str, reason: str, *, is_left_out: bool
+) -> None:
     offset = base + line.start
     size = line.size if is_left_out else 0
     last = batch[-1] if batch else None
@@ -250,7 +252,7 @@ def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> dict[
     }
 
 
-def _gap_of(frame: Frame) -> Reading:
+def _gap_of(frame: Frame) -> FrameContent:
     reason = frame.reason or "the host gave no reason"
     mark = gap(frame.offset, frame.skip_bytes, "missing", reason[:500], lines=0)
-    return Reading([mark], {"missing": f"{frame.skip_bytes} bytes are missing: {reason[:500]}"})
+    return FrameContent([mark], {"missing": f"{frame.skip_bytes} bytes are missing: {reason[:500]}"})

@@ -55,9 +55,9 @@ async def failure_of(rt: Runtime, view: AttemptView, job: Job, end: GangEnd) -> 
 
 
 async def _invalid_hp(rt: Runtime, view: AttemptView, end: GangEnd) -> str | None:
-    told = await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=("invalid_hp",))
-    if told:
-        return str(told[0].body.get("reason") or "no reason was given")
+    reports = await rt.db(rt.store.events.of_attempt, view.attempt_id, kinds=("invalid_hp",))
+    if reports:
+        return str(reports[0].body.get("reason") or "no reason was given")
     found = first_failure(end.exits)
     message = found.message if found is not None else ""
     return message.removeprefix(_INVALID_HP) if message.startswith(_INVALID_HP) else None

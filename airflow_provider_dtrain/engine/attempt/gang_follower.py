@@ -78,7 +78,7 @@ class GangFollower:
             offset_s = float(event.body.get("clock_offset_s") or 0.0)
             self.end.note(event.host, with_rank(event.stream, event.body), offset_s)
         if self.view.state == AttemptState.STOPPING:
-            await self.give_way.look([])
+            await self.give_way.poll([])
         tasks = {
             host: asyncio.ensure_future(self._follower(host).run())
             for host in self.view.placement
@@ -118,7 +118,7 @@ class GangFollower:
                     task.result()
             renewer().progress(self.run_name)
             running = [host for host, task in tasks.items() if not task.done()]
-            await self._look(running)
+            await self._check(running)
             if stop_by is None and self._must_stop():
                 stop_by = time.monotonic() + self.rt.settings.kill_grace_s + STOP_MARGIN_S
                 await self.stop(running)
@@ -128,7 +128,7 @@ class GangFollower:
         for task in tasks.values():
             task.result()
 
-    async def _look(self, running: Sequence[str]) -> None:
+    async def _check(self, running: Sequence[str]) -> None:
         """Check the conditions that may end a healthy gang: requests for its slots, hangs, and limits.
 
         :param running: hosts whose part has not ended
@@ -136,9 +136,9 @@ class GangFollower:
         if time.monotonic() - self.checked_at > CHECK_WATCH_S:
             self.checked_at = time.monotonic()
             await self.rt.prove_watch()
-        await self.give_way.look(running)
+        await self.give_way.poll(running)
         self.deciding.check()
-        self.end.over = self.end.over or self.watchdog.look(self.end.ended)
+        self.end.over = self.end.over or self.watchdog.check(self.end.ended)
         if self.max_runtime is not None and self.end.over is None and time.monotonic() > self.max_runtime[1]:
             self.end.over = max_runtime_over(self.max_runtime[0])
 

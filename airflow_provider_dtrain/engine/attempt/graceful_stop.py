@@ -27,7 +27,7 @@ class GiveWay:
         self.gang = gang
         self.timeout_s = timeout_s
         #: Reason as text; None = no stop was requested.
-        self.words: str | None = None
+        self.reason: str | None = None
         #: True: a user requested a pause.
         self.paused = False
         #: True: no rank uses the library, so the ranks got SIGTERM.
@@ -35,9 +35,9 @@ class GiveWay:
         #: time.monotonic() when the stop was requested, and when every rank was gone.
         self.asked_at: float | None = None
         self.done_at: float | None = None
-        self._told: set[str] = set()
-        self._telling: asyncio.Task[None] | None = None
-        self._tell_at = 0.0
+        self._notified: set[str] = set()
+        self._notification: asyncio.Task[None] | None = None
+        self._notify_at = 0.0
 
     @property
     def took_s(self) -> float | None:
@@ -51,30 +51,30 @@ class GiveWay:
         """True when ``preemption_timeout`` has passed since the request."""
         return self.asked_at is not None and time.monotonic() - self.asked_at > self.timeout_s
 
-    async def look(self, hosts: Sequence[str]) -> None:
+    async def poll(self, hosts: Sequence[str]) -> None:
         """Ask the ranks to stop once that is requested, and ask hosts that did not answer again.
 
         :param hosts: hosts whose part still runs
         """
-        if self.words is None and (message := self._cause()) is not None:
+        if self.reason is None and (message := self._cause()) is not None:
             await self._begin(message)
-        if self.words is None or (self._telling is not None and not self._telling.done()):
+        if self.reason is None or (self._notification is not None and not self._notification.done()):
             return
-        left = [host for host in hosts if host not in self._told]
-        if left and time.monotonic() >= self._tell_at:
-            self._tell_at = time.monotonic() + STOP_AGAIN_S
-            self._telling = asyncio.ensure_future(self._tell(left))
+        left = [host for host in hosts if host not in self._notified]
+        if left and time.monotonic() >= self._notify_at:
+            self._notify_at = time.monotonic() + STOP_AGAIN_S
+            self._notification = asyncio.ensure_future(self._notify(left))
 
     def close(self) -> None:
         """Stop sending requests, because the gang has ended."""
         self.done_at = time.monotonic()
-        if self._telling is not None:
-            self._telling.cancel()
+        if self._notification is not None:
+            self._notification.cancel()
 
     def gave_way(self) -> bool:
         """Return whether the gang ended because it was asked to, and has training left to do."""
         end = self.gang.end
-        if self.words is None or end.lost or end.over is not None:
+        if self.reason is None or end.lost or end.over is not None:
             return False
         return end.left_early or end.is_unfinished
 
@@ -95,7 +95,7 @@ class GiveWay:
     async def _begin(self, message: str) -> None:
         # Write to the store first: a process that takes over must not mistake the end for the end of training.
         await self.rt.db(self.rt.store.attempts.set_stopping, self.rt.attempt_id, self.rt.watch, message)
-        self.words = message
+        self.reason = message
         self.asked_at = time.monotonic()
         self.gang.end.asked = True
         self.rt.log.warning(
@@ -104,18 +104,18 @@ class GiveWay:
             self.timeout_s,
         )
 
-    async def _tell(self, hosts: Sequence[str]) -> None:
+    async def _notify(self, hosts: Sequence[str]) -> None:
         # A program that has not joined the library yet, or never does, loses nothing by a signal.
         self.by_signal = self.by_signal or not self.gang.end.joined
-        answers = await asyncio.gather(*(self._tell_host(host) for host in hosts), return_exceptions=True)
+        answers = await asyncio.gather(*(self._notify_host(host) for host in hosts), return_exceptions=True)
         for host, found in zip(hosts, answers, strict=True):
             if isinstance(found, HostError):
                 self.rt.log.warning("Host '%s' could not be asked to stop, retrying: %s", host, found)
             elif isinstance(found, BaseException):
                 raise found
             else:
-                self._told.add(host)
+                self._notified.add(host)
 
-    async def _tell_host(self, host: str) -> None:
+    async def _notify_host(self, host: str) -> None:
         how = {"by_signal": True, "grace_s": min(self.timeout_s, 86400.0)} if self.by_signal else {}
         await self.rt.call(host, "request_stop", run=self.gang.run_name, **how)

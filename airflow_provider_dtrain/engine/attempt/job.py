@@ -368,7 +368,7 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
     """
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import resolve, source_field
 
-    def look_up(url: str) -> bool:
+    def is_checkpoint(url: str) -> bool:
         from airflow_provider_dtrain.hooks.secrets import storage_config_now
         from airflow_provider_dtrain.train.files.file_systems import file_system
 
@@ -378,7 +378,7 @@ def source_of(store: Store, config: ExperimentConfig, sealed: bytes | None) -> S
             message = f"the checkpoint at {url} cannot be read from this machine: {error}"
             raise ConfigError([Problem(path=source_field(config)[0], message=message)]) from error
 
-    return resolve(store, config, shared=shared_root(config), look_up=look_up)
+    return resolve(store, config, shared=shared_root(config), is_checkpoint=is_checkpoint)
 
 
 def _restart_from(store: Store, view: AttemptView) -> CheckpointView | None:

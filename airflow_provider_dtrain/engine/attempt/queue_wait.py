@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_provider_dtrain.core.lifecycle.timing import PAUSED_LOOK_S, REQUEST_RENEW_S
+from airflow_provider_dtrain.core.lifecycle.timing import PAUSED_POLL_S, REQUEST_RENEW_S
 from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
 from airflow_provider_dtrain.errors import UnplaceableError
@@ -44,7 +44,7 @@ async def wait_for_gang(rt: Runtime, recovery: RecoveryRounds, *, patient: bool 
 
 
 async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None:
-    said = ""
+    logged = ""
     slots = slots_of(rt, await rt.view())
     while True:
         match await slots.request():
@@ -56,9 +56,9 @@ async def _wait(rt: Runtime, recovery: RecoveryRounds, *, patient: bool) -> None
                 await _until_active(rt, slots, reason, patient=patient)
                 continue
             case Waiting(reason=reason):
-                if reason and reason != said:
+                if reason and reason != logged:
                     rt.log.info("Waiting: %s", reason)
-                    said = reason
+                    logged = reason
         if not patient:
             rt.hand_over()
         if rt.on_waiting is not None:
@@ -85,7 +85,7 @@ async def _until_active(rt: Runtime, slots: SlotPort, reason: str, *, patient: b
     while (await rt.view()).paused:
         if not patient:
             rt.hand_over()
-        await rt.pause(PAUSED_LOOK_S)
+        await rt.pause(PAUSED_POLL_S)
         if time.monotonic() - renewed_at > REQUEST_RENEW_S:
             renewed_at = time.monotonic()
             # The renewal requests no slots, but shows that the task is still there.

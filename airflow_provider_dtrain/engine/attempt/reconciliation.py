@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
 
 
-async def look_at_host(rt: Runtime, host: str) -> list[str]:
+async def reconcile_host(rt: Runtime, host: str) -> list[str]:
     """Reconcile the store with a host, and return the host's live runs that the store has forgotten.
 
     It covers tokens, forgotten runs and slots. After a restore from a backup, a host knows of grants that the store
@@ -20,11 +20,11 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
 
     :raises HostError: the host does not answer
     """
-    told = await rt.call(host, "status")
-    seen = (told.get("stores") or {}).get(rt.store.store_id)
+    status = await rt.call(host, "status")
+    seen = (status.get("stores") or {}).get(rt.store.store_id)
     if isinstance(seen, int):
         await accept_token(rt, host, seen)
-    runs = {name: run for name, run in (told.get("runs") or {}).items() if isinstance(run, Mapping)}
+    runs = {name: run for name, run in (status.get("runs") or {}).items() if isinstance(run, Mapping)}
     live = {name: run.get("launch") for name, run in runs.items() if run.get("state") not in ("ended", "gone")}
     unknown = await rt.db(rt.store.hosts.unknown_runs, host, live)
     for name in unknown:
@@ -34,7 +34,7 @@ async def look_at_host(rt: Runtime, host: str) -> list[str]:
         token = int(name.rpartition(".")[2])
         wait_s = FENCE_WAIT_S
         found = await rt.call(host, "fence", timeout_s=wait_s + 20.0, run=name, token=token, wait_s=wait_s)
-        message = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_words(found)}"
+        message = "It is gone." if found.get("clear") else f"Still there: {teardown.survivors_text(found)}"
         rt.log.warning(
             "Run %s on host '%s' is unknown to the store. Was the store restored from a backup? %s", name, host, message
         )

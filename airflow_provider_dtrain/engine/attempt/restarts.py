@@ -34,7 +34,7 @@ from airflow_provider_dtrain.engine.attempt.bad_shards import bad_shard
 from airflow_provider_dtrain.engine.attempt.failure_analysis import shortened
 from airflow_provider_dtrain.engine.attempt.job import job_of
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome, failure_dict
-from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, look_at_host
+from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, reconcile_host
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
 from airflow_provider_dtrain.engine.copies.outputs import beginning
@@ -210,13 +210,13 @@ class Restarts:
 
     async def _end(self, failed: Failed, action: Finish) -> Outcome:
         if action.waits_until_gone:
-            await self._until_gone(failed.view, gone=_silent(failed))
+            await self._until_ended(failed.view, ended=_silent(failed))
         return await finish(self.rt, await self.rt.view(), "errored", failed.error, is_final=not action.resumes)
 
     async def _restart(self, failed: Failed, action: Restart) -> None:
         view = failed.view
         if not action.keeps_gang:
-            await self._until_gone(view)
+            await self._until_ended(view)
         if action.pauses_first:
             await self._back_off(action.pause_s)
         await self._next_attempt(failed.error, counted=action.counted)
@@ -233,7 +233,7 @@ class Restarts:
         assert failed.draw is not None
         number, hparams = failed.draw
         if not action.keeps_gang:
-            await self._until_gone(failed.view)
+            await self._until_ended(failed.view)
         # In this order: a process that takes over in between sees them rejected again, and samples the same ones.
         await self._next_attempt(failed.error, counted=False)
         await self.rt.db(self.rt.store.searches.set_hparams, self.rt.attempt_id, self.rt.watch, hparams, number)
@@ -243,7 +243,7 @@ class Restarts:
         """Wait for another gang, or end the attempt when no other hosts can ever serve it."""
         error = failed.error
         assert isinstance(error, HostError)
-        await self._until_gone(failed.view, gone=_silent(failed))
+        await self._until_ended(failed.view, ended=_silent(failed))
         ticket = await self.rt.db(
             self.rt.store.attempts.move_on,
             self.rt.attempt_id,
@@ -274,16 +274,16 @@ class Restarts:
         give_way = failed.give_way
         error = failed.error
         assert give_way is not None
-        assert give_way.words is not None
+        assert give_way.reason is not None
         self.stop_took_s = give_way.took_s or 0.0
         if error is not None and not give_way.by_signal:
             self.rt.log.warning("While it was asked to stop: %s", shortened(str(error), {}))
-        await self._until_gone(view)
+        await self._until_ended(view)
         ticket = await self.rt.db(
             self.rt.store.attempts.yield_gang,
             self.rt.attempt_id,
             self.rt.watch,
-            reason=give_way.words,
+            reason=give_way.reason,
             failure=await failure_dict(self.rt, error) if isinstance(error, ShardFailedError) else None,
             paused=action.is_paused,
         )
@@ -291,18 +291,18 @@ class Restarts:
             "The gang held its slots for %.0f s and released them %.0f s after the request (%s). The trial %s.",
             (datetime.now(UTC) - (view.granted_at or view.created_at)).total_seconds(),
             self.stop_took_s,
-            give_way.words,
+            give_way.reason,
             "is paused" if action.is_paused else "keeps its place in the queue",
         )
         if action.follows:
             await self.rt.follow_attempt(ticket.attempt_id)
 
-    async def _look_at(self, error: HostError) -> list[str]:
+    async def _check_host(self, error: HostError) -> list[str]:
         """Reconcile tokens and slots with a host, and return its runs that the store has forgotten."""
         try:
             if isinstance(error, SlotBusyError) and isinstance(slot := error.details.get("slot"), int):
                 await self.rt.db(self.rt.store.hosts.mark_slot, error.host, slot, "busy_elsewhere", str(error))
-            return await look_at_host(self.rt, error.host)
+            return await reconcile_host(self.rt, error.host)
         except DtrainError as problem:
             self.rt.log.warning("Host '%s' could not be checked: %s", error.host, problem)
             return []
@@ -310,10 +310,10 @@ class Restarts:
     async def _is_behind(self, error: HostError) -> bool:
         """Return whether a new grant solves what a host has refused, after a look at the host."""
         if isinstance(error, SlotBusyError):
-            return error.details.get("run") in await self._look_at(error)
+            return error.details.get("run") in await self._check_host(error)
         if not isinstance(error, HostRefusedError) or error.code not in BEHIND:
             return False
-        await self._look_at(error)
+        await self._check_host(error)
         return await self._can_pass(error)
 
     async def _can_pass(self, error: HostError) -> bool:
@@ -324,18 +324,18 @@ class Restarts:
         recorded = details["recorded"]
         return is_count(recorded) and await accept_token(self.rt, error.host, recorded)
 
-    async def _until_gone(self, view: AttemptView, *, gone: AbstractSet[str] = frozenset()) -> None:
+    async def _until_ended(self, view: AttemptView, *, ended: AbstractSet[str] = frozenset()) -> None:
         """Wait until no process of the attempt can still be running.
 
         A host that does not answer is given the time after which its supervisor ends the run by itself.
 
         :param gone: hosts where nothing can run, although they have not confirmed it
         """
-        give_up_at = time.monotonic() + self.rt.gone_after_s
+        give_up_at = time.monotonic() + self.rt.lost_after_s
         async with self.rt.renewing():
             while True:
                 await teardown.release(self.rt, view)
-                missing = await slots_of(self.rt, view).uncleared() - gone
+                missing = await slots_of(self.rt, view).uncleared() - ended
                 never = not self.rt.settings.orphan_timeout_s or await self.rt.is_held()
                 if not missing or view.plan is None or (time.monotonic() > give_up_at and not never):
                     return

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.lifecycle.states import STARTED, AttemptState
-from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_LOOK_S, RETAKE_MOST_S, SLOTS_WAIT_S
+from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_MOST_S, RETAKE_POLL_S, SLOTS_WAIT_S
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.decision_delivery import decided
 from airflow_provider_dtrain.engine.attempt.failure_analysis import check_manifest, check_metric, failure_of
@@ -121,7 +121,7 @@ class AttemptRunner:
                     outcome = await self._run()
                 except (StoreSetBackError, NotFoundError) as error:
                     self.rt.logs.abandon()
-                    await self._look_anew(error)
+                    await self._read_again(error)
                 except StaleWatchError as error:
                     self.rt.logs.abandon()
                     if not await self._retake():
@@ -140,7 +140,7 @@ class AttemptRunner:
     async def _run(self) -> Outcome:
         await end_older(self.rt)
         view = self._known = await self.rt.view()
-        self.rt.logs.look_back(view)
+        self.rt.logs.resume_earlier(view)
         if restart_of(view):
             # Another process ended it by the rules for a dead follower. It has restarts left.
             await self._restart_ended(view)
@@ -173,7 +173,7 @@ class AttemptRunner:
         self.rt.log.warning("Restart %d of %d", view.restarts + 1, view.max_restarts)
         await self.rt.follow_attempt(ticket.attempt_id)
 
-    async def _look_anew(self, error: StoreSetBackError | NotFoundError) -> None:
+    async def _read_again(self, error: StoreSetBackError | NotFoundError) -> None:
         """Follow the attempt that the store still has, and end the run that it has lost.
 
         :param error: the error that showed the loss
@@ -219,7 +219,7 @@ class AttemptRunner:
                 return False
             if mine.ended_at is not None or watcher == RECOVERY_DONE or time.monotonic() > give_up_at:
                 break
-            await asyncio.sleep(RETAKE_LOOK_S)
+            await asyncio.sleep(RETAKE_POLL_S)
         latest = (await self.rt.db(self.rt.store.trials.get, mine.trial_id)).attempt_id
         if latest != mine.attempt_id and (await self.rt.db(self.rt.store.attempts.get, latest)).watcher is not None:
             return False
@@ -470,7 +470,7 @@ class AttemptRunner:
             case "trace":
                 log.info("A rank on host '%s' wrote a trace of the profiler: %s", host, event["path"])
             case "validation":
-                log.event("Validation at step %s: %s", event.get("step"), _words(event.get("metrics")))
+                log.event("Validation at step %s: %s", event.get("step"), _metrics_text(event.get("metrics")))
             case "exit" if event.get("exit_code") != 0 and not event.get("sent_signal"):
                 log.error("Rank %s on host '%s' ended with exit code %s", event["rank"], host, event.get("exit_code"))
                 if event["rank"] != 0 and event.get("log_tail") and not event.get("error"):
@@ -498,7 +498,7 @@ def _lease(rt: Runtime, view: AttemptView) -> contextlib.AbstractContextManager[
     return rt.lease(view.run) if view.run else contextlib.nullcontext()
 
 
-def _words(metrics: Any) -> str:
+def _metrics_text(metrics: Any) -> str:
     pairs: Iterator[str] = (
         f"{name}={value:.6g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in itertools.islice((metrics or {}).items(), MOST_METRICS)

@@ -42,7 +42,7 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
         seed=search.seed,
         trial=view.trial_number,
         # Samples that follow rejected ones are random.
-        history=() if draw else _others(store, search, view.trial_id),
+        history=() if draw else _observations(store, search, view.trial_id),
         smaller_is_better=search.smaller_is_better,
         draw=draw,
     )
@@ -73,7 +73,7 @@ def _text(hparams: Mapping[str, Any]) -> str:
     return json.dumps(hparams, sort_keys=True)
 
 
-def _others(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
+def _observations(store: Store, search: SearchView, trial_id: int) -> list[Observation]:
     return [
         # A trial that waits for another gang counts as one that runs.
         (row.hparams, row.metric, "running" if row.state == "queued" else row.state)

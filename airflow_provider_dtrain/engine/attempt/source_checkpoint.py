@@ -48,19 +48,19 @@ class SourceCheckpoint:
 
 
 def resolve(
-    store: Store, config: ExperimentConfig, *, shared: str | None, look_up: Callable[[str], bool]
+    store: Store, config: ExperimentConfig, *, shared: str | None, is_checkpoint: Callable[[str], bool]
 ) -> SourceCheckpoint | None:
     """Return the source checkpoint that a configuration names, or None. Blocks.
 
     :param shared: folder that all hosts share; paths below it are not checked here
-    :param look_up: returns whether a URL that the store does not know holds a checkpoint
+    :param is_checkpoint: returns whether a URL that the store does not know holds a checkpoint
     :raises ConfigError: the checkpoint does not exist, or cannot be read from this machine
     """
     field, named = source_field(config)
     if named is None:
         return None
     try:
-        return _resolved(store, config, _of_experiment(store, named), shared=shared, look_up=look_up)
+        return _resolved(store, config, _of_experiment(store, named), shared=shared, is_checkpoint=is_checkpoint)
     except _Refused as error:
         raise ConfigError([Problem(path=field, message=str(error))]) from None
 
@@ -102,7 +102,7 @@ def pinned(store: Store, document: Mapping[str, Any], may_read: Callable[[str], 
 
 
 def _resolved(
-    store: Store, config: ExperimentConfig, named: str, *, shared: str | None, look_up: Callable[[str], bool]
+    store: Store, config: ExperimentConfig, named: str, *, shared: str | None, is_checkpoint: Callable[[str], bool]
 ) -> SourceCheckpoint:
     if (match := _TRIAL.fullmatch(named)) is not None:
         return _of_trial(store, int(match[1]), match[2] or "best")
@@ -119,7 +119,7 @@ def _resolved(
         problem = url_problem(where, config.checkpoint_storage.model_dump(mode="json"))
         if problem is not None:
             raise _Refused(f"{where} is not read: {problem}")
-        if look_up(where):
+        if is_checkpoint(where):
             return SourceCheckpoint(where=where, is_sent=False)
         raise _Refused(f"there is no checkpoint at {where}: it has no {METADATA}")
     if shared is not None and where.startswith(shared.rstrip("/") + "/"):

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
+POLL_S = 1.0
 _RANK_EVENTS = re.compile(r"rank(\d+)\.events")
 #: Number of protocol violations within :data:`BREACHES_WITHIN_S` that end a host's part.
 BREACHES_MOST = 5
@@ -225,7 +225,7 @@ class HostFollower:
             while self.host not in self.gang.end.ended:
                 try:
                     # wait_for of Python 3.11 loses a cancellation that comes together with a frame.
-                    async with asyncio.timeout(LOOK_S):
+                    async with asyncio.timeout(POLL_S):
                         frame = await self.frames.get()
                 except TimeoutError:
                     if self.log is not None:
@@ -268,7 +268,7 @@ class HostFollower:
             link.ack(self.run_name, frame.stream, frame.end)
             return
         if frame.t == "gap" and not frame.skip_bytes:
-            await self._begin_anew(frame)
+            await self._restart(frame)
             return
         if frame.stream == RANK0_LOG:
             await self._take_log(frame)
@@ -276,22 +276,22 @@ class HostFollower:
             await self._commit_events(link, frame)
         link.ack(self.run_name, frame.stream, frame.end)
 
-    async def _begin_anew(self, frame: Frame) -> None:
+    async def _restart(self, frame: Frame) -> None:
         """Read a file from its start again, because it is shorter than the part that was received."""
         stream = str(frame.stream)
         epoch = self.epochs.get(stream, 0) + frame.epoch
-        self.intake.check_anew(frame)
+        self.intake.accept_restart(frame)
         if stream == RANK0_LOG:
             self.log_restarts += 1
             if self.log_restarts > RESTARTS_MOST:
                 message = f"Host '{self.host}' restarted {stream} more than {RESTARTS_MOST} times."
                 raise HostProtocolError(self.host, message)
         elif epoch > RESTARTS_MOST:
-            await self.intake.refuse_anew(frame, epoch - 1)
+            await self.intake.refuse_restart(frame, epoch - 1)
         message = "Host '%s', %s: %s. It is read again from its start."
         self.rt.log.event(message, self.host, stream, frame.reason, is_warning=True)
         if stream == RANK0_LOG:
-            self._rank_log().begin_anew(is_known=self.is_restarted)
+            self._rank_log().restart(is_known=self.is_restarted)
             return
         place = (self.rt.attempt_id, self.rt.watch, self.host, stream, frame.offset)
         await self.rt.db(self.rt.store.events.begin_epoch, *place, epoch, frame.reason)
@@ -333,7 +333,7 @@ class HostFollower:
             self.rt.log.warning("%s The ranks keep running there; reconnecting.", error)
         if now - self.unreachable_since > SHOWN_AFTER_S and not self.is_shown_away:
             self.is_shown_away = await self.rt.note_host(self.host, HostState.UNREACHABLE, str(error))
-        limit_s = self.rt.gone_after_s
+        limit_s = self.rt.lost_after_s
         is_over = self.rt.settings.orphan_timeout_s and now - self.unreachable_since > limit_s
         if is_over and not await self.rt.is_held():
             await self.rt.note_host(self.host, HostState.LOST, str(error))

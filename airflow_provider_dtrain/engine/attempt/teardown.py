@@ -71,7 +71,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
             clear.append(host)
             await _show_foreign(rt, view, host, found.get("foreign"))
         else:
-            message = (await rt.redactor()).rank_text(survivors_words(found))
+            message = (await rt.redactor()).rank_text(survivors_text(found))
             rt.log.warning("Host '%s' could not end every process of %s. Still there: %s", host, view.label, message)
             await _show_stuck(rt, view, host, message)
     if clear:
@@ -152,7 +152,7 @@ async def _show_foreign(rt: Runtime, view: AttemptView, host: str, foreign: obje
                 await rt.db(rt.store.hosts.mark_slot, host, slot, "busy_elsewhere", message)
 
 
-def survivors_words(found: Mapping[str, Any]) -> str:
+def survivors_text(found: Mapping[str, Any]) -> str:
     """Return a text that names living processes, slots that are still locked, and other reasons for doubt."""
     parts = [f"process {one.get('pid')} ({one.get('command')})" for one in _mappings(found.get("survivors"))]
     parts += [f"lock of slot {one.get('slot')}" for one in _mappings(found.get("busy_slots"))] if not parts else []

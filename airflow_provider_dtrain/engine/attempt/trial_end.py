@@ -32,8 +32,8 @@ async def finish(
         with contextlib.suppress(Killed):
             await until_copied(rt, OutputKeeper(rt, view).copy_last(), requests=(Killed,))
     unkept = await find_unkept(rt, view, state, error) if is_final else None
-    gone = unkept.ids if unkept is not None else frozenset()
-    result = await rt.db(trial_result, rt.store, view, state, without=gone)
+    removed = unkept.ids if unkept is not None else frozenset()
+    result = await rt.db(trial_result, rt.store, view, state, without=removed)
     failure = await failure_dict(rt, error) if error is not None else None
     await rt.db(rt.store.attempts.end, rt.attempt_id, rt.watch, state=state, failure=failure, result=result)
     if unkept is not None:

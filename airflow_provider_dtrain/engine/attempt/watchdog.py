@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.timing import HANG_SEEN_S, REPORT_FRESH_S, STOPPED_S
-from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, RankReport, Verdict, judge, places_words
+from airflow_provider_dtrain.core.lifecycle.watchdog import Behind, GangVerdict, RankReport, judge, places_text
 from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankHangsError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Consecutive reports after which a live rank is named. A single one may have been written right after a pause of the
 #: whole machine, before any rank could make progress.
-LOOKS = 2
+POLLS = 2
 
 
 class GangWatchdog:
@@ -35,7 +35,7 @@ class GangWatchdog:
         #: host -> time.monotonic() when its latest report arrived, and the report
         self._reports: dict[str, tuple[float, Progress]] = {}
         #: rank -> number of consecutive reports in which it is behind
-        self._looks: dict[int, int] = {}
+        self._polls: dict[int, int] = {}
         #: rank -> time.monotonic() when it was named, and its latest state
         self.named: dict[int, tuple[float, Behind]] = {}
         self._lagging: dict[int, float] = {}
@@ -48,7 +48,7 @@ class GangWatchdog:
         """Record a host's report. The link's reader thread calls it, so it returns at once."""
         self._reports[host] = time.monotonic(), progress
 
-    def look(self, ended: Mapping[str, str] | Iterable[str] = ()) -> DtrainError | None:
+    def check(self, ended: Mapping[str, str] | Iterable[str] = ()) -> DtrainError | None:
         """Judge the latest reports, and return the error that ends the gang, or None.
 
         :param ended: hosts whose part of the gang has ended
@@ -64,7 +64,7 @@ class GangWatchdog:
         if readings == self._judged:
             return self._end(now)
         self._judged = readings
-        self._look_at_supervisors(fresh)
+        self._check_supervisors(fresh)
         reports = [rank for report in fresh.values() for rank in report.ranks]
         complete = len(fresh) == len(set(self._hosts) - over)
         verdict = judge(reports, complete=complete, longest_s=self._longest_s)
@@ -74,7 +74,7 @@ class GangWatchdog:
         self._name(verdict, {one.rank for one in reports} - quiet, now)
         return self._end(now)
 
-    def _learn(self, verdict: Verdict, reports: Mapping[int, RankReport]) -> None:
+    def _learn(self, verdict: GangVerdict, reports: Mapping[int, RankReport]) -> None:
         """Record the longest stall after which a live rank resumed by itself."""
         for rank, stood_s in self._lagging.items():
             report = reports.get(rank)
@@ -83,18 +83,18 @@ class GangWatchdog:
         stopped = {one.report.rank for one in verdict.behind if one.kind == "infra"}
         self._lagging = {rank: stood_s for rank, stood_s in verdict.lagging.items() if rank not in stopped}
 
-    def _name(self, verdict: Verdict, seen: set[int], now: float) -> None:
+    def _name(self, verdict: GangVerdict, seen: set[int], now: float) -> None:
         behind = {one.report.rank: one for one in verdict.behind}
-        self._looks = {rank: self._looks.get(rank, 0) + 1 for rank in behind}
+        self._polls = {rank: self._polls.get(rank, 0) + 1 for rank in behind}
         fresh = []
         for rank, one in behind.items():
             if rank in self.named:
                 self.named[rank] = self.named[rank][0], one
-            elif one.why in ("stopped", "traced") or self._looks[rank] >= LOOKS:
+            elif one.why in ("stopped", "traced") or self._polls[rank] >= POLLS:
                 self.named[rank] = now, one
                 fresh.append(one)
         if fresh:
-            self._log.warning("%s", words_of(fresh, verdict))
+            self._log.warning("%s", text_of(fresh, verdict))
         for rank in sorted(set(self.named) & seen - set(behind)):
             one = self.named.pop(rank)[1]
             self._log.info("Rank %d on %s resumed after %.0f s", rank, one.report.host, one.for_s)
@@ -106,17 +106,17 @@ class GangWatchdog:
                 continue
             if one.why == "mismatch":
                 apart = [other for _, other in self.named.values() if other.why == "mismatch"]
-                return RankHangsError(_mismatch_words(apart), rank=one.report.rank)
+                return RankHangsError(_mismatch_text(apart), rank=one.report.rank)
             if one.for_s < self._hang_timeout_s:
                 continue
-            message = f"{_sentence(one.words)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
+            message = f"{_sentence(one.text)} The gang is ended: hang_timeout is {self._hang_timeout_s:g} s."
             if one.kind == "infra":
                 return ProcessStuckError(one.report.host, f"{message} Find out on that host which process stopped it.")
             reason = f"{message} Show where it waits, on that host: py-spy dump --pid {one.report.pid}"
             return RankHangsError(reason, rank=one.report.rank)
         return None
 
-    def _look_at_supervisors(self, fresh: Mapping[str, Progress]) -> None:
+    def _check_supervisors(self, fresh: Mapping[str, Progress]) -> None:
         stopped = {host for host, report in fresh.items() if report.supervisor_stopped_s >= STOPPED_S}
         for host in sorted(stopped - self._supervisors):
             self._log.warning(
@@ -129,25 +129,25 @@ class GangWatchdog:
         self._supervisors = stopped | (self._supervisors - set(fresh))
 
 
-def words_of(behind: list[Behind], verdict: Verdict) -> str:
+def text_of(behind: list[Behind], verdict: GangVerdict) -> str:
     """Return one line that names the ranks that block the gang, and the ranks that wait."""
     if all(one.why == "mismatch" for one in behind):
-        return f"{_mismatch_words(behind)} The gang is ended in {HANG_SEEN_S:.0f} s, because this cannot pass."
+        return f"{_mismatch_text(behind)} The gang is ended in {HANG_SEEN_S:.0f} s, because this cannot pass."
     if all(one.why == "together" for one in behind):
         return (
             f"No rank has made progress for {min(one.for_s for one in behind):.0f} s and none is behind: "
-            f"{places_words(behind)}. Messages between the hosts are lost, or the ranks call their collectives in "
+            f"{places_text(behind)}. Messages between the hosts are lost, or the ranks call their collectives in "
             "different orders."
         )
-    waiting = verdict.waiting_words.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
-    text = _sentence(", ".join(one.words for one in behind))
+    waiting = verdict.waiting_text.replace(" for it ", " for them " if len(behind) > 1 else " for it ")
+    text = _sentence(", ".join(one.text for one in behind))
     return text.removesuffix(".") + (f"; {waiting}" if waiting else "")
 
 
-def _mismatch_words(behind: list[Behind]) -> str:
+def _mismatch_text(behind: list[Behind]) -> str:
     return (
         f"The ranks wait for each other in different exchanges for {min(one.for_s for one in behind):.0f} s: "
-        f"{places_words(behind)}. Their loops have different lengths, or they call collectives in different orders. "
+        f"{places_text(behind)}. Their loops have different lengths, or they call collectives in different orders. "
         "Let all ranks do the same steps."
     )
 

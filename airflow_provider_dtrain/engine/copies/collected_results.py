@@ -140,7 +140,7 @@ class CollectedResults:
     def claim(self) -> None:
         """Own the folder until :meth:`suspend` or :meth:`release`. Waits 30 s for the end of another run's claim."""
         with _named(self._ledger.folder.location):
-            self._ledger.refuse_strangers()
+            self._ledger.refuse_foreign()
             self._owner.acquire()
             (self._root / TEMPORARY).mkdir(parents=True, exist_ok=True)
             self._ledger.sweep()

@@ -22,7 +22,7 @@ from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, che
 from airflow_provider_dtrain.errors import HostError
 from airflow_provider_dtrain.hosts.channel.archive_reader import (
     ArchiveLimitError,
-    Source,
+    ByteSource,
     sync_path,
     sync_tree,
     unpack_plain,
@@ -51,7 +51,7 @@ def make_private(folder: Path) -> None:
 
 @contextlib.contextmanager
 def fetched(
-    mirror: Path, transfer: AbstractContextManager[Source], *, limit_bytes: int, limit_files: int
+    mirror: Path, transfer: AbstractContextManager[ByteSource], *, limit_bytes: int, limit_files: int
 ) -> Iterator[Path]:
     """Yield a folder with the files that a host sends, which is removed afterwards unless it was moved. Blocks.
 

@@ -129,7 +129,7 @@ class OutputKeeper(Keeper):
         manifest = found.manifest
         if is_final and manifest.files:
             self.rt.log.info(
-                "Outputs: %s. See: airflow dtrain trials outputs %d", size_words(manifest), self.view.trial_id
+                "Outputs: %s. See: airflow dtrain trials outputs %d", size_text(manifest), self.view.trial_id
             )
         if manifest.left_out_files:
             self._warn(
@@ -148,7 +148,7 @@ class OutputKeeper(Keeper):
         self.rt.log.warning(
             "Outputs that rank 0 wrote on host '%s' since the last copy (%s) do not reach the next attempt: %s",
             chief_of(self.view),
-            last_words(self.copies.newest()),
+            last_copy_text(self.copies.newest()),
             _words(error),
         )
 
@@ -198,7 +198,7 @@ async def carried_to(rt: Runtime, view: AttemptView) -> Carried | None:
     rt.log.info(
         "The attempt begins with the outputs of rank 0 of attempt %d: %s",
         newest.manifest.attempt,
-        size_words(newest.manifest),
+        size_text(newest.manifest),
     )
     return Carried.of(newest)
 
@@ -208,7 +208,7 @@ async def beginning(rt: Runtime, view: AttemptView) -> str:
     newest = await in_thread(copies_of(rt, view).newest)
     if newest is None or all(path.startswith(f"{TRACES}/") for path in newest.manifest.files):
         return "the beginning: there is no checkpoint yet"
-    return f"the outputs of its program: {size_words(newest.manifest)}"
+    return f"the outputs of its program: {size_text(newest.manifest)}"
 
 
 async def uses_library(rt: Runtime, view: AttemptView) -> bool:
@@ -235,7 +235,7 @@ def chief_of(view: AttemptView) -> str:
     )
 
 
-def last_words(newest: Generation | None) -> str:
+def last_copy_text(newest: Generation | None) -> str:
     """Return a text that names the time of the last copy."""
     if newest is None:
         return "there was none"
@@ -243,7 +243,7 @@ def last_words(newest: Generation | None) -> str:
     return f"of attempt {newest.manifest.attempt}, {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def size_words(manifest: Manifest) -> str:
+def size_text(manifest: Manifest) -> str:
     """Return number and size of the files as text."""
     return f"{len(manifest.files)} file(s), {manifest.size_bytes / 2**20:.1f} MiB"
 

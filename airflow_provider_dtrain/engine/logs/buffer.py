@@ -142,7 +142,7 @@ class LogBuffer:
         with self._lock:
             self._add_gap(start, end, reason)
 
-    def begin_anew(self, offset: int) -> None:
+    def restart(self, offset: int) -> None:
         """Record that the next bytes begin at ``offset`` again."""
         with self._lock:
             if self._is_crowded:

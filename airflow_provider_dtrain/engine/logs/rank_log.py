@@ -119,7 +119,7 @@ class RankLog:
         self.buffer.skip(start, end, reason)
         self._sender.wake()
 
-    def begin_anew(self, *, is_known: bool) -> None:
+    def restart(self, *, is_known: bool) -> None:
         """Record that the file is read from its start again.
 
         :param is_known: the file holds the bytes that arrived before, and its rank has ended
@@ -129,7 +129,7 @@ class RankLog:
             self._is_after_gap = False
         self._again = max(self._again, self.received) if is_known else 0
         if not is_known:
-            self.buffer.begin_anew(0)
+            self.buffer.restart(0)
         self.received = 0
 
     # -- to Airflow, in the sender's thread ----------------------------------------------------

@@ -22,7 +22,7 @@ RECORD_EVERY_S = 0.25
 #: Seconds between two requests that confirm what the parent has written.
 CONFIRM_EVERY_S = 1.0
 #: First and longest pause, in seconds, between two polls of the kernel until the parent has read a record.
-READ_LOOK_S, READ_LOOK_MOST_S = 0.002, 0.05
+READ_POLL_S, READ_POLL_MOST_S = 0.002, 0.05
 #: Longest wait of the thread, in seconds: nothing wakes it when a pause is over.
 IDLE_S = 5.0
 
@@ -128,10 +128,10 @@ class LogSender:
         return None, wait_s
 
     def _until_read(self, channel: LogChannel) -> None:
-        look_s = READ_LOOK_S
+        poll_s = READ_POLL_S
         while not channel.is_read():
-            time.sleep(look_s)
-            look_s = min(2 * look_s, READ_LOOK_MOST_S)
+            time.sleep(poll_s)
+            poll_s = min(2 * poll_s, READ_POLL_MOST_S)
 
     def _confirm(self, channel: LogChannel) -> bool:
         """Confirm the records that were handed over, if that is due, and return whether it was."""

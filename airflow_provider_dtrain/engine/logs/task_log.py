@@ -138,7 +138,7 @@ class TaskLog:
         write("%s", "\n".join(lines))
 
 
-class _Files:
+class _TaskLogFiles:
     """Record of what this process has handed to each file of a task log.
 
     Airflow empties a trigger's file when the trigger returns to the same triggerer, so its earlier lines are lost.
@@ -160,4 +160,4 @@ class _Files:
             self._shown.popitem(last=False)
 
 
-FILES = _Files()
+FILES = _TaskLogFiles()

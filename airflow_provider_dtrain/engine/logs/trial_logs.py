@@ -86,7 +86,7 @@ class TrialLogs:
             self._logs[view.attempt_id] = self.open(view, host, committed)
         return self._logs[view.attempt_id]
 
-    def look_back(self, view: AttemptView) -> None:
+    def resume_earlier(self, view: AttemptView) -> None:
         """Begin to deliver, in the background, the lines that earlier followers of the trial have left."""
         if self.wanted:
             self._begin(0, self._rests(view.trial_id))

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_c
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
 from airflow_provider_dtrain.engine.operations.archives import files_below, pack
 from airflow_provider_dtrain.engine.operations.host_checks import host_checks
-from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_words, outputs_of
+from airflow_provider_dtrain.engine.operations.outputs import chosen_paths, copy_notes, outputs_of
 from airflow_provider_dtrain.engine.operations.probes import probe_hosts
 from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_bytes, rank_of
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
@@ -172,7 +172,7 @@ def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> dict[
         if not given["list_only"]:
             pack(found.folder, chosen, content.put)
         rows = [{"path": one, "size_bytes": files[one].size_bytes, "at": files[one].modified_at} for one in chosen]
-        return {"files": rows, "words": copy_words(found)}
+        return {"files": rows, "words": copy_notes(found)}
 
 
 def _checkpoint(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:

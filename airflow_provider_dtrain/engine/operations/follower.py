@@ -70,9 +70,9 @@ class _Service:
                 self._left.clear()
             # A store that is away is asked again.
             with contextlib.suppress(DtrainError):
-                self._look(hook)
+                self._poll(hook)
 
-    def _look(self, hook: DtrainHook) -> None:
+    def _poll(self, hook: DtrainHook) -> None:
         for operation_id, trial_id in hook.store.operations.waiting():
             with self._lock:
                 redactor = next(iter(self._followed.get(trial_id, ())), None)

@@ -8,10 +8,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.engine.operations.probe_report import (
-    clock_words,
+    clock_text,
     is_clock_wrong,
     key_warnings,
-    look,
+    probe_host,
     warnings,
 )
 from airflow_provider_dtrain.errors import DtrainError
@@ -31,10 +31,10 @@ def line(check: str, ok: bool, message: str) -> Line:
     return {"check": check, "ok": ok, "message": message}
 
 
-def _guarded(check: str, look: Callable[[], str]) -> Line:
+def _guarded(check: str, probe_host: Callable[[], str]) -> Line:
     """Return a line of the report. An error of this provider is a failed check with its message."""
     try:
-        return line(check, True, look())
+        return line(check, True, probe_host())
     except DtrainError as error:
         return line(check, False, str(error))
 
@@ -55,14 +55,14 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
     facts: dict[str, Any] = {}
 
     def connect() -> str:
-        facts.update(look(hook, record)[1])
+        facts.update(probe_host(hook, record)[1])
         return f"answers; Python {facts.get('python')}, PyTorch {facts.get('torch') or 'missing'}"
 
     lines = [_guarded(name, connect)]
     with suppress(DtrainError):
         lines += [line(f"{name}: host key", False, warning) for warning in key_warnings(record)]
     if facts:
-        lines.append(line(f"{name}: clock", not is_clock_wrong(facts), f"{clock_words(facts)} from here"))
+        lines.append(line(f"{name}: clock", not is_clock_wrong(facts), f"{clock_text(facts)} from here"))
         if not facts.get("problems") and not facts.get("doubts"):
             lines.append(line(f"{name}: launch", True, "files, locks, an interpreter and a fence work"))
         lines += host_lines(name, facts, NETWORK_FILE_SYSTEMS.__contains__)

@@ -70,7 +70,7 @@ def _fetched(hook: DtrainHook, view: AttemptView, folder: Path) -> Generation:
         ) from error
 
 
-def copy_words(found: Generation) -> list[str]:
+def copy_notes(found: Generation) -> list[str]:
     """Return the origin of a copy, and what it lacks, in sentences."""
     manifest = found.manifest
     at = datetime.fromtimestamp(manifest.at, UTC)

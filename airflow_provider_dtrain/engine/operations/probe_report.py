@@ -22,7 +22,7 @@ LOW_DISK_BYTES = 2**30
 _MOST_CHARS = 500
 
 
-def look(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]]:
+def probe_host(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]]:
     """Return the open channel to a host and the facts that it reports about itself.
 
     :raises HostError: it cannot be reached, or its answer is invalid
@@ -66,11 +66,11 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
         "disk_free": byte_size(facts.get("disk_free_bytes")),
         "interfaces": interfaces,
         "container_runtime": facts.get("container_runtime") or "none",
-        "clock_offset": clock_words(facts),
+        "clock_offset": clock_text(facts),
     }
 
 
-def clock_words(facts: Mapping[str, Any]) -> str:
+def clock_text(facts: Mapping[str, Any]) -> str:
     """Return the offset of a host's clock with its uncertainty, e.g. ``+0.120 s ± 0.004 s``."""
     offset_s, uncertainty_s = facts.get("clock_offset_s"), facts.get("clock_uncertainty_s")
     return "-" if offset_s is None else f"{offset_s:+.3f} s ± {uncertainty_s or 0.0:.3f} s"
@@ -119,7 +119,7 @@ def warnings(host: str, facts: Mapping[str, Any]) -> list[str]:
         found.append(f"Host '{host}': {problem}")
     if is_clock_wrong(facts):
         found.append(
-            f"Host '{host}': its clock is {clock_words(facts)} from the one here, more than {CLOCK_LIMIT_S:g} s. "
+            f"Host '{host}': its clock is {clock_text(facts)} from the one here, more than {CLOCK_LIMIT_S:g} s. "
             "Start time synchronisation there, e.g. chrony."
         )
     free_bytes = facts.get("disk_free_bytes")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.launch.requirements import start_problem
 from airflow_provider_dtrain.core.lifecycle.states import HostState
-from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, look, warnings
+from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, probe_host, warnings
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.hooks.hosts import slots_of_gpus_found
@@ -30,10 +30,10 @@ def probe_hosts(hook: DtrainHook, records: Sequence[HostRecord], by: str) -> lis
     :param by: the user
     """
     with ThreadPoolExecutor(PARALLEL_PROBES) as threads:
-        return list(threads.map(lambda record: look_again(hook, record, by), records))
+        return list(threads.map(lambda record: probe_again(hook, record, by), records))
 
 
-def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
+def probe_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
     """Probe one host, store the results and return a row. ``problem`` is None or a message.
 
     :param by: the user
@@ -42,7 +42,7 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
     problem = None
     facts: dict[str, Any] = {}
     try:
-        link, facts = look(hook, record)
+        link, facts = probe_host(hook, record)
     except DtrainError as error:
         problem = str(error)
         # Draining and disabling are decisions of a user. A failed probe does not undo them.
@@ -61,8 +61,8 @@ def look_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
             store.hosts.set_state(record.name, HostState.READY, by=by)
     found = store.hosts.get(record.name)
     row = {key: facts.get(key) for key in ("python", "torch", "clock_offset_s", "clock_uncertainty_s")}
-    others = found.other_stores(store.store_id)
-    return {"host": record.name, "state": found.state, **row, "other_stores": others, "problem": problem}
+    stores = found.other_stores(store.store_id)
+    return {"host": record.name, "state": found.state, **row, "other_stores": stores, "problem": problem}
 
 
 def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:

@@ -95,10 +95,10 @@ class Renewer:
             renewed = store.attempts.renew({follower.attempt_id: follower.watch for follower in mine.values()})
             current |= {run for run, follower in mine.items() if follower.attempt_id in renewed}
         for link, frame in beats:
-            self._tell(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))}, held_s)
+            self._send(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))}, held_s)
 
     @staticmethod
-    def _tell(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
+    def _send(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
         """Send the heartbeat's clock reading back, so that a late answer cannot extend a deadline.
 
         :param held_s: store -> least seconds that leases must last, because a user holds them

@@ -119,7 +119,7 @@ class Runtime:
         return await patiently(self.log, method, *args, **kwargs)
 
     @property
-    def gone_after_s(self) -> float:
+    def lost_after_s(self) -> float:
         """Seconds of silence after which an unreachable host must have ended its run by itself."""
         return (self.settings.orphan_timeout_s + self.settings.kill_grace_s) * 1.05
 

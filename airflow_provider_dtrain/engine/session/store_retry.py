@@ -26,15 +26,15 @@ async def patiently(log: TaskLog, method: Callable[P, T], /, *args: P.args, **kw
     """
     give_up_at = time.monotonic() + STORE_PATIENCE_S
     pause_s = 0.5
-    said = False
+    is_logged = False
     while True:
         try:
             return await in_thread(method, *args, **kwargs)
         except StoreUnavailableError as error:
             if time.monotonic() + pause_s > give_up_at:
                 raise
-            if not said:
+            if not is_logged:
                 log.warning("%s Retrying for up to %.0f s.", error, STORE_PATIENCE_S)
-            said = True
+            is_logged = True
             pause_s = min(pause_s * 2, 15.0)
             await asyncio.sleep(pause_s)

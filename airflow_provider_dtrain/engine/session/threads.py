@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Pool(Enum):
+class ThreadPool(Enum):
     """A pool of threads, with the prefix of their names and their number.
 
     A transfer of files may take hours. With one pool, slow transfers would delay the renewal of leases.
@@ -35,10 +35,10 @@ class Pool(Enum):
     TELEMETRY = ("dtrain-telemetry", 1)
 
 
-_executors: dict[tuple[int, Pool], ThreadPoolExecutor] = {}
+_executors: dict[tuple[int, ThreadPool], ThreadPoolExecutor] = {}
 
 
-def _executor(pool: Pool) -> ThreadPoolExecutor:
+def _executor(pool: ThreadPool) -> ThreadPoolExecutor:
     """Return this process's threads of a pool.
 
     A forked child gets its own ones, because it must not wait for its parent's threads.
@@ -54,24 +54,24 @@ def _executor(pool: Pool) -> ThreadPoolExecutor:
 
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function, called in a thread with the caller's context variables."""
-    return await _call(Pool.CALLS, function, *args, **kwargs)
+    return await _call(ThreadPool.CALLS, function, *args, **kwargs)
 
 
 async def in_copy_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function that copies files from a host, called as by :func:`in_thread`."""
-    return await _call(Pool.COPIES, function, *args, **kwargs)
+    return await _call(ThreadPool.COPIES, function, *args, **kwargs)
 
 
 async def in_launch_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function that sends files to a host, called as by :func:`in_thread`."""
-    return await _call(Pool.LAUNCHES, function, *args, **kwargs)
+    return await _call(ThreadPool.LAUNCHES, function, *args, **kwargs)
 
 
 async def in_telemetry_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function that handles telemetry, called as by :func:`in_thread`, one at a time."""
-    return await _call(Pool.TELEMETRY, function, *args, **kwargs)
+    return await _call(ThreadPool.TELEMETRY, function, *args, **kwargs)
 
 
-async def _call(pool: Pool, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+async def _call(pool: ThreadPool, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     call = functools.partial(contextvars.copy_context().run, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_executor(pool), call)

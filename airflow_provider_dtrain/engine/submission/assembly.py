@@ -103,12 +103,12 @@ def choose_pool(store: Store, wanted: str | None) -> str:
     """
     if wanted is not None:
         return wanted
-    others = sorted({host.pool for host in store.hosts.list() if host.name != LOCAL_HOST})
-    if not others:
+    names = sorted({host.pool for host in store.hosts.list() if host.name != LOCAL_HOST})
+    if not names:
         return LOCAL_POOL
-    if len(others) == 1:
-        return others[0]
-    if "default" in others:
+    if len(names) == 1:
+        return names[0]
+    if "default" in names:
         return "default"
     pools = [pool.name for pool in store.pools.list()]
     raise NotFoundError(

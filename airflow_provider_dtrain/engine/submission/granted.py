@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
+from airflow_provider_dtrain.core.config.forms import is_path_like, is_rendered
 from airflow_provider_dtrain.engine.attempt.source_checkpoint import source_field
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.store.records.submissions import Submission
@@ -65,7 +65,7 @@ def check_parameters(
     if payload is not None:
         problems.append(Problem(path="payload", message=f"is the digest of stored code, which {_HOW}"))
     for path, value in (("config", config), ("template", template)):
-        if isinstance(value, str) and looks_like_path(value):
+        if isinstance(value, str) and is_path_like(value):
             message = "must be a text, got the path of a file. The parameters of a DAG run name no files of workers"
             problems.append(Problem(path=path, message=message))
     if problems:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.config.forms import is_rendered, looks_like_path
+from airflow_provider_dtrain.core.config.forms import is_path_like, is_rendered
 from airflow_provider_dtrain.core.hyperparameters.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.regular_files import read_regular
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class GivenDocument:
     """A document as the caller gave it."""
 
     document: Mapping[str, Any]
@@ -36,7 +36,7 @@ class Source:
     name: str
 
 
-def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) -> Source:
+def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) -> GivenDocument:
     """Return a document given as a path, as YAML text or as a dict.
 
     :param folder: where relative paths start: the folder of the DAG file
@@ -46,9 +46,9 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
     from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, load_yaml
 
     if isinstance(value, Mapping):
-        return Source(document=value, name=what)
-    if not looks_like_path(value):
-        return Source(document=load_yaml(value, source=what), name=what)
+        return GivenDocument(document=value, name=what)
+    if not is_path_like(value):
+        return GivenDocument(document=load_yaml(value, source=what), name=what)
     path = folder / value
     try:
         text = read_regular(path, limit_bytes=MAX_BYTES + 1)
@@ -56,7 +56,7 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot read {path}: {reason}. Relative paths start at the folder of the DAG file"
         raise ConfigError([Problem(path="", message=message)], source=what) from None
-    return Source(document=load_yaml(text, source=str(value)), name=str(value))
+    return GivenDocument(document=load_yaml(text, source=str(value)), name=str(value))
 
 
 def overridden(
@@ -153,7 +153,7 @@ def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any]
 
     if named is None:
         return None, None, None
-    if isinstance(named, Mapping) or (isinstance(named, str) and looks_like_path(named)):
+    if isinstance(named, Mapping) or (isinstance(named, str) and is_path_like(named)):
         found = read_document(named, folder, what="template")
         return found.document, found.name, None
     stored = store.templates.get(str(named))
@@ -300,17 +300,17 @@ def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | 
     return given
 
 
-def put_code(store: Store, folder: Path, tell: Callable[[str], object]) -> str:
+def put_code(store: Store, folder: Path, notify: Callable[[str], object]) -> str:
     """Pack a folder into the store, unless it is there already, and return its digest. Blocks.
 
-    :param tell: prints which files are not sent to hosts
+    :param notify: prints which files are not sent to hosts
     :raises PayloadError: the folder cannot be packed
     """
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
     if payload.notice:
-        tell(payload.notice)
+        notify(payload.notice)
     if not store.payloads.use(payload.digest):
         store.payloads.put(payload.digest, payload.content)
     return payload.digest

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.engine.session.store_retry import patiently
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
-from airflow_provider_dtrain.engine.upkeep.recovery import Recovery
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError, StoreSetBackError, UnplaceableError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class GangWaiter:
         self.watcher = watcher
         self.deadline = deadline
         self.watch: int | None = None
-        self._said = ""
+        self._logged = ""
 
     async def run(self, *, patient: bool = True) -> GangView | None:
         """Return the gang once it is held.
@@ -93,10 +93,10 @@ class GangWaiter:
         :raises StaleWatchError: another process waits for it now
         :raises GangTimeout: the deadline has passed
         """
-        recovery = Recovery(self.hook)
+        recovery = BackgroundRecovery(self.hook)
         try:
             with measuring(self.store):
-                while (view := await self._look_again()) is None and patient:
+                while (view := await self._poll_again()) is None and patient:
                     recovery.tick()
                     await self._changed()
         finally:
@@ -106,20 +106,20 @@ class GangWaiter:
                 await self._db(self.store.gangs.hand_over, self.allocation_id, self.watch)
         return view
 
-    async def _look_again(self) -> GangView | None:
+    async def _poll_again(self) -> GangView | None:
         """Check the request under the present watch, or under a new one.
 
         A new watch is taken at first, and when the store has lost the last one.
         """
         if self.watch is not None:
             try:
-                return await self._look()
+                return await self._poll()
             except StoreSetBackError as error:
                 self.log.warning(
                     "%s Possible cause: the store was restored from a backup, or a lagging replica took over.", error
                 )
         self.watch = await self._db(self.store.gangs.watch, self.allocation_id, watcher=self.watcher)
-        return await self._look()
+        return await self._poll()
 
     async def _changed(self) -> None:
         """Wait until the request may have another answer, has to be renewed, or times out."""
@@ -139,7 +139,7 @@ class GangWaiter:
         """
         await self._db(self.store.gangs.end, self.allocation_id, because, watch=self.watch)
 
-    async def _look(self) -> GangView | None:
+    async def _poll(self) -> GangView | None:
         match await self._slots().request():
             case Granted(slots=granted):
                 view = await self._db(self.store.gangs.get, self.allocation_id)
@@ -148,9 +148,9 @@ class GangWaiter:
                 return view
             case Never(reason=reason):
                 raise UnplaceableError(reason)
-            case Waiting(reason=reason) if reason and reason != self._said:
+            case Waiting(reason=reason) if reason and reason != self._logged:
                 self.log.info("Waiting: %s", reason)
-                self._said = reason
+                self._logged = reason
         if self.deadline is not None and time.time() > self.deadline:
             view = await self._db(self.store.gangs.get, self.allocation_id)
             raise GangTimeout(f"No gang of {view.slots} slots was granted in pool '{view.pool}': {view.reason}")

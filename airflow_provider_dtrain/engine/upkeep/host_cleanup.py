@@ -78,8 +78,8 @@ def _collect(
         found.runs |= {run: removed[run] for run in runs if run in removed}
         hook.store.retention.runs_collected(link.host, sorted(removed))
     for start in range(0, len(unused), PIECE):
-        gone = _call(link, older_than_s=age_s, runs=[], archives=unused[start : start + PIECE])
-        found.archives |= _sizes(link.host, gone, "archives")
+        answer = _call(link, older_than_s=age_s, runs=[], archives=unused[start : start + PIECE])
+        found.archives |= _sizes(link.host, answer, "archives")
 
 
 def _call(link: HostLink, **arguments: Any) -> dict[str, Any]:

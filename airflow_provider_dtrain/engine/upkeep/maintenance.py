@@ -18,7 +18,7 @@ PARALLEL_HOSTS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Notified:
     """Result of notifying one host."""
 
     host: str
@@ -40,7 +40,7 @@ def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:
     return {host: tuple(sorted(runs)) for host, runs in sorted(found.items())}
 
 
-def tell_hosts(hook: DtrainHook, runs: Mapping[str, tuple[str, ...]], lease_s: float) -> list[Told]:
+def notify_hosts(hook: DtrainHook, runs: Mapping[str, tuple[str, ...]], lease_s: float) -> list[Notified]:
     """Give the runs of every host a new lease, and return the result for each host.
 
     :param lease_s: seconds without a renewal after which a run ends itself; 0 = never
@@ -48,10 +48,10 @@ def tell_hosts(hook: DtrainHook, runs: Mapping[str, tuple[str, ...]], lease_s: f
     if not runs:
         return []
     with ThreadPoolExecutor(min(PARALLEL_HOSTS, len(runs))) as threads:
-        return list(threads.map(lambda host: _tell(hook, host, runs[host], lease_s), runs))
+        return list(threads.map(lambda host: _notify(hook, host, runs[host], lease_s), runs))
 
 
-def _tell(hook: DtrainHook, host: str, runs: tuple[str, ...], lease_s: float) -> Told:
+def _notify(hook: DtrainHook, host: str, runs: tuple[str, ...], lease_s: float) -> Notified:
     try:
         link = hook.link(hook.store.hosts.get(host))
         # The host counts from a reading of its own clock that is newer than any follower's.
@@ -61,5 +61,5 @@ def _tell(hook: DtrainHook, host: str, runs: tuple[str, ...], lease_s: float) ->
         )
         renewal.result(COMMAND_TIMEOUT_S + 5)
     except DtrainError as error:
-        return Told(host=host, runs=runs, problem=str(error))
-    return Told(host=host, runs=runs)
+        return Notified(host=host, runs=runs, problem=str(error))
+    return Notified(host=host, runs=runs)

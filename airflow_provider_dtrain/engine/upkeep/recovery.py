@@ -27,7 +27,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
     RECOVERY_MOST_S,
 )
 from airflow_provider_dtrain.engine.attempt import teardown
-from airflow_provider_dtrain.engine.attempt.reconciliation import look_at_host
+from airflow_provider_dtrain.engine.attempt.reconciliation import reconcile_host
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
 from airflow_provider_dtrain.engine.session.background import alongside
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 #: Seconds after which a state that was not seen again has changed.
 FORGET_S = 2 * RECOVERY_MOST_S
 #: Attempts and hosts that are recovered at the same time.
-MOST_LOOKS = 8
+MOST_PROBES = 8
 
 #: States of a run that has no processes and never will have any again.
 _OVER, _ABSENT = ("ended", "lost"), ("gone",)
@@ -59,10 +59,10 @@ async def recover(hook: DtrainHook, *, host: str | None = None) -> list[str]:
 
     :param host: only gangs that hold slots there, and no probes; None = everything
     """
-    return await Look(hook).run(host)
+    return await RecoveryPass(hook).run(host)
 
 
-class Look:
+class RecoveryPass:
     """Recovery rounds of one process.
 
     It remembers for how long each silent attempt has been unchanged.
@@ -75,7 +75,7 @@ class Look:
         self.is_busy = False
         #: (attempt, watch, renewal) -> time.monotonic() when it was first and last seen so
         self._seen: dict[tuple[int, int, Any], tuple[float, float]] = {}
-        self._limit = asyncio.Semaphore(MOST_LOOKS)
+        self._limit = asyncio.Semaphore(MOST_PROBES)
         #: Unexpected errors that were logged.
         self._reported: set[str] = set()
 
@@ -89,7 +89,7 @@ class Look:
         found = await asyncio.gather(
             *(self._bounded(self._recover(store, view)) for view in wanted),
             *(self._bounded(self._probe(store, name)) for name in probes),
-            *(self._bounded(self._look_at(store, name)) for name in await self._doubtful(store, host)),
+            *(self._bounded(self._reconcile(store, name)) for name in await self._doubtful(store, host)),
         )
         self.is_busy = len(wanted) > 0 or len(probes) > 0
         return sorted({name for names in found for name in names})
@@ -130,8 +130,8 @@ class Look:
             log.warning("Background recovery of another trial or a host failed, and is retried: %s", message)
         log.debug("Recovery failed", exc_info=error)
 
-    async def _look_at(self, store: Store, host: str) -> list[str]:
-        await look_at_host(runtime_of(self.hook, store), host)
+    async def _reconcile(self, store: Store, host: str) -> list[str]:
+        await reconcile_host(runtime_of(self.hook, store), host)
         return []
 
     async def _probe(self, store: Store, host: str) -> list[str]:
@@ -148,7 +148,7 @@ class Look:
             boot_id=hello.boot_id,
             pid_ns=str(hello.pid_ns),
         )
-        await look_at_host(rt, host)
+        await reconcile_host(rt, host)
         if problem := start_problem(facts):
             await rt.note_host(host, HostState.UNREACHABLE, plain(problem, 500))
         else:
@@ -165,7 +165,7 @@ class Look:
             if view.ended_at is not None:
                 freed = await teardown.release(await self._take(store, view), view)
             else:
-                freed = await self._look_after(store, view)
+                freed = await self._recover_attempt(store, view)
         for host in freed:
             # The host answered, so its slots are usable again at once.
             await runtime_of(self.hook, store).note_host(host, HostState.READY)
@@ -190,7 +190,7 @@ class Look:
         watch = await in_thread(store.attempts.watch, view.attempt_id, watcher=RECOVERY)
         return runtime_of(self.hook, store, view.attempt_id, watch, trial_id=view.trial_id)
 
-    async def _look_after(self, store: Store, view: AttemptView) -> list[str]:
+    async def _recover_attempt(self, store: Store, view: AttemptView) -> list[str]:
         """Recover a silent attempt, unless it still has live ranks.
 
         Live ranks keep running, and their host ends them after ``orphan_timeout``.
@@ -217,10 +217,10 @@ class Look:
         The states are ``alive``, ``started`` (and over), ``over`` (before a rank started) and ``absent``.
         """
         try:
-            told = await runtime_of(self.hook, store).call(host, "status", runs=[view.run] if view.run else [])
+            status = await runtime_of(self.hook, store).call(host, "status", runs=[view.run] if view.run else [])
         except HostError as error:
             return error
-        run = (told.get("runs") or {}).get(view.run)
+        run = (status.get("runs") or {}).get(view.run)
         if not isinstance(run, Mapping) or run.get("state") in _ABSENT or _is_namesake(view, host, run):
             return "absent"
         if run.get("state") not in _OVER:
@@ -231,7 +231,7 @@ class Look:
     def _lost(self, view: AttemptView, states: Mapping[str, str | HostError]) -> dict[str, HostError] | None:
         """Return the hosts that will send nothing further, or None while one may still have live ranks."""
         lost: dict[str, HostError] = {}
-        limit_s = runtime_of(self.hook, self.hook.store).gone_after_s
+        limit_s = runtime_of(self.hook, self.hook.store).lost_after_s
         for host, state in states.items():
             if state == "absent":
                 lost[host] = HostLostError(host, f"Host '{host}' no longer has any trace of run {view.run}.")
@@ -319,7 +319,7 @@ class _Shared:
     """Recovery rounds that all waiting coroutines of an event loop share."""
 
     def __init__(self, hook: DtrainHook) -> None:
-        self.look = Look(hook)
+        self.look = RecoveryPass(hook)
         self.users = 0
         self.wanted_once = False
         self._task: asyncio.Task[None] | None = None
@@ -341,14 +341,14 @@ class _Shared:
                 await asyncio.sleep(RECOVERY_BUSY_EVERY_S if self.look.is_busy else RECOVERY_EVERY_S)
 
 
-_looks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = weakref.WeakKeyDictionary()
+_shared_rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = weakref.WeakKeyDictionary()
 
 
-class Recovery:
+class BackgroundRecovery:
     """Background recovery from the first :meth:`tick` to :meth:`close`, shared within an event loop."""
 
     def __init__(self, hook: DtrainHook) -> None:
-        of_loop = _looks.setdefault(asyncio.get_running_loop(), {})
+        of_loop = _shared_rounds.setdefault(asyncio.get_running_loop(), {})
         self._shared = of_loop.setdefault(hook.settings.sql_alchemy_conn, _Shared(hook))
         self._is_user = False
 

@@ -33,7 +33,7 @@ class ArchiveLimitError(tarfile.TarError):
     """An archive exceeds its limits."""
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """Source of bytes."""
 
     def read(self, count: int = -1, /) -> bytes:
@@ -122,7 +122,7 @@ def _resize(archive: _Archive, member: tarfile.TarInfo, digits: bytes) -> None:
 class _Counted:
     """Source that raises an error after a number of bytes."""
 
-    def __init__(self, source: Source, limit: int) -> None:
+    def __init__(self, source: ByteSource, limit: int) -> None:
         self._source = source
         self._left = limit
 
@@ -134,7 +134,7 @@ class _Counted:
         return data
 
 
-def unpack_plain(source: Source, folder: Path, *, limit_bytes: int, limit_files: int) -> None:
+def unpack_plain(source: ByteSource, folder: Path, *, limit_bytes: int, limit_files: int) -> None:
     """Unpack a tar into an existing folder while it arrives.
 
     The caller removes the folder if it raises, and syncs it before it counts on the files.

@@ -34,7 +34,7 @@ from airflow_provider_dtrain.hosts.channel.answers import check_answer
 from airflow_provider_dtrain.hosts.channel.clock import HostClock
 from airflow_provider_dtrain.hosts.channel.errors import refusal
 from airflow_provider_dtrain.hosts.channel.transfer import FileCommands, Incoming, Outgoing
-from airflow_provider_dtrain.hosts.channel.window import Window
+from airflow_provider_dtrain.hosts.channel.window import FlowWindow
 from airflow_provider_dtrain.hosts.payload import Payload, supervisor
 from airflow_provider_dtrain.hosts.transport.base import Transport
 from airflow_provider_dtrain.hosts.wire import (
@@ -96,7 +96,7 @@ class HostLink:
         self._files = files
         self._calls: dict[str, _Call] = {}
         self._sinks: dict[str, Sink] = {}
-        self._windows: dict[str, Window] = {}
+        self._windows: dict[str, FlowWindow] = {}
         self._progress: dict[str, ProgressSink] = {}
         self._outbox: SimpleQueue[bytes | None] = SimpleQueue()
         self._failure: DtrainError | None = None
@@ -242,7 +242,7 @@ class HostLink:
             None = any
         """
         # Frames without an acknowledgement are kept in memory, so the host may not exceed its window.
-        self._windows[run] = Window(streams)
+        self._windows[run] = FlowWindow(streams)
         former = self._sinks.get(run)
         self._sinks[run] = sink
         if former is not None:
@@ -358,15 +358,15 @@ class HostLink:
 
     def _pump(self, chunk: bytes | None) -> None:
         frames = FrameReader()
-        heard_s = time.monotonic()
+        received_s = time.monotonic()
         while self._failure is None:
             if chunk:
-                heard_s = time.monotonic()
+                received_s = time.monotonic()
                 for document, raw in frames.feed(chunk):
                     self._dispatch(document, raw)
             self._expire()
             # Only an empty channel is silent: after a pause of this process, the host's bytes are still waiting.
-            if chunk is None and time.monotonic() - heard_s > SILENCE_S:
+            if chunk is None and time.monotonic() - received_s > SILENCE_S:
                 raise HostUnreachableError(
                     self.host,
                     f"Host '{self.host}' was silent for {SILENCE_S:g} s, but it should send a beat every 5 s. "

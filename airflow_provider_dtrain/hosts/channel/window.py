@@ -18,7 +18,7 @@ STREAMS_LIMIT = 4096
 _LAST_OFFSET = 2**62
 
 
-class Window:
+class FlowWindow:
     """Received frames of one run that are not acknowledged yet. Thread-safe.
 
     :param streams: names that the run has on the host; None = any
@@ -56,8 +56,8 @@ class Window:
         with self._lock:
             frames = self._open.get(stream, deque())
             # The stream's file was restarted: earlier frames have larger end offsets than the frames that follow.
-            anew = any(end == offset for end, _ in frames)
-            while frames and (anew or frames[0][0] <= offset):
+            is_restart = any(end == offset for end, _ in frames)
+            while frames and (is_restart or frames[0][0] <= offset):
                 end, size = frames.popleft()
                 self._bytes[stream] -= size
                 if end == offset:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Bytes of the proxy's standard error that are kept.
 _ERRORS_BYTES = 2048
 #: Seconds for the last words of a proxy that has ended.
-_LAST_WORDS_S = 1.0
+_LAST_OUTPUT_S = 1.0
 #: ``[user@]host[:port]``, the form of ProxyJump. No part can be an option of ssh.
 _JUMP = re.compile(r"(ssh://)?([^\s@/,-][^\s@/,]*@)?[^\s@/,-][^\s@/,]*")
 
@@ -133,12 +133,12 @@ class ProxySocket(socket.socket):
     def broken(self, deadline: float) -> HostUnreachableError:
         """Return the error for a command that ended, or sent nothing before the deadline."""
         is_late = time.monotonic() >= deadline
-        self._reader.join(0.0 if is_late else _LAST_WORDS_S)
+        self._reader.join(0.0 if is_late else _LAST_OUTPUT_S)
         message = shown(bytes(self._errors).strip()[-200:]).strip()
         how = "sent nothing in time" if is_late and self._process.poll() is None else "ended"
-        said = f": {message}" if message else ""
+        output = f": {message}" if message else ""
         return HostUnreachableError(
-            self._host, f"Host '{self._host}' cannot be reached: its proxy command {how}{said}. {self._hint()}"
+            self._host, f"Host '{self._host}' cannot be reached: its proxy command {how}{output}. {self._hint()}"
         )
 
     def _hint(self) -> str:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow.providers.ssh.hooks.ssh import SSHHook
 
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
-_DROP_WORDS = (b"Exceeded MaxStartups", b"Not allowed at this time")
+_DROP_MESSAGES = (b"Exceeded MaxStartups", b"Not allowed at this time")
 
 
 class _Dropped(Exception):
@@ -178,7 +178,7 @@ def _await_first_bytes(sock: socket.socket) -> None:
         first = sock.recv(64, socket.MSG_PEEK)
     except ConnectionError as error:
         raise _Dropped(str(error)) from error
-    if not first or first.startswith(_DROP_WORDS):
+    if not first or first.startswith(_DROP_MESSAGES):
         raise _Dropped(shown(first).strip() or "closed without a message")
 
 

@@ -27,12 +27,12 @@ class Message:
 
 
 def granted_messages(pool: str, allocation_ids: Sequence[int]) -> list[dict[str, str]]:
-    """Return the parameters of :data:`TELL` that notify the waiters for these allocations."""
+    """Return the parameters of :data:`NOTIFY` that notify the waiters for these allocations."""
     return [{"message": f" granted {pool} {piece}"} for piece in _pieces([str(one) for one in allocation_ids])]
 
 
 #: Sends ``message`` when the transaction commits.
-TELL = sa.select(
+NOTIFY = sa.select(
     sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), sa.bindparam("message", type_=sa.Text)))
 )
 
@@ -43,10 +43,10 @@ POOL_CHANGED: sa.ColumnElement[Any] = sa.func.pg_notify(
 )
 
 
-def message(kind: str, words: str) -> sa.ColumnElement[Any]:
+def message(kind: str, content: str) -> sa.ColumnElement[Any]:
     """Return the call that sends a message of another kind."""
     # Stores may share a database. Each has its own schema, but channels belong to the whole database.
-    return sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), f" {kind} {words}"))
+    return sa.func.pg_notify(CHANNEL, sa.func.concat(sa.func.current_schema(), f" {kind} {content}"))
 
 
 def _pieces(ids: Sequence[str]) -> Iterator[str]:

@@ -23,7 +23,7 @@ from airflow_provider_dtrain.store.database.tables import (
 )
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.pages.cluster_hosts import host_marks, slot_counts
-from airflow_provider_dtrain.store.queue.held_gangs import gang_words
+from airflow_provider_dtrain.store.queue.held_gangs import gang_text
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 from airflow_provider_dtrain.store.records.pages import (
     ClusterState,
@@ -251,6 +251,6 @@ def _holder(row: Any) -> HolderView:
         is_drawn=bool(row.is_drawn),
         config_id=row.config_id,
         experiment_id=row.experiment_id,
-        experiment=row.experiment if row.gang is None else gang_words(row.dag_id, row.task_id),
+        experiment=row.experiment if row.gang is None else gang_text(row.dag_id, row.task_id),
         is_held_gang=row.gang is not None,
     )

@@ -40,8 +40,8 @@ def waited_s(row: CounterRow, until: datetime) -> float:
     """
     if row.eligible_since is None:
         return float(row.waited_s)
-    heard_until = min(until, row.renewed_at + SILENT_AFTER)
-    counted = max(0.0, (heard_until - row.eligible_since).total_seconds())
+    followed_until = min(until, row.renewed_at + SILENT_AFTER)
+    counted = max(0.0, (followed_until - row.eligible_since).total_seconds())
     return float(row.waited_s) + float(counted)
 
 
@@ -58,7 +58,7 @@ def paused_by(conn: Connection, trial: TrialRow) -> str:
 
     :param trial: row of its trial
     """
-    who = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
+    suffix = f" by {trial.pause_requested_by}" if trial.pause_requested_by else ""
     is_whole = statements.first(conn, _CONTROL_REQUEST, {"experiment": trial.experiment_id}).control_request == "pause"
     again = f"experiments activate {trial.experiment_id}" if is_whole else f"trials activate {trial.id}"
-    return f"it is paused{who}; resume with: airflow dtrain {again}"
+    return f"it is paused{suffix}; resume with: airflow dtrain {again}"

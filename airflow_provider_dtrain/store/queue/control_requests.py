@@ -285,9 +285,9 @@ def request_end(
 ) -> int:
     """Request a stop or a kill of these trials, and return the number of those that have not ended."""
     at = f"{request}_requested_at"
-    who = f"{request}_requested_by"
+    column = f"{request}_requested_by"
     # Airflow may retry an errored trial, which must then end at once.
     asked = (of_trials, trials.c.state.in_((*states.TRIAL_LIVE, "errored")), trials.c[at].is_(None))
-    conn.execute(trials.update().where(*asked).values({at: now, who: by}))
+    conn.execute(trials.update().where(*asked).values({at: now, column: by}))
     live = (of_trials, trials.c.state.in_(states.TRIAL_LIVE))
     return int(conn.scalar(sa.select(sa.func.count()).select_from(trials).where(*live)) or 0)

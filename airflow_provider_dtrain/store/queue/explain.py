@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.lifecycle.follower_words import Silence, silence
+from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, silence
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import GangRequest
 from airflow_provider_dtrain.errors import NotFoundError
@@ -60,7 +60,7 @@ class QueueView:
 
     def silence(self, gang: TaskView | AttemptView) -> Silence:
         """Return how long the follower of a gang has been silent."""
-        return silence(gang.heard_at, self.db.now(), is_handed_over=gang.is_handed_over)
+        return silence(gang.seen_at, self.db.now(), is_handed_over=gang.is_handed_over)
 
     @reads
     def facts(self, conn: Connection, allocation_id: int) -> QueueFacts:

@@ -21,13 +21,13 @@ from airflow_provider_dtrain.store.queue.slot_release import held_hosts, release
 from airflow_provider_dtrain.store.records.trials import Proof
 
 
-def trial_words(trial_id: int, experiment: str, dag_id: str, task_id: str, map_index: int) -> str:
+def trial_text(trial_id: int, experiment: str, dag_id: str, task_id: str, map_index: int) -> str:
     """Return a trial in words, with the names that Airflow's pages show."""
     mapped = f"[{map_index}]" if map_index >= 0 else ""
     return f"{dag_id}.{task_id}{mapped} (trial {trial_id} of {experiment})"
 
 
-def gang_words(dag_id: str, task_id: str) -> str:
+def gang_text(dag_id: str, task_id: str) -> str:
     """Return a held gang in words, with the task that it belongs to."""
     return f"gang of {dag_id}/{task_id}"
 
@@ -50,15 +50,15 @@ def check_gang(row: AllocationRow, gang: GangRow, token: int | None) -> None:
     :param row: of the allocation
     :raises GangEndedError: the gang has ended, or the token is of another grant
     """
-    who = f"The {gang_words(gang.dag_id, gang.task_id)} (allocation {row.id})"
+    subject = f"The {gang_text(gang.dag_id, gang.task_id)} (allocation {row.id})"
     if gang.ended_because is not None or row.state in {"released", "expired"}:
         raise GangEndedError(
-            f"{who} has ended: {gang.ended_because or 'its slots were released'}. Clear the task '{gang.task_id}': "
+            f"{subject} has ended: {gang.ended_because or 'its slots were released'}. Clear the task '{gang.task_id}': "
             "it requests another gang, and its downstream tasks run again."
         )
     if row.token != token:
         raise GangEndedError(
-            f"{who} is held under token {row.token}, not {token}: this task received an older grant. Clear the "
+            f"{subject} is held under token {row.token}, not {token}: this task received an older grant. Clear the "
             f"task '{gang.task_id}' and its downstream tasks."
         )
 

@@ -38,12 +38,12 @@ def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> l
     kept: dict[str, list[str]] = {}
     for host, request_id in decision.reserved.items():
         kept.setdefault(request_id, []).append(host)
-    heard = {entry.id for entry in found.heard}
+    considered = {entry.id for entry in found.followed}
     changed = []
     for entry in found.waiting:
         if entry.id in granted:
             continue
-        new = _note(entry, found, decision, kept) if entry.id in heard else _passed_over(entry, found)
+        new = _note(entry, found, decision, kept) if entry.id in considered else _passed_over(entry, found)
         if any(getattr(entry, name) != new[name] for name in NOTES):
             changed.append({"of": entry.id, **{f"new_{name}": value for name, value in new.items()}})
     return changed

@@ -37,7 +37,7 @@ from airflow_provider_dtrain.store.database.tables import (
     trials,
 )
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
-from airflow_provider_dtrain.store.queue.held_gangs import gang_words, trial_words
+from airflow_provider_dtrain.store.queue.held_gangs import gang_text, trial_text
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
 
 #: A request that was not renewed within this time is removed.
@@ -176,7 +176,7 @@ class Situation:
     held: Mapping[int, Mapping[str, tuple[int, ...]]]
 
     @property
-    def heard(self) -> list[EntryRow]:
+    def followed(self) -> list[EntryRow]:
         """The requests that the pass considers: neither paused nor silent."""
         return [entry for entry in self.waiting if not entry.paused and entry.renewed_at > self.now - SILENT_AFTER]
 
@@ -192,7 +192,7 @@ def situation(rows: Sequence[Sequence[Any]], options: PoolOptions, now: datetime
     holding: list[EntryRow] = []
     for entry in entries:
         (waiting if entry.state == "waiting" else holding).append(entry)
-    machines = _machines(host_rows, held, {entry.id: _who(entry) for entry in holding})
+    machines = _machines(host_rows, held, {entry.id: _owner(entry) for entry in holding})
     return Situation(now=now, options=options, machines=machines, waiting=waiting, holding=holding, held=held)
 
 
@@ -232,10 +232,10 @@ def pool_machines(conn: Connection, pool: str) -> list[Host]:
     return _machines(statements.rows(conn, SITUATION[1], {"pool_name": pool}), {}, {})
 
 
-def _who(entry: EntryRow) -> str:
+def _owner(entry: EntryRow) -> str:
     if entry.trial_id is None:
-        return gang_words(entry.dag_id, entry.task_id)
-    return trial_words(entry.trial_id, entry.experiment, entry.trial_dag, entry.trial_task, entry.map_index)
+        return gang_text(entry.dag_id, entry.task_id)
+    return trial_text(entry.trial_id, entry.experiment, entry.trial_dag, entry.trial_task, entry.map_index)
 
 
 def _machines(
@@ -279,7 +279,7 @@ def decide(found: Situation, *, more: Sequence[GangRequest] = ()) -> PassDecisio
 
     :param more: hypothetical requests, to see what the pass would decide about them
     """
-    requests = [*(_request(entry, found) for entry in found.heard), *more]
+    requests = [*(_request(entry, found) for entry in found.followed), *more]
     # A gang of 0 slots blocks no other gang, but counts for its search.
     running = [_running(entry, found) for entry in found.holding if entry.id in found.held or _crowd(entry)]
     return run_pass(found.machines, requests, found.options, running)
@@ -330,10 +330,10 @@ def _excluded(entry: EntryRow, found: Situation) -> frozenset[str]:
     expired count.
     """
     until_s = {item["host"]: item["until_s"] for item in entry.excluded or ()}
-    others = [host for host in found.machines if host.name not in until_s]
+    endless = [host for host in found.machines if host.name not in until_s]
     request = GangRequest(str(entry.id), entry.slots, entry.priority, entry.is_single_host)
     options = found.options
-    rest = place(request, others, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
+    rest = place(request, endless, allow_heterogeneous=options.allow_heterogeneous, fit=options.fit)
     if isinstance(rest, Unplaceable) and rest.never:
         return frozenset(host for host, until in until_s.items() if until > found.now.timestamp())
     return frozenset(until_s)
@@ -350,7 +350,7 @@ def _running(entry: EntryRow, found: Situation) -> RunningGang:
     return RunningGang(
         request_id=str(entry.id),
         placement=Placement(found.held.get(entry.id, {})),
-        owner=_who(entry),
+        owner=_owner(entry),
         priority=entry.priority,
         sequence=entry.sequence,
         ran_s=ran_s,
@@ -376,8 +376,8 @@ def next_due(found: Situation, decision: PassDecision, granted: Sequence[int]) -
     for entry in found.waiting:
         if entry.id in granted:
             continue
-        is_heard = entry.renewed_at > now - SILENT_AFTER
-        due.append(entry.renewed_at + (SILENT_AFTER if is_heard else FORGOTTEN_AFTER))
+        is_followed = entry.renewed_at > now - SILENT_AFTER
+        due.append(entry.renewed_at + (SILENT_AFTER if is_followed else FORGOTTEN_AFTER))
         lapses = (datetime.fromtimestamp(item["until_s"], UTC) for item in entry.excluded or ())
         due.extend(lapse for lapse in lapses if lapse > now)
     return min(due, default=None)

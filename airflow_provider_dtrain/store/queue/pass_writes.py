@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.timeline.notes import ENTER_WAIT
 
 _POOL: sa.BindParameter[str] = sa.bindparam("pool_name")
 _POOL_NAME: sa.BindParameter[str] = sa.bindparam("pool_name", type_=sa.Text)
-LOOK = sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
+POOL_STATE = sa.select(pools.c.version, pools.c.passed_version, pools.c.next_due_at, pools.c.waiting).where(
     pools.c.name == _POOL
 )
 _IS_DUE = sa.or_(pools.c.version != pools.c.passed_version, pools.c.next_due_at <= sa.bindparam("now"))

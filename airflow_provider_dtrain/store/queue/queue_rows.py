@@ -33,13 +33,13 @@ from airflow_provider_dtrain.store.database.tables import (
 )
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
-from airflow_provider_dtrain.store.queue.held_gangs import gang_words
+from airflow_provider_dtrain.store.queue.held_gangs import gang_text
 from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, TaskView
-from airflow_provider_dtrain.store.views import heard_at, key_of, placements, waits_because
+from airflow_provider_dtrain.store.views import key_of, placements, seen_at, waits_because
 
 #: Classes of the queue, best first.
-CLASS_WORDS: Mapping[int, QueueClass] = {
+CLASS_NAMES: Mapping[int, QueueClass] = {
     PROTECTED: "protected", FRESH: "fresh", OVERDUE: "overdue", YOUNG: "young", REST: "old",
 }  # fmt: skip
 
@@ -139,7 +139,7 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
         trial_id=row.trial_id,
         trial_number=row.trial_number,
         experiment_id=row.experiment_id,
-        experiment=gang_words(row.dag_id, row.task_id) if row.is_gang else row.experiment,
+        experiment=gang_text(row.dag_id, row.task_id) if row.is_gang else row.experiment,
         key=key_of(row),
         pool=row.pool,
         priority=row.priority,
@@ -151,7 +151,7 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
         since=row.submitted_at if waits else row.granted_at,
         expected=row.expected if waits else "",
         paused=row.paused,
-        heard_at=heard_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
+        seen_at=seen_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
         is_handed_over=row.watcher == HANDED_OVER,
     )
 
@@ -170,7 +170,7 @@ def levels(conn: Connection, now: datetime, rows: Sequence[AllocationRow]) -> di
             if of not in shielded:
                 shielded[of] = _protected(conn, now, *of, own)
             level = PROTECTED if str(row.id) in shielded[of] else level
-        found[row.id] = CLASS_WORDS[level]
+        found[row.id] = CLASS_NAMES[level]
     return found
 
 

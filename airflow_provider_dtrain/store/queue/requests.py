@@ -13,7 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER, UNTAKEN_AFTER
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError, UnplaceableError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.notifications import TELL, granted_messages
+from airflow_provider_dtrain.store.database.notifications import NOTIFY, granted_messages
 from airflow_provider_dtrain.store.database.rows import AllocationRow, PassVersionRow
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -53,8 +53,8 @@ from airflow_provider_dtrain.store.queue.pass_snapshot import (
 from airflow_provider_dtrain.store.queue.pass_writes import (
     AWAIT_PASS,
     LOCK_FOR_PASS,
-    LOOK,
     PASSED,
+    POOL_STATE,
     PREEMPT,
     ended,
     grants,
@@ -117,7 +117,7 @@ class Queue:
     def _schedule(self, pool: str) -> PassResult:
         result = PassResult(granted=(), waiting=0)
         for _ in range(TURNS):
-            is_due, waiting = self._look(pool)
+            is_due, waiting = self._read_pool(pool)
             result = PassResult(granted=(), waiting=waiting)
             if not is_due:
                 return result
@@ -140,7 +140,7 @@ class Queue:
                 self._await_pass(pool)
                 # The next read sees all changes of the callers that joined before this point.
                 turn.close()
-                is_due, waiting = self._look(pool)
+                is_due, waiting = self._read_pool(pool)
                 found = None if is_due else PassResult(granted=(), waiting=waiting)
             if found is not None:
                 turn.waiting = found.waiting
@@ -148,13 +148,13 @@ class Queue:
         return PassResult(granted=(), waiting=waiting)
 
     @reads
-    def _look(self, conn: Connection, pool: str) -> tuple[bool, int]:
+    def _read_pool(self, conn: Connection, pool: str) -> tuple[bool, int]:
         """Return whether a pass is due, and the number of waiting requests.
 
         :raises NotFoundError: the pool does not exist
         """
         # The lock of a pool that does not exist is the error that lists the pools.
-        row = statements.first(conn, LOOK, {"pool_name": pool}) or lock_pool(conn, pool)
+        row = statements.first(conn, POOL_STATE, {"pool_name": pool}) or lock_pool(conn, pool)
         return _is_due(row, self.db.now()), int(row.waiting)
 
     @reads
@@ -202,7 +202,7 @@ class Queue:
         orders += noted(conn, changed)
         orders.append((PASSED, [{**values, "due": next_due(found, decision, granted), "left": left}]))
         if conn.dialect.name == "postgresql":
-            orders.append((TELL, granted_messages(pool, granted)))
+            orders.append((NOTIFY, granted_messages(pool, granted)))
         statements.write(conn, orders)
         times = {entry.id: waited_s(entry, now) for entry in found.waiting}
         return PassResult(
@@ -284,8 +284,8 @@ class Queue:
                 f"Attempt {newest.id} continues with the gang of attempt {attempt_id}, so its slots stay held."
             )
         known = {entry.host for entry in hosts}
-        if strangers := sorted(set(names) - known):
-            listed = "', '".join(strangers)
+        if unknown := sorted(set(names) - known):
+            listed = "', '".join(unknown)
             raise NotFoundError(
                 f"Attempt {attempt_id} never held slots on '{listed}'. Hosts of its gang: {', '.join(sorted(known))}."
             )

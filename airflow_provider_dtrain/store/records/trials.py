@@ -282,7 +282,7 @@ class AttemptView(InSearch):
     #: True: its gang is held for several tasks and outlives it.
     is_held_gang: bool = False
     #: Time of the last sign of life of its follower; None once it has ended.
-    heard_at: datetime | None = None
+    seen_at: datetime | None = None
 
     @property
     def is_handed_over(self) -> bool:
@@ -384,7 +384,7 @@ class TaskView:
     #: True: a user has paused it.
     paused: bool = False
     #: Time of the last sign of life of its waiter or follower; None: it needs neither, as a held gang between tasks.
-    heard_at: datetime | None = None
+    seen_at: datetime | None = None
     #: True: a worker has handed it over, and no triggerer has taken it yet.
     is_handed_over: bool = False
 

@@ -75,13 +75,13 @@ def _noted(history: History) -> Iterator[TimelineEntry]:
 
 def _rank_failed(history: History, attempt: LaunchRow, first: FailedRankRow, count: int) -> TimelineEntry:
     end = f"signal {-first.exit_code}" if first.exit_code < 0 else f"exit code {first.exit_code}"
-    others = f" {count} ranks of the attempt ended with an error." if count > 1 else ""
+    suffix = f" {count} ranks of the attempt ended with an error." if count > 1 else ""
     return TimelineEntry(
         at=history.in_attempt(first.exited_at or history.now, attempt.id),
         kind=TimelineKind.RANK_FAILED,
         attempt=attempt.number,
         host=first.host,
-        text=f"Rank {first.rank} on {first.host} ended with {end}.{others}",
+        text=f"Rank {first.rank} on {first.host} ended with {end}.{suffix}",
         detail={"rank": first.rank, "exit_code": first.exit_code, "ranks": count},
     )
 

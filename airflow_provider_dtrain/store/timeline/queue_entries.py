@@ -125,12 +125,12 @@ def _returned(history: History, note: NoteRow) -> TimelineEntry:
 
 def _asked(history: History, request: OwnRequestRow) -> TimelineEntry:
     assert request.preempted_at is not None
-    whom = f"trial {request.claimant_trial}" if request.claimant_trial is not None else "a more urgent gang"
+    claimant = f"trial {request.claimant_trial}" if request.claimant_trial is not None else "a more urgent gang"
     return TimelineEntry(
         at=request.preempted_at,
         kind=TimelineKind.GIVE_WAY,
         attempt=history.attempt_at(request.preempted_at),
-        text=f"The queue asked it to release its slots for {whom}.",
+        text=f"The queue asked it to release its slots for {claimant}.",
         detail={"for_trial": request.claimant_trial},
     )
 
@@ -139,7 +139,7 @@ def _turn(history: History, attempt: LaunchRow) -> Iterator[TimelineEntry]:
     """Yield the wait of an attempt for its turn on a held gang, and the turn."""
     turn = next((row for row in history.notes_of(TimelineKind.GRANTED) if row.attempt_id == attempt.id), None)
     until = turn.at if turn is not None else attempt.started_at or attempt.ended_at
-    whose = f"the gang of {attempt.gang_dag}.{attempt.gang_task}"
+    holder = f"the gang of {attempt.gang_dag}.{attempt.gang_task}"
     waited = (until or history.now) - attempt.created_at
     reason = f": {attempt.reason}" if attempt.reason and until is None else "."
     if until is None or waited >= SHOWN_FROM:
@@ -149,8 +149,8 @@ def _turn(history: History, attempt: LaunchRow) -> Iterator[TimelineEntry]:
             kind=TimelineKind.WAITED,
             attempt=attempt.number,
             text=f"{'Waited' if until else 'Has waited'} {duration(waited.total_seconds())} for its turn on "
-            f"{whose}{reason}",
-            detail={"reason": attempt.reason or None, "gang": whose},
+            f"{holder}{reason}",
+            detail={"reason": attempt.reason or None, "gang": holder},
         )
     if turn is not None:
         yield TimelineEntry(
@@ -158,6 +158,6 @@ def _turn(history: History, attempt: LaunchRow) -> Iterator[TimelineEntry]:
             until=attempt.ended_at,
             kind=TimelineKind.GRANTED,
             attempt=attempt.number,
-            text=f"Got its turn on {whose}.",
-            detail={"gang": whose},
+            text=f"Got its turn on {holder}.",
+            detail={"gang": holder},
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, one_line
-from airflow_provider_dtrain.core.search.names import length_words
+from airflow_provider_dtrain.core.search.names import length_text
 from airflow_provider_dtrain.store.timeline.history import History, OwnRungRow, SavedRow
 
 #: Decision -> its words.
@@ -31,7 +31,7 @@ def _rung(history: History, row: OwnRungRow) -> TimelineEntry:
         at=row.at,
         kind=TimelineKind.RUNG,
         attempt=row.attempt,
-        text=f"Rung {row.rung} ({length_words(row.units, history.trial.searcher)}): {name} {metric}{_standing(row)}; "
+        text=f"Rung {row.rung} ({length_text(row.units, history.trial.searcher)}): {name} {metric}{_standing(row)}; "
         f"{_ANSWERS.get(row.decision, row.decision)}.",
         detail={
             "rung": row.rung,

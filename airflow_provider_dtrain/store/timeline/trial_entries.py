@@ -10,7 +10,7 @@ from airflow_provider_dtrain.core.lifecycle.timeline import Detail, TimelineEntr
 from airflow_provider_dtrain.store.timeline.history import History, NoteRow
 
 #: State of a trial -> the sentence about its end, without the period.
-_END_WORDS = {
+_END_TEXT = {
     "completed": "The trial completed",
     "stopped": "The trial was stopped with its result so far",
     "errored": "The trial failed",
@@ -117,7 +117,7 @@ def _ended(history: History) -> TimelineEntry:
     trial = history.trial
     assert trial.ended_at is not None
     took_s = (trial.ended_at - trial.created_at).total_seconds()
-    text = f"{_END_WORDS.get(trial.state, f'The trial is {trial.state}')} after {duration(took_s)}"
+    text = f"{_END_TEXT.get(trial.state, f'The trial is {trial.state}')} after {duration(took_s)}"
     if trial.state == "stopped":
         text += f" by {trial.stop_requested_by}" if trial.stop_requested_by else " by the searcher"
     failure: dict[str, Any] = trial.failure or {}

@@ -26,7 +26,7 @@ from airflow_provider_dtrain.store.wakeup.sqlite_wal import Written
 log = logging.getLogger(__name__)
 
 #: Poll period for all waiters while the store sends notifications. It only covers notifications that were lost.
-LISTENING_LOOK_S = 2.0
+LISTENING_POLL_S = 2.0
 #: Longest delay between a notification and the query for it. Each process draws its own delay: the first one grants
 #: for all processes, so that the rest find nothing to do.
 SPREAD_S = 0.02
@@ -84,8 +84,8 @@ class Changes:
             end.setblocking(False)
         self._closed = False
         #: Pools that have changed, and the time at which to query them.
-        self._told: set[str] = set()
-        self._told_at = math.inf
+        self._notified: set[str] = set()
+        self._notified_at = math.inf
         #: Notifications that came between a caller's query and its wait: pools, and allocations with the time.
         self._missed_pools: set[str] = set()
         self._missed_grants: dict[int, float] = {}
@@ -103,7 +103,7 @@ class Changes:
         return self._pid == os.getpid()
 
     @property
-    def is_told(self) -> bool:
+    def is_notified(self) -> bool:
         """True while the store sends notifications, False while it is polled."""
         return self._listener is not None
 
@@ -164,16 +164,16 @@ class Changes:
 
     # -- the thread ----------------------------------------------------------------------------
     def _work(self) -> None:
-        look_at = 0.0
+        poll_at = 0.0
         try:
             while self._goes_on():
-                if time.monotonic() >= look_at:
+                if time.monotonic() >= poll_at:
                     self._try_to_listen()
-                    self._look()
-                    look_at = time.monotonic() + self._look_s()
-                elif time.monotonic() >= self._told_at:
-                    self._look_into_told()
-                self._hear(min(look_at, self._told_at) - time.monotonic())
+                    self._poll()
+                    poll_at = time.monotonic() + self._poll_s()
+                elif time.monotonic() >= self._notified_at:
+                    self._check_notified()
+                self._receive(min(poll_at, self._notified_at) - time.monotonic())
         except Exception:
             log.exception("The watcher thread failed; waiters wake by their own time-outs")
             self._leave()
@@ -196,10 +196,10 @@ class Changes:
         with self._lock:
             self._thread = None
 
-    def _look_s(self) -> float:
+    def _poll_s(self) -> float:
         with self._lock:
             wanted = min((waiter.every_s for waiter in self._waiters), default=1.0)
-        return max(LISTENING_LOOK_S, wanted) if self.is_told else wanted
+        return max(LISTENING_POLL_S, wanted) if self.is_notified else wanted
 
     def _try_to_listen(self) -> None:
         if not self._can_listen or self._listener is not None or time.monotonic() < self._retry_at:
@@ -219,7 +219,7 @@ class Changes:
         if listener is not None:
             listener.close()
 
-    def _hear(self, timeout_s: float) -> None:
+    def _receive(self, timeout_s: float) -> None:
         """Sleep until a notification or the time-out, and wake the waiters that it concerns."""
         if self._listener is None:
             self._silence(timeout_s)
@@ -241,7 +241,7 @@ class Changes:
         while (left := until - time.monotonic()) > 0 and not poll.poll(min(left, PEEK_S) * 1000):
             # With less time left, the regular poll is due anyway.
             if left > PEEK_S and self._written.has_changed() and self._has_news():
-                self._look_for_grants()
+                self._check_grants()
         self._drain_bell()
 
     def _has_news(self) -> bool:
@@ -262,9 +262,9 @@ class Changes:
 
     def _pass_on(self, messages: Sequence[Message]) -> None:
         changed = {message.pool for message in messages if not message.granted}
-        if changed and not self._told:
-            self._told_at = time.monotonic() + random.uniform(0, SPREAD_S)  # noqa: S311 - no secret
-        self._told |= changed
+        if changed and not self._notified:
+            self._notified_at = time.monotonic() + random.uniform(0, SPREAD_S)  # noqa: S311 - no secret
+        self._notified |= changed
         self._wake_concerned(
             {one for message in messages for one in message.granted}, {message.pool for message in messages}
         )
@@ -282,7 +282,7 @@ class Changes:
             self._missed_grants |= dict.fromkeys(granted - {waiter.allocation_id for waiter in concerned}, now)
         _wake(concerned)
 
-    def _look_for_grants(self) -> None:
+    def _check_grants(self) -> None:
         """Wake waiters for due passes and new grants.
 
         The cost does not grow with the number of waiters.
@@ -296,11 +296,11 @@ class Changes:
             self._wake_one(pool)
         self._wake_concerned(granted, due)
 
-    def _look_into_told(self) -> None:
+    def _check_notified(self) -> None:
         """Wake one waiter of each changed pool, unless a pass has already seen the change."""
-        names = sorted(self._told)
-        self._told = set()
-        self._told_at = math.inf
+        names = sorted(self._notified)
+        self._notified = set()
+        self._notified_at = math.inf
         try:
             due = self._polling.due_pools(names)
         except DtrainError as error:
@@ -309,7 +309,7 @@ class Changes:
         for pool in due:
             self._wake_one(pool)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         with self._lock:
             waiters = list(self._waiters)
         if not waiters:

@@ -28,7 +28,7 @@ from ..run.launcher import Zygote, parse_report
 from ..run.plan import check_plan, check_secrets
 from ..run.rank_exec import exec_request
 from . import long_commands, run_commands
-from .outbox import Output, ProtocolError
+from .outbox import Outbox, ProtocolError
 from .run_commands import folder_of, read_telemetry
 from .subscriptions import Subscriptions
 from .upkeep import Upkeep
@@ -47,7 +47,7 @@ class Follow:
         self.layout = layout
         self.zygote = zygote
         self.stdin = stdin
-        self.output = Output(stdout)
+        self.output = Outbox(stdout)
         self.input = bytearray()
         self.open = True
         self.poller = select.poll()
@@ -135,7 +135,7 @@ class Follow:
             with contextlib.suppress(KeyError):
                 self.poller.unregister(self.output.fd)
         self._deliver()
-        self._look_at_go()
+        self._check_go()
         self._beat()
         self.subscriptions.pump()
 
@@ -149,7 +149,7 @@ class Follow:
                 if fd != self.stdin and fd in self.handlers:
                     self.handlers[fd]()
             self._deliver()
-            self._look_at_go()
+            self._check_go()
             self.output.flush()
         deadline = time.monotonic() + 2.0
         while self.output.waiting and not self.output.broken and time.monotonic() < deadline:
@@ -341,7 +341,7 @@ class Follow:
             return None
         return found or {}, b""
 
-    def _look_at_go(self) -> None:
+    def _check_go(self) -> None:
         waiting = self.waiting_go
         self.waiting_go = []
         for key, folder, deadline in waiting:

@@ -9,7 +9,7 @@ from collections import deque
 from ..names import Json
 
 
-class Output:
+class Outbox:
     """Queue of bytes to be written to the control side."""
 
     def __init__(self, fd: int) -> None:

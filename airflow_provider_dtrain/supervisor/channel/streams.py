@@ -16,7 +16,7 @@ from ..names import Json
 from .progress import RunProgress
 
 
-class Stream:
+class FileStream:
     """A growing file that is sent from an offset on.
 
     :param whole: send whole lines only
@@ -96,7 +96,7 @@ class Stream:
             time.sleep(0.01)
             size = self.size()
         if size < self.offset:
-            return self._anew(size)
+            return self._restart(size)
         if size == self.offset or self.room() <= 0:
             return None
         hole = None if self.whole else self._hole()
@@ -133,7 +133,7 @@ class Stream:
         message = f"a line of more than {WINDOW} bytes" if is_too_long else "an unfinished line"
         return self.gap(end or len(data), message) if data else None
 
-    def _anew(self, size: int) -> tuple[Json, bytes]:
+    def _restart(self, size: int) -> tuple[Json, bytes]:
         message = f"the file has only {size} bytes: the host lost data that was not on its disk"
         frame = {"t": "gap", "stream": self.name, "offset": self.offset, "reason": message}
         self.epoch += 1
@@ -193,17 +193,17 @@ class Subscription:
     def __init__(self, folder: RunFolder, plan: Json, offsets: dict[str, int], logs: str) -> None:
         self.folder = folder
         self.inode = inode_of(folder.path)
-        self.supervisor = Stream(
+        self.supervisor = FileStream(
             "supervisor.events", folder.file("events.supervisor"), offsets.get("supervisor.events", 0), whole=True
         )
-        self.ranks: list[Stream] = []
+        self.ranks: list[FileStream] = []
         for rank in plan["ranks"]:
             name = f"rank{rank['rank']}"
             events = f"{name}.events"
-            self.ranks.append(Stream(events, folder.file(name, "events"), offsets.get(events, 0), whole=True))
+            self.ranks.append(FileStream(events, folder.file(name, "events"), offsets.get(events, 0), whole=True))
             if logs == "all" or (logs == "rank0" and rank["rank"] == 0):
                 log = f"{name}.log"
-                self.ranks.append(Stream(log, folder.file(name, "log"), offsets.get(log, 0), whole=False))
+                self.ranks.append(FileStream(log, folder.file(name, "log"), offsets.get(log, 0), whole=False))
         #: The ``ended`` event was seen, so the ranks' files no longer grow.
         self.final = False
         self.complete = False
@@ -211,7 +211,7 @@ class Subscription:
         self.progress = RunProgress(folder)
         self.not_before = 0.0
 
-    def stream(self, name: str) -> Stream | None:
+    def stream(self, name: str) -> FileStream | None:
         """Return a stream by its name."""
         return next((stream for stream in [self.supervisor, *self.ranks] if stream.name == name), None)
 

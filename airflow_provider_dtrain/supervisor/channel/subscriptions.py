@@ -12,7 +12,7 @@ from ..files.layout import Layout, RunFolder
 from ..limits import HIGH_WATER
 from ..machine.processes import find_process, open_pidfd
 from ..names import STREAM, Json
-from .outbox import Output
+from .outbox import Outbox
 from .progress import Watcher
 from .run_commands import folder_of
 from .streams import Subscription
@@ -29,7 +29,7 @@ class Subscriptions:
     def __init__(
         self,
         layout: Layout,
-        output: Output,
+        output: Outbox,
         *,
         handle: Callable[[int, Callable[[], None]], None],
         forget: Callable[[int], None],
@@ -45,7 +45,7 @@ class Subscriptions:
         self.watcher = Watcher()
         self.pidfds: dict[str, int] = {}
         self.idle_s = 0.02
-        self.next_look = 0.0
+        self.next_poll = 0.0
 
     def start(self) -> None:
         """Notice changes of files from now on."""
@@ -62,7 +62,7 @@ class Subscriptions:
             if subscription.dirty and room:
                 times.append(subscription.not_before - now)
             if run in self.watcher.blind:
-                times.append(self.next_look - now)
+                times.append(self.next_poll - now)
         return times
 
     def subscribe(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
@@ -156,13 +156,13 @@ class Subscriptions:
     def pump(self) -> None:
         """Send the new data of all subscriptions, one frame of each stream in turn."""
         now = time.monotonic()
-        if now >= self.next_look:
+        if now >= self.next_poll:
             busy = False
             for run in self.watcher.blind & set(self.of_runs):
                 busy = busy or self.of_runs[run].dirty
                 self.of_runs[run].dirty = True
             self.idle_s = 0.02 if busy else min(0.25, self.idle_s * 2)
-            self.next_look = now + self.idle_s
+            self.next_poll = now + self.idle_s
         for subscription in list(self.of_runs.values()):
             if subscription.complete or not subscription.dirty or now < subscription.not_before:
                 continue

@@ -92,7 +92,7 @@ def kills_user_processes() -> bool | None:
 
 
 #: It imports from the interpreter's own folders, and looks for modules in PYTHONPATH as well, as a rank does.
-LOOK_FOR_MODULES = """
+FIND_MODULES = """
 import sys
 sys.path[:] = filter(None, sys.path)
 import importlib.util, json, os
@@ -126,7 +126,7 @@ def find_modules(python: str | None, modules: list[str], folder: str) -> tuple[J
     """Return the versions of some modules of an interpreter, without importing them, and the problems."""
     if python is None and not modules:
         return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
-    argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", LOOK_FOR_MODULES]
+    argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", FIND_MODULES]
     nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
     try:
         done = subprocess.run(

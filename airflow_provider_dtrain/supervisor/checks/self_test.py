@@ -47,7 +47,7 @@ def _failures(layout: Layout) -> Iterator[str]:
             found = {error.message: None}
             break
         except OSError as error:
-            found[_words(folder, error)] = None
+            found[_message(folder, error)] = None
     yield from found
     if (message := _why_no_interpreter()) is not None:
         yield message
@@ -73,7 +73,7 @@ def _write_and_lock(folder: str) -> None:
         os.unlink(path)
 
 
-def _words(path: str, error: OSError) -> str:
+def _message(path: str, error: OSError) -> str:
     point, kind = mount_of(path)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ def decode_event(line: bytes) -> Json | None:
     return parse_object(body) if checksum == b"%08x" % zlib.crc32(body) else None
 
 
-class EventWriter:
+class EventLog:
     """The only writer of a run's ``events.supervisor``. Its process must hold the run's lock."""
 
     def __init__(self, path: str) -> None:

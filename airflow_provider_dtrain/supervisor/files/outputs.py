@@ -23,7 +23,7 @@ from .archives import real_parent
 from .layout import RunFolder
 
 
-class OutputFile(NamedTuple):
+class WrittenFile(NamedTuple):
     """A file that ranks wrote or changed."""
 
     #: Relative to the run's folder.
@@ -39,9 +39,9 @@ def version_of(found: os.stat_result) -> str:
     return f"{found.st_ino}.{found.st_size}.{found.st_mtime_ns}.{found.st_ctime_ns}"
 
 
-def output_file(path: str, found: os.stat_result) -> OutputFile:
+def output_file(path: str, found: os.stat_result) -> WrittenFile:
     """Return the record of a file, with its time clipped to the range of archives."""
-    return OutputFile(path, found.st_size, min(max(0.0, found.st_mtime), float(1 << 33)), version_of(found))
+    return WrittenFile(path, found.st_size, min(max(0.0, found.st_mtime), float(1 << 33)), version_of(found))
 
 
 def walk_files(folder: RunFolder, name: str) -> Iterator[tuple[str, os.stat_result]]:
@@ -86,7 +86,7 @@ def take_carried(folder: RunFolder, name: str | None) -> None:
             shutil.rmtree(folder.file(entry), ignore_errors=True)
 
 
-class Outputs:
+class OutputSender:
     """Sender of the files that ranks wrote or changed, as a tar whose last member lists its content.
 
     :param known: path -> version of the files that the control side has
@@ -135,9 +135,9 @@ class Outputs:
         }
         return {"files": self.files, "unsettled": self.unsettled, "left_out": left_out, "others": self.more}
 
-    def chosen(self) -> list[OutputFile]:
+    def chosen(self) -> list[WrittenFile]:
         """Return the files up to the limits: checkpoints first, then those changed last."""
-        chosen: list[OutputFile] = []
+        chosen: list[WrittenFile] = []
         for file in sorted(self.found(), key=lambda file: (not file.path.startswith("checkpoints/"), -file.mtime)):
             if self.total + file.size > self.limit_bytes or len(chosen) == self.limit_files:
                 self.left_out.append((file.size, file.path))
@@ -146,7 +146,7 @@ class Outputs:
             chosen.append(file)
         return chosen
 
-    def refreshed(self, file: OutputFile) -> OutputFile:
+    def refreshed(self, file: WrittenFile) -> WrittenFile:
         """Return the current record of a file, or the given one if it has outgrown the limit or is no regular file."""
         now = os.lstat(self.folder.file(file.path))
         if not stat.S_ISREG(now.st_mode) or self.total + now.st_size - file.size > self.limit_bytes:
@@ -154,7 +154,7 @@ class Outputs:
         self.total += now.st_size - file.size
         return output_file(file.path, now)
 
-    def found(self) -> Iterator[OutputFile]:
+    def found(self) -> Iterator[WrittenFile]:
         """Yield every file that did not come with the user's code."""
         baseline = parse_object(read_bytes(self.folder.file("baseline.json"), 1 << 30) or b"") or {}
         plan = self.folder.plan() or {}
@@ -172,7 +172,7 @@ class Outputs:
                 elif baseline.get(path) != version:
                     yield output_file(path, status)
 
-    def _send(self, archive: tarfile.TarFile, file: OutputFile, *, is_last: bool) -> bool:
+    def _send(self, archive: tarfile.TarFile, file: WrittenFile, *, is_last: bool) -> bool:
         """Send a file unless it is known. Return False if the caller must try again."""
         source = None
         try:
@@ -196,11 +196,11 @@ class Outputs:
             self.unsettled.append(file.path)
         return True
 
-    def _open(self, file: OutputFile) -> IO[bytes]:
+    def _open(self, file: WrittenFile) -> IO[bytes]:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return open(self.folder.file(file.path), "rb", opener=lambda path, _: os.open(path, flags))
 
-    def _write(self, archive: tarfile.TarFile, file: OutputFile, source: IO[bytes]) -> bool:
+    def _write(self, archive: tarfile.TarFile, file: WrittenFile, source: IO[bytes]) -> bool:
         """Send an open file and close it. Return whether it could be read and stayed unchanged meanwhile."""
         with source:
             fd = source.fileno()
@@ -214,7 +214,7 @@ class Outputs:
             archive.addfile(member, padded)
             return not padded.is_broken and version_of(os.fstat(fd)) == file.version
 
-    def _is_being_written(self, file: OutputFile) -> bool:
+    def _is_being_written(self, file: WrittenFile) -> bool:
         if time.time() - file.mtime > SETTLED_S:
             # Unchanged for a while: a log that is kept open, or a file without a writer.
             return False

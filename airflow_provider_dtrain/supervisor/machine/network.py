@@ -27,7 +27,7 @@ class Link(NamedTuple):
     kind: str
 
 
-class Address(NamedTuple):
+class InterfaceAddress(NamedTuple):
     """An address of an interface."""
 
     family: str
@@ -81,7 +81,7 @@ def links() -> dict[int, Link]:
     return found
 
 
-def addresses() -> list[Address]:
+def addresses() -> list[InterfaceAddress]:
     """Return every address of every interface."""
     interfaces = links()
     found = []
@@ -92,7 +92,7 @@ def addresses() -> list[Address]:
         if family not in (socket.AF_INET, socket.AF_INET6) or raw is None or index not in interfaces:
             continue
         name = "inet" if family == socket.AF_INET else "inet6"
-        found.append(Address(name, socket.inet_ntop(family, raw), prefix, scope, flags, interfaces[index]))
+        found.append(InterfaceAddress(name, socket.inet_ntop(family, raw), prefix, scope, flags, interfaces[index]))
     return found
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from ..file_access import read_json, write_json
-from ..files.events import EventWriter
+from ..files.events import EventLog
 from ..files.layout import Layout, RunFolder, why_lost
 from ..limits import FENCE_WAIT_S, KILLING_S, OBEY_S
 from ..machine.locks import lock_holders, take_lock
@@ -34,7 +34,7 @@ def write_end(folder: RunFolder, reason: str, cause: str | None = None) -> None:
 
 def write_ended_event(folder: RunFolder, reason: str, cause: str | None) -> Json:
     """Write the ``ended`` event unless it exists already, and return it. The caller holds the run's lock."""
-    events = EventWriter(folder.file("events.supervisor"))
+    events = EventLog(folder.file("events.supervisor"))
     try:
         last = events.last
         if last is None or last.get("kind") != "ended":

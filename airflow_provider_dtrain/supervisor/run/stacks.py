@@ -23,7 +23,7 @@ STACK_SIGNAL = signal.SIGRTMAX - 7
 STACK_FILE = "stacks"
 #: Time without a further byte after which a rank has written all of its stacks.
 _QUIET_S = 0.1
-_WORDS = {
+_STATES = {
     "D": "it waits in the kernel and takes no signal (state D)",
     "T": "it is stopped by a signal (state T): continue it with kill -CONT",
     "t": "a debugger has stopped it (state t)",
@@ -97,7 +97,7 @@ class Stack:
             text = self._read(deadline, most)
             if not text:
                 state = getattr(read_proc(self.proc.pid), "state", "X")
-                self.problem = _WORDS.get(
+                self.problem = _STATES.get(
                     state, f"it did not write its stacks within {STACK_WAIT_S:g} s (state {state})"
                 )
         if self.fd >= 0:

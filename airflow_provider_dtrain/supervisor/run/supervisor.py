@@ -14,7 +14,7 @@ from typing import Any
 
 from ..file_access import read_json, sync_folder, write_atomic, write_json, write_mark
 from ..files.archives import unpack_archive
-from ..files.events import EventWriter
+from ..files.events import EventLog
 from ..files.layout import Layout, inode_of, why_lost
 from ..files.outputs import note_baseline, take_carried
 from ..limits import (
@@ -284,7 +284,7 @@ class Supervisor:
         self.poller = select.poll()
         self.poller.register(self.control, select.POLLIN)
         self.poller.register(self.wakeup, select.POLLIN)
-        self.events = EventWriter(self.folder.file("events.supervisor"))
+        self.events = EventLog(self.folder.file("events.supervisor"))
         self.prepare_deadline = time.monotonic() + self.plan["prepare_timeout_s"]
         if self.plan["orphan_timeout_s"]:
             self.orphan_deadline = boottime() + self.plan["orphan_timeout_s"]
@@ -303,7 +303,7 @@ class Supervisor:
             self._reap()
             self._check_deadlines()
             # After the deadlines: a supervisor resumed after a long SIGSTOP must not start an abandoned run.
-            self._look_for_go()
+            self._check_go()
             self._advance()
             self._retry_events()
 
@@ -348,7 +348,7 @@ class Supervisor:
             self.devices.clear()
             self.event("warning", text=str(warning["text"]))
 
-    def _look_for_go(self) -> None:
+    def _check_go(self) -> None:
         if self.state == "prepared" and (go := read_json(self.folder.file("go.json"))) is not None:
             self._start(go)
 

@@ -227,11 +227,11 @@ class Restorer:
             warm_start.refuse_other_groups(prepared.optimizers, saved[1], name)
         targets = Targets(source, in_place=not prepared.has_load_callback)
         others = skeleton.get("others", [])
-        mine = prepared.others_as_saved(skeleton.get("names") or {}, len(others))
+        mine = prepared.further_as_saved(skeleton.get("names") or {}, len(others))
         state = {
             "models": targets.models(prepared.models, saved[0]),
             "optimizers": targets.optimizers(prepared.optimizers, saved[1]),
-            "others": targets.others(mine, others),
+            "others": targets.further(mine, others),
             "sharded_gradients": targets.gradients(
                 self._gradients.parameters(), skeleton.get("sharded_gradients") or []
             ),

@@ -198,7 +198,7 @@ class SavePoints(Boundary):
                 "had trained before the inner loop began: a run that resumes from it trains that part of the batch "
                 "again. Call ctx.save_checkpoint at the end of the outer loop's body.",
             )
-        if progress.has_strangers:
+        if progress.has_foreign_passes:
             self._warn_once(
                 "strangers",
                 f"The checkpoint of step {step} lacks the position of an iterator that was made in an earlier epoch: a "

@@ -71,7 +71,7 @@ class Saver:
     from rank 0, so a checkpoint needs to be on one host only.
 
     :param where: folder or URL for checkpoints
-    :param look: True: ``restore`` may read it; False: it is a folder of this run alone
+    :param has_earlier: True: ``restore`` may read it; False: it is a folder of this run alone
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Saver:
         streams: Streams,
         *,
         where: Path | str,
-        look: bool,
+        has_earlier: bool,
     ) -> None:
         self._env = env
         self._distributed = distributed
@@ -94,7 +94,7 @@ class Saver:
         self._progress = progress
         self._gradients = gradients
         self._streams = streams
-        self.home = TrialStorage(env, where, look=look, is_chief=distributed.get_rank() == 0)
+        self.home = TrialStorage(env, where, has_earlier=has_earlier, is_chief=distributed.get_rank() == 0)
         self.restorer = Restorer(self.home, env, distributed, prepared, progress, gradients, streams)
         self._snapshots = Snapshots()
         self._background = Background()

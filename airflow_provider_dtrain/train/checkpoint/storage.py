@@ -31,12 +31,12 @@ class Storage:
 
     A checkpoint is a folder whose mark is ``metadata.json``, with the size and sha256 of each other file.
 
-    :param look: whether older checkpoints in it belong to this trial
+    :param has_earlier: whether older checkpoints in it belong to this trial
     """
 
-    def __init__(self, place: Place, *, look: bool = True) -> None:
+    def __init__(self, place: Place, *, has_earlier: bool = True) -> None:
         self.place = place
-        self._look = look
+        self._has_earlier = has_earlier
         self._taken: set[str] = set()
         self._is_listed = False
 
@@ -157,7 +157,7 @@ class Storage:
 
     def found(self) -> list[Candidate]:
         """Return every candidate for a restore."""
-        return [self.candidate(name) for name in self._names()] if self._look else []
+        return [self.candidate(name) for name in self._names()] if self._has_earlier else []
 
     def candidate(self, name: str) -> Candidate:
         """Return a checkpoint as a candidate for a restore."""
@@ -226,12 +226,12 @@ def _name(where: Path | str) -> str:
     return str(where).rstrip("/").rpartition("/")[2]
 
 
-def open_storage(where: Path | str, config: Mapping[str, Any], *, look: bool = True) -> Storage:
+def open_storage(where: Path | str, config: Mapping[str, Any], *, has_earlier: bool = True) -> Storage:
     """Return the storage at a path or URL.
 
     :param config: ``checkpoint_storage`` of the configuration, for credentials
     """
-    return Storage(open_place(where, config), look=look)
+    return Storage(open_place(where, config), has_earlier=has_earlier)
 
 
 def candidates(storage: Storage | None, first: Path | str | None, config: Mapping[str, Any]) -> list[Candidate]:

@@ -126,7 +126,7 @@ class Targets:
         self.wanted.append((key, target))
         return target
 
-    def others(self, items: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
+    def further(self, items: Sequence[Any], saved: Sequence[Any]) -> list[Any]:
         """Return the states of other objects. Sharded tensors get the form that the object's own state has.
 
         :param items: the object of each state, or None

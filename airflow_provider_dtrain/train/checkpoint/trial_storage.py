@@ -24,10 +24,10 @@ class TrialStorage:
     """Folder or bucket with the checkpoints of one trial. Rank 0 alone reads and writes it.
 
     :param where: folder or URL for checkpoints
-    :param look: True: older checkpoints in it belong to this trial; False: it is a folder of this run alone
+    :param has_earlier: True: older checkpoints in it belong to this trial; False: it is a folder of this run alone
     """
 
-    def __init__(self, env: Environment, where: Path | str, *, look: bool, is_chief: bool) -> None:
+    def __init__(self, env: Environment, where: Path | str, *, has_earlier: bool, is_chief: bool) -> None:
         self._root = env.run_dir
         #: ``checkpoint_storage`` of the configuration.
         self.config: Mapping[str, Any] = env.config.get("checkpoint_storage") or {}
@@ -39,7 +39,7 @@ class TrialStorage:
         #: The newest checkpoint that this process wrote or restored; rank 0 only.
         self.latest: Checkpoint | None = None
         if is_chief and self.policy["keep"] != "none":
-            self.storage = storage.open_storage(where, self.config, look=look)
+            self.storage = storage.open_storage(where, self.config, has_earlier=has_earlier)
             self._lease = lease_of(self.storage.place, env)
 
     def claim(self) -> None:

@@ -12,16 +12,16 @@ from airflow_provider_dtrain.train.sharded_tensors import local_part
 log = logging.getLogger(__name__)
 
 
-def warn_of_unsaved(prepared: Prepared, others: Sequence[Any]) -> None:
+def warn_of_unsaved(prepared: Prepared, states: Sequence[Any]) -> None:
     """Log a warning for each prepared optimizer that trains parameters which are in no state to save.
 
     A resumed program would continue with the optimizer's state and with the initial values of these parameters.
 
-    :param others: states of the objects that are no model, optimizer or scheduler
+    :param states: states of the objects that are no model, optimizer or scheduler
     """
     saved = {id(parameter) for model in prepared.models for parameter in model.parameters()}
     # The states of other objects, such as a module that was registered, share the memory of their parameters.
-    memory = {_address(tensor) for tensor in _tensors(others)}
+    memory = {_address(tensor) for tensor in _tensors(states)}
     for optimizer in prepared.optimizers:
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         missing = [p for p in trained if id(p) not in saved and p.numel() and _address(p) not in memory]

@@ -44,9 +44,9 @@ class DatasetComparison:
         key = f"{call}/{self._calls[call]}"
         first, _, other = self._distributed.first_value(key, f"{rank} {mine}").partition(" ")
         if other != mine and not _only_random(loader, mine, other):
-            others_facts = other.partition(_SAMPLES)[0]
-            if facts != others_facts:
-                mine, other = facts, others_facts
+            their_facts = other.partition(_SAMPLES)[0]
+            if facts != their_facts:
+                mine, other = facts, their_facts
             raise SetupError(
                 f"The {what} data set must be the same on all ranks, got {other} on rank {first} and {mine} on rank "
                 f"{rank} (call {self._calls[call]} of {call}). Build the whole data set on each rank: {call} gives "
@@ -67,10 +67,10 @@ def _only_random(loader: Any, mine: str, other: str) -> bool:
     from airflow_provider_dtrain.train.data.sample_digest import SampleProbe
 
     facts, _, samples = mine.partition(_SAMPLES)
-    others_facts, _, others_samples = other.partition(_SAMPLES)
-    if facts != others_facts:
+    their_facts, _, their_samples = other.partition(_SAMPLES)
+    if facts != their_facts:
         return False
-    return not samples or not others_samples or not SampleProbe(loader).is_steady()
+    return not samples or not their_samples or not SampleProbe(loader).is_steady()
 
 
 def description(dataset: Any) -> str:

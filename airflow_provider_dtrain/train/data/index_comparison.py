@@ -62,7 +62,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class IndexVerdict:
     """Decision how the ranks share a loader. The same on all ranks, except for the source."""
 
     sharing: Sharing
@@ -76,7 +76,9 @@ class Verdict:
     source: IndexSource | None = None
 
 
-def compare(find_source: Callable[[], IndexSource | None], loader: Any, distributed: Distributed, what: str) -> Verdict:
+def compare(
+    find_source: Callable[[], IndexSource | None], loader: Any, distributed: Distributed, what: str
+) -> IndexVerdict:
     """Return how the ranks share a loader. Called by all ranks, including one whose loader has no indices.
 
     :param find_source: returns None when the indices are not known
@@ -92,28 +94,28 @@ def compare(find_source: Callable[[], IndexSource | None], loader: Any, distribu
 
     (finding, keys, source), findings = _exchanged(examine, distributed, what)
     if any(item.digest is None for item in findings):
-        return Verdict(Sharing.STREAM)
+        return IndexVerdict(Sharing.STREAM)
     _refuse_shapes(findings, what)
     batches = tuple(item.batches for item in findings)
     if len({item.digest for item in findings}) == 1:
         _refuse_contents(findings, what)
         _refuse_samples(findings, loader, distributed, what)
         apart = _drawn_by_rank(source, loader, findings, distributed, what) if source is not None else None
-        return apart or Verdict(Sharing.CUT, batches, source=source)
+        return apart or IndexVerdict(Sharing.CUT, batches, source=source)
     if not all(item.comparable for item in findings):
-        return Verdict(Sharing.STREAM)
+        return IndexVerdict(Sharing.STREAM)
     _refuse_lengths(findings, what)
     # Only a loader without indices has no keys, and it is a stream.
     keys = Keys(torch.arange(finding.indices)) if keys is None else keys
     repeated, examples = repetitions(keys.numbers, distributed.allgather)
     if repeated >= len(findings):
         raise SetupError(_overlap(findings, repeated, examples if keys.are_indices else [], what, source))
-    return Verdict(Sharing.OWN, batches, repeated, source=source)
+    return IndexVerdict(Sharing.OWN, batches, repeated, source=source)
 
 
 def _drawn_by_rank(
     source: IndexSource, loader: Any, findings: list[Finding], distributed: Distributed, what: str
-) -> Verdict | None:
+) -> IndexVerdict | None:
     """Return the verdict on samplers that the user seeded by rank and that draw a part each, None for others.
 
     They draw equal indices only because the library seeds them alike. Seeded by rank, they may draw a sample on several
@@ -125,7 +127,7 @@ def _drawn_by_rank(
     _, findings = _exchanged(lambda: _examine(mine, loader, distributed.get_size()), distributed, what)
     if len({item.digest for item in findings} - {None}) < 2:
         return None
-    return Verdict(Sharing.OWN, tuple(item.batches for item in findings), by_rank=True, source=mine)
+    return IndexVerdict(Sharing.OWN, tuple(item.batches for item in findings), by_rank=True, source=mine)
 
 
 def draw_alike(source: IndexSource, epoch: int, distributed: Distributed, what: str) -> Sequence[Any]:

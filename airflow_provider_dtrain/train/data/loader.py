@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
 from airflow_provider_dtrain.train.data.position import Progress
-from airflow_provider_dtrain.train.data.worker_pool import Epoch, WorkerPool
+from airflow_provider_dtrain.train.data.worker_pool import PoolEpoch, WorkerPool
 from airflow_provider_dtrain.train.errors import EmptyLoaderError
 from airflow_provider_dtrain.train.process.seeding import derive, seed_everything
 
@@ -169,7 +169,7 @@ def pooled_epoch(
     options: Mapping[str, Any],
     *,
     collates: bool = True,
-) -> Epoch:
+) -> PoolEpoch:
     """Return the batches of :func:`torch_loader`, with the same random numbers, from workers that outlive the epoch."""
     numbered = [((seed, number), batch) for number, batch in enumerate(batches, first)]
     seeded = [[number, *batch] for number, batch in numbered] if collates else numbered
@@ -178,7 +178,7 @@ def pooled_epoch(
         chosen = {**options, "persistent_workers": lasts}
         return _loader(SeededBatches(dataset, seed), source, seed, chosen, collates=collates)
 
-    return Epoch(pool, seeded, make)
+    return PoolEpoch(pool, seeded, make)
 
 
 def _loader(dataset: Any, batches: Any, seed: int, options: Mapping[str, Any], *, collates: bool) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-class Work:
+class PassWork:
     """Count of the backward passes of this process: a batch without one was not trained."""
 
     backwards = 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_dtrain.train.data.passes import Pass, Work, form_of, reference
+from airflow_provider_dtrain.train.data.passes import Pass, PassWork, form_of, reference
 from airflow_provider_dtrain.train.process.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -53,11 +53,11 @@ class Progress:
     #: The program knows that it must stop, so it may leave a loop in the middle of an epoch.
     is_stopping: bool = False
     #: Object with the number of backward passes.
-    work: Any = field(default_factory=Work)
+    work: Any = field(default_factory=PassWork)
     #: A loop had nothing left in this process, because its batches or epochs were trained before.
     had_empty_loop: bool = False
     #: An iterator of an earlier epoch has handed out a batch. Its position is unknown after a restart.
-    has_strangers: bool = False
+    has_foreign_passes: bool = False
     #: Loops outside of ``ctx.epochs`` take turns with different data.
     has_turns: bool = False
     #: This rank logs warnings.
@@ -76,12 +76,12 @@ class Progress:
     #: ``restored`` as it was in the checkpoint, and this rank's random states before the next batch of some passes.
     _specs: list[Mapping[str, Any]] = field(default_factory=list)
     _before: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    _has_looked: bool = False
+    _has_checked: bool = False
     #: Data sets of earlier epochs outside of ``ctx.epochs``, unless each epoch has made its own.
     _datas: deque[Callable[[], Any]] = field(default_factory=lambda: deque(maxlen=8))
     #: An epoch of this process was resumed after some of its batches.
     _was_inside: bool = False
-    _has_told_left: bool = False
+    _has_logged_left: bool = False
 
     @property
     def counts_epochs(self) -> bool:
@@ -121,7 +121,7 @@ class Progress:
         :param data: the data set of the loader
         """
         self.ended = False
-        self._discard_first_look()
+        self._discard_first_pass()
         self.passes = [one for one in self.passes if not one.is_past]
         running = [one for one in self.passes if one.is_open]
         is_resuming = any(spec is not None for spec in self.restored[len(self.passes) :])
@@ -156,7 +156,7 @@ class Progress:
 
     def note_batch(self, current: Pass) -> None:
         """Note a batch of a pass beside others, or of an earlier epoch."""
-        self.has_strangers = self.has_strangers or not any(one is current for one in self.passes)
+        self.has_foreign_passes = self.has_foreign_passes or not any(one is current for one in self.passes)
         for one in self.passes:
             one.spans = one.spans or (one.outer is current and one.is_open)
 
@@ -176,8 +176,8 @@ class Progress:
     def note_left(self) -> None:
         """Log a warning, once, if a loop was left early in a run that was resumed inside an epoch."""
         left = self._was_inside and not self._has_run_out and any(one.is_cut and not one.is_open for one in self.passes)
-        if left and self.is_chief and not (self.is_stopping or self._has_told_left):
-            self._has_told_left = True
+        if left and self.is_chief and not (self.is_stopping or self._has_logged_left):
+            self._has_logged_left = True
             log.warning(
                 "A loop over ctx.loader was left by break in a run that was resumed in the middle of an epoch. A "
                 "program that counts the batches of an epoch itself has begun to count anew there. Limit an epoch with "
@@ -230,12 +230,12 @@ class Progress:
     def _number_after(self, one: Pass) -> int:
         return one.number + (_AGAIN if self.in_epochs else 1)
 
-    def _discard_first_look(self) -> None:
+    def _discard_first_pass(self) -> None:
         """Undo the first pass of the process if it was a look at the data: left after one batch, without training."""
-        if self._has_looked or self.handed != 1 or len(self.passes) != 1 or self.work.backwards:
+        if self._has_checked or self.handed != 1 or len(self.passes) != 1 or self.work.backwards:
             return
         if not (self.passes[0].is_open or self.passes[0].is_exhausted):
-            self._has_looked = True
+            self._has_checked = True
             self.passes = []
             self.restored = list(self._specs)
 

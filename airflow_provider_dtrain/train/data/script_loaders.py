@@ -222,7 +222,7 @@ class Loader:
         progress = self._progress
         boundary = self._boundary
         work = progress.work
-        shares.say_resumed(current.sharing, current.ranks, current.samples)
+        shares.log_resumed(current.sharing, current.ranks, current.samples)
         current.sharing, current.ranks = shares.sharing.value, self._ranks
         if self._streams is not None:
             self._streams.part()

@@ -9,7 +9,7 @@ from typing import Any
 from torch.utils import data as torch_data
 
 from airflow_provider_dtrain.train.data.held_generators import HeldGenerators, SeedPlan
-from airflow_provider_dtrain.train.data.index_comparison import Sharing, Verdict, compare, draw_alike
+from airflow_provider_dtrain.train.data.index_comparison import IndexVerdict, Sharing, compare, draw_alike
 from airflow_provider_dtrain.train.data.index_source import IndexSource, is_indexed, known_length
 from airflow_provider_dtrain.train.data.loader import pooled_epoch, rank_batches, torch_loader
 from airflow_provider_dtrain.train.data.stream import Stream, StreamEpoch, has_iterable
@@ -77,7 +77,7 @@ class Shares:
         self._logged = logged if logged is not None else set()
         if whole:
             self._plan = SeedPlan()
-            self._verdict = Verdict(Sharing.CUT, source=IndexSource(self.loader, seed, self._plan))
+            self._verdict = IndexVerdict(Sharing.CUT, source=IndexSource(self.loader, seed, self._plan))
         else:
             self._plan = SeedPlan.agreed(distributed.allgather(HeldGenerators.of_loader(self.loader).digests()))
             self._verdict = compare(self._find_source, self.loader, distributed, what)
@@ -97,7 +97,7 @@ class Shares:
         if self._source is not None:
             per_slot: Any = self.loader.batch_size if self._by_sample else 1
             self.stride = self._size * per_slot
-        self._say()
+        self._log_shares()
 
     def _find_source(self) -> IndexSource | None:
         if not hasattr(self.loader, "__iter__"):
@@ -296,7 +296,7 @@ class Shares:
         """Return the batches, such that the loss of a loader worker is an error of this library."""
         return named_errors(batches, self._what) if getattr(self.loader, "num_workers", 0) else batches
 
-    def say_resumed(self, sharing: str, ranks: int, offset: int) -> None:
+    def log_resumed(self, sharing: str, ranks: int, offset: int) -> None:
         """Log the effect of a checkpoint from the middle of an epoch on a loader that the library does not cut.
 
         :param sharing: value of the checkpoint's :class:`Sharing`, empty without a checkpoint
@@ -334,7 +334,7 @@ class Shares:
             )
         return batches * self.stride
 
-    def _say(self) -> None:
+    def _log_shares(self) -> None:
         """Log, on rank 0, how the ranks use a loader that the library does not cut."""
         if self._size == 1 or self._rank:
             return

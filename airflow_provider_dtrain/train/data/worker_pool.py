@@ -12,7 +12,7 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import LoaderWorkerError
 
 #: torch's words for a worker that is gone, with its process ids and the signal.
-_GONE = re.compile(
+_ENDED = re.compile(
     r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\) (?:is killed by signal: (.*?)\.|exited unexpectedly)"
 )
 
@@ -61,7 +61,7 @@ def error_of(error: BaseException, what: str = "") -> LoaderWorkerError | None:
 
     Torch raises it in a signal handler, so at any line of the program.
     """
-    found = _GONE.search(str(error)) if isinstance(error, RuntimeError) else None
+    found = _ENDED.search(str(error)) if isinstance(error, RuntimeError) else None
     if found is None or isinstance(error, LoaderWorkerError):
         return None
     how = f"was killed by the signal '{found[2]}'" if found[2] else "ended by itself"
@@ -108,7 +108,7 @@ class WorkerPool:
         #: id of the epoch that is open. A reference would keep an abandoned epoch open.
         self._user: int | None = None
 
-    def open(self, epoch: Epoch, make: Callable[[Any], Any]) -> Iterator[Any] | None:
+    def open(self, epoch: PoolEpoch, make: Callable[[Any], Any]) -> Iterator[Any] | None:
         """Return the batches of an epoch, or None if another epoch is open.
 
         :param make: returns a DataLoader that takes its batches from the argument
@@ -122,7 +122,7 @@ class WorkerPool:
         batches: Iterator[Any] = iter(self._loader)
         return batches
 
-    def close(self, epoch: Epoch, *, failed: bool = False) -> None:
+    def close(self, epoch: PoolEpoch, *, failed: bool = False) -> None:
         """End an epoch.
 
         :param failed: end the workers as well
@@ -144,7 +144,7 @@ class WorkerPool:
         _forget(getattr(loader, "_iterator", None))
 
 
-class Epoch:
+class PoolEpoch:
     """Batches of one epoch from a pool of workers. Its workers start with its first batch.
 
     :param make: returns a DataLoader for the batches of its first argument. The second one: it keeps its workers
@@ -159,7 +159,7 @@ class Epoch:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def __iter__(self) -> Epoch:
+    def __iter__(self) -> PoolEpoch:
         return self
 
     def __next__(self) -> Any:

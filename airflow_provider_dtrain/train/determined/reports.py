@@ -170,12 +170,14 @@ class ProfilerContext:
             raise NotOfferedError(
                 "profiler.on() cannot switch profiling on in a running trial. Set profiling.enabled: true."
             )
-        self._say("System metrics are sampled from the start to the end of a trial, see profiling.sampling_interval_s.")
+        self._log_once(
+            "System metrics are sampled from the start to the end of a trial, see profiling.sampling_interval_s."
+        )
 
     def off(self) -> None:
         """Log that system metrics are sampled to the end of the trial."""
-        self._say("profiler.off() has no effect. To sample no system metrics, set profiling.enabled: false.")
+        self._log_once("profiler.off() has no effect. To sample no system metrics, set profiling.enabled: false.")
 
-    def _say(self, message: str) -> None:
+    def _log_once(self, message: str) -> None:
         if self._ctx.is_chief:
             log.info(message)

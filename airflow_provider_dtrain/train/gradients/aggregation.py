@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.sharded_tensors import is_dtensor, sharded_as
 PIECE_NUMBERS = 8 * 1024 * 1024
 
 
-class Group:
+class GradientGroup:
     """Unfinished group of one optimizer, with the number of batches in its gradients."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -174,7 +174,7 @@ class Group:
         self.remember_probe()
 
 
-class Waiting:
+class UnfinishedGroup:
     """Groups of a checkpoint that wait for their optimizers."""
 
     def __init__(self) -> None:
@@ -186,7 +186,7 @@ class Waiting:
         #: Optimizer -> parameter -> sharded gradient or None.
         self.sharded: Sequence[Sequence[Any]] = ()
 
-    def give(self, index: int, group: Group) -> None:
+    def give(self, index: int, group: GradientGroup) -> None:
         """Restore the group of the optimizer with this index, once counts and gradients are known."""
         if index >= len(self.counts) or not self.ranks or index >= len(self.ranks[0]):
             return
@@ -195,7 +195,7 @@ class Waiting:
             group.take(count, self._gradients(index, group))
             self.counts[index] = 0
 
-    def _gradients(self, index: int, group: Group) -> list[Any]:
+    def _gradients(self, index: int, group: GradientGroup) -> list[Any]:
         """Return the gradients of one optimizer. Those of a sharded parameter are means over the ranks."""
         saved = [rank[index] for rank in self.ranks]
         parameters = list(group.parameters())

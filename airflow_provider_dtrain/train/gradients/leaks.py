@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.gradients.aggregation import Group
+from airflow_provider_dtrain.train.gradients.aggregation import GradientGroup
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Leaks:
         #: Optimizers that stepped, and had gradients again when another optimizer stepped.
         self._suspects: dict[int, str] = {}
 
-    def stepped(self, optimizer: Any, groups: Mapping[int, Group]) -> None:
+    def stepped(self, optimizer: Any, groups: Mapping[int, GradientGroup]) -> None:
         """Note a step."""
         if self._left <= 0:
             return
@@ -37,7 +37,7 @@ class Leaks:
             if key != id(optimizer) and key in self._stepped and not group.count and group.has_gradients():
                 self._suspects[key] = type(optimizer).__name__
 
-    def check(self, groups: Iterable[Group]) -> None:
+    def check(self, groups: Iterable[GradientGroup]) -> None:
         """Warn when suspected gradients still exist at the next backward pass."""
         if not self._suspects:
             return

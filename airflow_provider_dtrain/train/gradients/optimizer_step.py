@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients import aggregation
-from airflow_provider_dtrain.train.gradients.aggregation import Group
+from airflow_provider_dtrain.train.gradients.aggregation import GradientGroup
 from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.common_weights import refuse_different
@@ -85,9 +85,9 @@ class Gradients:
         self._models: list[Any] = []
         self._exchanged = ExchangedParameters()
         self._outside = OutsideParameters(distributed)
-        self._groups: dict[int, Group] = {}
+        self._groups: dict[int, GradientGroup] = {}
         self._second_passes = SecondPasses()
-        self._waiting = aggregation.Waiting()
+        self._waiting = aggregation.UnfinishedGroup()
         #: Only with several optimizers.
         self._leaks: Leaks | None = None
         #: Backward passes and calls of :meth:`step` so far.
@@ -152,7 +152,7 @@ class Gradients:
         """Add an optimizer. Checkpoints identify unfinished groups by the order of these calls."""
         if id(optimizer) in self._groups:
             return
-        group = Group(optimizer)
+        group = GradientGroup(optimizer)
         group.link(self._models)
         # An optimizer of a second training in the same program is independent of the last batch of the first one.
         group.closed = any(other.closed for other in self._groups.values())
@@ -243,8 +243,8 @@ class Gradients:
         if id(optimizer) not in self._groups:
             raise SetupError(f"toggle takes a prepared optimizer, got {type(optimizer).__name__}. Prepare it first.")
         mine = {id(parameter) for parameter in self._groups[id(optimizer)].parameters()}
-        others = {id(p): p for group in self._groups.values() for p in group.parameters()}
-        frozen = [p for key, p in others.items() if key not in mine and p.requires_grad]
+        by_id = {id(p): p for group in self._groups.values() for p in group.parameters()}
+        frozen = [p for key, p in by_id.items() if key not in mine and p.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
@@ -406,7 +406,7 @@ class Gradients:
         self._after_step()
         return taken, norm
 
-    def _scaled_step(self, group: Group, clip: Clip) -> tuple[bool, Any]:
+    def _scaled_step(self, group: GradientGroup, clip: Clip) -> tuple[bool, Any]:
         assert self._loss_scale is not None
         optimizer = group.optimizer
         if not group.has_gradients():
@@ -485,7 +485,7 @@ class Gradients:
         pending = any(group.count for group in self._groups.values())
         return self._every == 1 and self._loss_scale is None and self._tuner is None and not pending
 
-    def _is_due(self, group: Group, ahead: int = 1) -> bool:
+    def _is_due(self, group: GradientGroup, ahead: int = 1) -> bool:
         """Return whether the group's step is due with the batch that is ``ahead`` of those counted."""
         return group.count + ahead >= self._every or (self._last and not group.closed)
 

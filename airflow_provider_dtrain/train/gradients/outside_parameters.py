@@ -117,12 +117,12 @@ class OutsideParameters:
         mine = {id(parameter) for parameter in _parameters(optimizer)}
         for model, before in zip(self._models, self._at_prepare):
             now = {id(parameter) for parameter in unwrap(model).parameters()}
-            gone = [name for key, (name, _) in before.items() if key in mine and key not in now]
-            if gone:
-                more = f" and {len(gone) - _SHOWN} more" if len(gone) > _SHOWN else ""
+            removed = [name for key, (name, _) in before.items() if key in mine and key not in now]
+            if removed:
+                more = f" and {len(removed) - _SHOWN} more" if len(removed) > _SHOWN else ""
                 raise SetupError(
                     f"{type(optimizer).__name__} must train the parameters of {type(unwrap(model)).__name__}, but "
-                    f"{', '.join(gone[:_SHOWN])}{more} were replaced or removed since ctx.prepare: the new ones are "
+                    f"{', '.join(removed[:_SHOWN])}{more} were replaced or removed since ctx.prepare: the new ones are "
                     "not trained. Change the model before ctx.prepare, and create the optimizer after that."
                 )
 
@@ -138,7 +138,7 @@ class OutsideParameters:
                 "whole model, or average their gradients over the ranks before ctx.step."
             )
         watched.left = [
-            watched.left[index] for index, values in _by_parameter(ranks) if not any(_is_telling(v) for v in values)
+            watched.left[index] for index, values in _by_parameter(ranks) if not any(_is_conclusive(v) for v in values)
         ]
 
     def _shown(self, parameters: Sequence[Any]) -> str:
@@ -190,7 +190,7 @@ def _by_parameter(ranks: Sequence[Sequence[tuple[float, ...] | None]]) -> list[t
     return [(index, [rank[index] if index < len(rank) else () for rank in ranks]) for index in range(most)]
 
 
-def _is_telling(value: tuple[float, ...] | None) -> bool:
+def _is_conclusive(value: tuple[float, ...] | None) -> bool:
     """Return whether a gradient would differ from that of other data."""
     return bool(value) and math.isfinite(value[0]) and value[0] > 0  # type: ignore[index]
 
@@ -200,7 +200,7 @@ def _are_equal(values: Sequence[Any]) -> bool:
         return True
     if not all(values):
         # A rank without a gradient, beside one with a gradient of zeros, trains the same.
-        return not any(_is_telling(value) for value in values) and () not in values
+        return not any(_is_conclusive(value) for value in values) and () not in values
     if not all(math.isfinite(number) for value in values for number in value):
         return True
     rounding = _ROUNDING * max(value[0] for value in values)

@@ -144,8 +144,8 @@ class Precision:
                 f"optimizations.mixed_precision is {self.kind}, and the MixedPrecisionPolicy of {type(model).__name__} "
                 f"computes in {str(own).removeprefix('torch.')}. Make both the same, or remove the field."
             )
-        others = {p.dtype for p in model.parameters() if is_dtensor(p) and p.is_floating_point()} - {torch.bfloat16}
-        if own is None and self.kind == BF16_TRUE and others:
+        unequal = {p.dtype for p in model.parameters() if is_dtensor(p) and p.is_floating_point()} - {torch.bfloat16}
+        if own is None and self.kind == BF16_TRUE and unequal:
             raise SetupError(
                 "optimizations.mixed_precision: bf16-true cannot convert sharded parameters. Call "
                 "model.to(torch.bfloat16) before fully_shard, or use bf16."

@@ -117,7 +117,7 @@ class Ledger:
         """
         known = self.known()
         if known is None:
-            self.refuse_strangers()
+            self.refuse_foreign()
         elif overwrite and known.get("key") != self.key:
             self.clear()
             known = None
@@ -364,7 +364,7 @@ class Ledger:
             )
         return found
 
-    def refuse_strangers(self) -> None:
+    def refuse_foreign(self) -> None:
         """Raise when the folder holds files, but no ledger.
 
         :raises OtherRunError: names some of the files

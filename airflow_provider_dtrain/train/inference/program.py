@@ -124,7 +124,7 @@ def _owned(run: Run, folder: Place, ledger: Ledger) -> Iterator[Lease | None]:
 
     def acquire() -> None:
         assert owner is not None
-        ledger.refuse_strangers()
+        ledger.refuse_foreign()
         owner.acquire()
 
     try:

@@ -46,7 +46,7 @@ class Progress(threading.Thread):
         """Log until :meth:`end`."""
         while not self._over.wait(SAY_EVERY_S):
             try:
-                log.info("%s", self.words())
+                log.info("%s", self.text())
             except RuntimeError:
                 # The key-value store ends with the gang.
                 return
@@ -55,9 +55,9 @@ class Progress(threading.Thread):
         """Log the last line."""
         self._over.set()
         self.join()
-        log.info("%s", self.words(is_over=True))
+        log.info("%s", self.text(is_over=True))
 
-    def words(self, *, is_over: bool = False) -> str:
+    def text(self, *, is_over: bool = False) -> str:
         """Return shards, rows, rows per second and the time that is left.
 
         :param is_over: no rank computes, so that no time is left, even if rows were left out

@@ -19,8 +19,8 @@ def add_code_folder() -> None:
     """
     folder = os.getcwd()
     if os.environ.get("DTRAIN_RUN"):
-        others = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part not in ("", folder)]
-        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others])
+        folders = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part not in ("", folder)]
+        os.environ["PYTHONPATH"] = os.pathsep.join([folder, *folders])
     kept = [path for path in sys.path if path and os.path.abspath(path) != folder]
     own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     own |= {os.path.join(path, "lib-dynload") for path in own}

@@ -37,7 +37,7 @@ DECISION: Place = ("wait", "the searcher's decision")
 LEADER: Place = ("wait", "local_leader_first")
 FOLLOWERS: Place = ("exchange", "local_leader_first")
 CHIEF: Place = ("wait", "what rank 0 does alone")
-OTHERS: Place = ("exchange", "what rank 0 does alone")
+RANK_0: Place = ("exchange", "what rank 0 does alone")
 BUILD: Place = ("wait", "the distributed model")
 END: Place = ("ended", "its end")
 

@@ -70,7 +70,7 @@ class EventWriter:
         self._seq = 0
         self._fd = -1
         self._size = 0
-        self._said_full = False
+        self._has_reported_full = False
         if path is not None:
             self._open(path)
 
@@ -110,8 +110,8 @@ class EventWriter:
     def _has_room(self) -> bool:
         if self._size < FILE_LIMIT_BYTES:
             return True
-        if not self._said_full:
-            self._said_full = True
+        if not self._has_reported_full:
+            self._has_reported_full = True
             log.warning(
                 "The events file of this rank has %d bytes, and the limit is %d: later training metrics and timings "
                 "are dropped. Report less often.",

@@ -56,7 +56,7 @@ class Reporter:
         self._fail_on_nan = fail_on_nan
         self._pending: list[Report] = []
         self._next_flush = 0.0
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
         #: Copies of what rank 0 writes.
         self.loggers = Loggers()
         #: Set once the loop takes steps, so that all ranks soon synchronize. Before that, rank 0 writes its own values.
@@ -123,8 +123,8 @@ class Reporter:
         for name, value in metrics.items():
             finite = math.isfinite(value)
             safe[name] = value if finite else None
-            if not finite and name not in self._said:
-                self._said.add(name)
+            if not finite and name not in self._warned:
+                self._warned.add(name)
                 log.warning("Metric %s is %s; it is recorded as null. This is logged once per metric.", name, value)
         return safe
 

@@ -27,7 +27,7 @@ from airflow_provider_dtrain.train.reports.seconds import SecondsFile, Sums
 #: Interval between two writes of measurements, seconds.
 FLUSH_S = 1.0
 #: Interval between two summaries in the events, seconds: of rank 0, and of the other ranks, which share one store.
-SUMMARY_S, OTHERS_SUMMARY_S = 10.0, 60.0
+SUMMARY_S, RANKS_SUMMARY_S = 10.0, 60.0
 #: Interval between two lines of the sums, seconds: at first, and after the first minutes. Each line costs the control
 #: side a tenth of a millisecond, and a page shows a few hundred intervals.
 LINE_S, LATER_LINE_S = 1.0, 5.0
@@ -257,7 +257,7 @@ def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: Ev
     profiling = config.get("profiling") or {}
     if events_path is None or not (profiling.get("enabled", True) and profiling.get("timings", True)):
         return Timings()
-    summary_s = SUMMARY_S if rank == 0 else OTHERS_SUMMARY_S
+    summary_s = SUMMARY_S if rank == 0 else RANKS_SUMMARY_S
     try:
         samples = SampleFile(events_path.with_name("samples"))
         seconds = SecondsFile(events_path.with_name("timings"))

@@ -40,7 +40,7 @@ class StopAnswer(int):
     __str__ = __repr__
 
 
-class Pace:
+class AgreementPace:
     """Number of calls between two agreements, which is the same on all ranks.
 
     :param most: largest number

@@ -136,9 +136,9 @@ class Callbacks:
                 callback.load_state_dict(states[name])
             else:
                 log.warning("The checkpoint has no state of callback %r, which starts anew.", name)
-        gone = sorted(set(states) - set(self._callbacks))
-        if gone:
-            log.warning("The checkpoint has states of callbacks that are no longer built: %s.", ", ".join(gone))
+        removed = sorted(set(states) - set(self._callbacks))
+        if removed:
+            log.warning("The checkpoint has states of callbacks that are no longer built: %s.", ", ".join(removed))
 
 
 def _checked(callbacks: Any) -> dict[str, PyTorchCallback]:

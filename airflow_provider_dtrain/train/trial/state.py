@@ -12,7 +12,7 @@ from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
 
 
-class TrialState:
+class PreparedTrialState:
     """Position, callbacks and counters, as an object that ``ctx.prepare`` takes."""
 
     def __init__(self, position: Position, callbacks: Callbacks, context: PyTorchTrialContext) -> None:

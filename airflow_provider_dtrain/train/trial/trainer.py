@@ -18,7 +18,7 @@ from airflow_provider_dtrain.train.trial.base import PyTorchTrial, check_trainin
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.metrics import BatchMetrics, means
-from airflow_provider_dtrain.train.trial.state import TrialState
+from airflow_provider_dtrain.train.trial.state import PreparedTrialState
 from airflow_provider_dtrain.train.trial.validation import Validator
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class Trainer:
         self._rank = context.distributed.get_rank()
         self._callbacks = Callbacks(trial.build_callbacks())
         self._position = context._position = Position()
-        self._state = TrialState(self._position, self._callbacks, context)
+        self._state = PreparedTrialState(self._position, self._callbacks, context)
         self._metrics = BatchMetrics()
         self._goal = self._ctx._goal
         self._goal.counts = False
@@ -114,7 +114,7 @@ class Trainer:
         ctx.restore_checkpoint()
         saved = self._state.saved_sharing
         position = self._position
-        self._shares.say_resumed(saved, self._state.saved_ranks, position.offset)
+        self._shares.log_resumed(saved, self._state.saved_ranks, position.offset)
         position.offset = self._shares.converted(position.offset, position.epoch_batches, saved)
         # With another batch size, the same samples are another number of batches.
         position.epoch_batches = position.offset // self._shares.stride
@@ -170,7 +170,7 @@ class Trainer:
         step = self._position.batches
         if self._validated != step and self._state.validated == step:
             # An earlier attempt saved after this validation. Its host may have been lost before the report arrived.
-            self._tell(step, self._state.metrics)
+            self._report_lengths(step, self._state.metrics)
         elif self._validated != step:
             self._validate()
         self._checkpoint()
@@ -435,7 +435,7 @@ class Trainer:
         metrics = self._validator.run()
         # A reducer of both training and validation now holds values of the validation.
         self._context._reducers.reset(training=True)
-        self._tell(step, metrics)
+        self._report_lengths(step, metrics)
         value = metrics.get(self._goal.metric or "")
         improved = self._goal.improves(value, self._state.best)
         if improved:
@@ -444,7 +444,7 @@ class Trainer:
         if step and not self._ends() and (policy == "all" or (policy == "best" and improved)):
             self._checkpoint()
 
-    def _tell(self, step: int, metrics: dict[str, float]) -> None:
+    def _report_lengths(self, step: int, metrics: dict[str, float]) -> None:
         """Report a validation, and learn whether the searcher ends the trial."""
         self._validated = self._state.validated = step
         self._last_metrics = self._state.metrics = metrics

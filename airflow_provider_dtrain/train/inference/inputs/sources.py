@@ -192,14 +192,14 @@ def no_rows(files: Sequence[SourceFile]) -> InputError:
     return InputError(f"The input is empty: {files[0].path}{others} no row.")
 
 
-def unreadable(path: str, words: str, error: BaseException) -> InputError:
+def unreadable(path: str, message: str, error: BaseException) -> InputError:
     """Return the error of an input that cannot be read.
 
-    :param words: subject and verb of its message
+    :param message: subject and verb of its message
     :return: :class:`InputUnavailableError` if the storage may answer another attempt
     """
     kind = InputUnavailableError if _may_pass(path, error) else InputError
-    return kind(f"{words}: {reason(error)}")
+    return kind(f"{message}: {reason(error)}")
 
 
 def _may_pass(path: str, error: BaseException) -> bool:

@@ -25,20 +25,20 @@ class Silence:
         return self.since if self.is_loss else None
 
 
-def silence(heard_at: datetime | None, now: datetime, *, is_handed_over: bool) -> Silence:
+def silence(seen_at: datetime | None, now: datetime, *, is_handed_over: bool) -> Silence:
     """Return how long a follower has been silent.
 
-    :param heard_at: last sign of life; None: no follower is needed
+    :param seen_at: last sign of life; None: no follower is needed
     :param is_handed_over: it was the hand-over from a worker to the triggerer
     """
-    lasted = timedelta() if heard_at is None else now - heard_at
-    if heard_at is None or lasted < SILENT_AFTER:
+    lasted = timedelta() if seen_at is None else now - seen_at
+    if seen_at is None or lasted < SILENT_AFTER:
         return Silence()
     is_loss = lasted >= (HAND_OVER_MOST if is_handed_over else SILENT_AFTER)
-    return Silence(since=heard_at, is_handed_over=is_handed_over, is_loss=is_loss)
+    return Silence(since=seen_at, is_handed_over=is_handed_over, is_loss=is_loss)
 
 
-def state_words(state: str, position: int | None, *, paused: bool, silence: Silence) -> str:
+def state_text(state: str, position: int | None, *, paused: bool, silence: Silence) -> str:
     """Return a state for a table, with the place in the queue, or with the fact that the follower is gone.
 
     :param position: place among the waiting gangs; None: it does not wait
@@ -50,9 +50,7 @@ def state_words(state: str, position: int | None, *, paused: bool, silence: Sile
     return state if position is None or paused else f"{state} ({position}.)"
 
 
-def reason_words(
-    reason: str | None, silence: Silence, *, waits: bool, paused: bool, trial_id: int | None
-) -> str | None:
+def reason_text(reason: str | None, silence: Silence, *, waits: bool, paused: bool, trial_id: int | None) -> str | None:
     """Return the reason for the state of a gang. Without a follower: this fact and its consequence.
 
     :param reason: as the store has it
