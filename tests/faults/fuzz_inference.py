@@ -289,7 +289,7 @@ def describe(fuzz: Fuzz) -> str:
 @contextlib.contextmanager
 def warm() -> Iterator[tuple[WarmRanks, WarmRanks]]:
     """Yield two programs that fork ranks, for two gangs at once."""
-    both = (WarmRanks("1", "", IMPORTS), WarmRanks("1", "", IMPORTS))
+    both = (WarmRanks("1", "", IMPORTS, ""), WarmRanks("1", "", IMPORTS, ""))
     try:
         yield both
     finally:
