@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.host_work import requested
-from airflow_provider_dtrain.engine.control import Control, gone
+from airflow_provider_dtrain.engine.control import Control, lost_followers
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.store.records.operations import OperationKind
 
@@ -23,7 +23,7 @@ def control_of(call: Call) -> Control:
         try:
             operation = requested(call, OperationKind.CONTROL, None, arguments)
         except (ApiError, DtrainError) as error:
-            return f"{gone(trials)}. {' '.join(str(error).split())}"
-        return f"{gone(trials)}: run {operation.dag_run} of the DAG {operation.dag_id} carries it out."
+            return f"{lost_followers(trials)}. {' '.join(str(error).split())}"
+        return f"{lost_followers(trials)}: run {operation.dag_run} of the DAG {operation.dag_id} carries it out."
 
     return Control(call.store, call.access.name, through_dag)

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.engine.control import Control, Takeover, gone
+from airflow_provider_dtrain.engine.control import Control, Takeover, lost_followers
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal.arguments import Command
@@ -34,8 +34,10 @@ def _takeover(hook: DtrainHook) -> Takeover:
     def here(trials: Sequence[int], _command: str) -> str:
         from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 
-        note(f"{gone(trials)}. This command acts instead, and waits until ranks that stop have written checkpoints.")
+        note(
+            f"{lost_followers(trials)}. This command acts instead, and waits until ranks that stop have written checkpoints."
+        )
         done = carry_out(hook, trials)
-        return f"{gone(done)}: this command carried it out." if done else "Another process has taken it over."
+        return f"{lost_followers(done)}: this command carried it out." if done else "Another process has taken it over."
 
     return here

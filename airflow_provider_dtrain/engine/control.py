@@ -150,7 +150,7 @@ class Control:
         return f"The labels of {noun} {number} are changed."
 
 
-def gone(trials: Sequence[int]) -> str:
+def lost_followers(trials: Sequence[int]) -> str:
     """Return that the followers of trials are gone, as the begin of a sentence."""
     if len(trials) == 1:
         return f"The process that followed trial {trials[0]} is gone"

@@ -161,7 +161,7 @@ class Beat(TypedDict):
     runs: Annotated[list[ShortText], Meta(max_length=RUNS_LIMIT)]
 
 
-class Gone(TypedDict):
+class LostRun(TypedDict):
     """Loss of a run on a host."""
 
     run: ShortText

@@ -41,7 +41,7 @@ from airflow_provider_dtrain.hosts.wire import (
     Beat,
     Frame,
     FrameReader,
-    Gone,
+    LostRun,
     Progress,
     WireError,
     encode,
@@ -387,7 +387,7 @@ class HostLink:
             progress = Progress.parse(document, self.host)
             self._deliver(self._progress.get(progress.run), progress)
         elif kind == "gone":
-            gone = fields_of(document, Gone, "a frame")
+            gone = fields_of(document, LostRun, "a frame")
             run = gone["run"]
             lost = HostLostError(self.host, f"Host '{self.host}' has lost run {plain(run)}: {plain(gone['reason'])}.")
             self._deliver(self._sinks.get(run), Frame(t="lost", run=run, reason=str(lost), error=lost))
