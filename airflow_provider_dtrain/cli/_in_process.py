@@ -34,9 +34,8 @@ def _takeover(hook: DtrainHook) -> Takeover:
     def here(trials: Sequence[int], _command: str) -> str:
         from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 
-        note(
-            f"{lost_followers(trials)}. This command acts instead, and waits until ranks that stop have written checkpoints."
-        )
+        begin = lost_followers(trials)
+        note(f"{begin}. This command acts instead, and waits until ranks that stop have written checkpoints.")
         done = carry_out(hook, trials)
         return f"{lost_followers(done)}: this command carried it out." if done else "Another process has taken it over."
 
