@@ -209,7 +209,10 @@ def plain_data(value: Any) -> Any:
         return value.astimezone(UTC).isoformat(timespec="seconds")
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)
+    if isinstance(value, str):
+        # The writer of YAML takes no subclass, such as the name of a state.
+        return str(value)
+    return value if value is None or isinstance(value, int | float | bool) else str(value)
 
 
 def _print_table(rows: Sequence[Row], *, is_plain: bool) -> None:

@@ -120,9 +120,8 @@ def test_a_run_goes_from_payload_to_its_end(link: HostLink, tmp_path: Path) -> N
     assert [event["kind"] for event in events] == ["prepared", "started", "exit", "ended"]
     assert events[-1]["reason"] == "completed"
     assert log == b"rank 0 reads the payload\n"
-    with tarfile.open(fileobj=io.BytesIO(link.fetch("t1.1.1", "rank0/log"))) as tar:
-        (member,) = tar.getmembers()
-        assert tar.extractfile(member).read() == log
+    with link.fetching("t1.1.1", "rank0/log") as incoming, tarfile.open(fileobj=incoming, mode="r|") as tar:
+        assert [tar.extractfile(member).read() for member in tar] == [log]
     tail = answer(link, "read", run="t1.1.1", stream="rank0.log", offset=-8, length=8)
     assert tail["data"] == b"payload\n"
     free(link, "t1.1.1")
@@ -198,11 +197,12 @@ def test_files_are_put_into_a_run_folder_and_come_back(link: HostLink) -> None:
         member = tarfile.TarInfo("trial_step_5/model.pt")
         member.size = 3_000_000
         tar.addfile(member, io.BytesIO(os.urandom(member.size)))
-    link.put("t6.1.6", "checkpoints", packed.getvalue())
-    with tarfile.open(fileobj=io.BytesIO(link.fetch("t6.1.6", "checkpoints"))) as tar:
-        assert [one.size for one in tar.getmembers() if one.isfile()] == [3_000_000]
-    with pytest.raises(HostRefusedError):
-        link.fetch("t6.1.6", "../../store.json")
+    with link.putting("t6.1.6", "checkpoints") as outgoing:
+        outgoing.write(packed.getvalue())
+    with link.fetching("t6.1.6", "checkpoints") as incoming, tarfile.open(fileobj=incoming, mode="r|") as tar:
+        assert [one.size for one in tar if one.isfile()] == [3_000_000]
+    with pytest.raises(HostRefusedError), link.fetching("t6.1.6", "../../store.json") as incoming:
+        incoming.read()
     free(link, "t6.1.6")
 
 

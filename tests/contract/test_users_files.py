@@ -57,8 +57,10 @@ def test_a_host_works_with_such_files_at_home_on_the_path_and_in_the_users_packa
         link.call("go", run="t1.1.7", master_addr="127.0.0.1", master_port=1).result(60)
         assert link.call("exec", run="t1.1.7", rank=0, argv=["echo", "beside"], limit_s=20).result(60)["killed"] == 0
         until(lambda: link.call("match", run="t1.1.7", patterns=["here"]).result(60)["matches"], "the line")
-        link.put("t2.1.8", "checkpoints", archive({"step-1/model.bin": "weights"}))
-        assert link.fetch("t2.1.8", "checkpoints/step-1")
+        with link.putting("t2.1.8", "checkpoints") as outgoing:
+            outgoing.write(archive({"step-1/model.bin": "weights"}))
+        with link.fetching("t2.1.8", "checkpoints/step-1") as incoming:
+            assert incoming.read()
         assert link.call("fence", run="t1.1.7", token=7, wait_s=10).result(60)["clear"]
     finally:
         link.close()

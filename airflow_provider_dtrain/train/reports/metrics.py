@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError
@@ -25,8 +25,9 @@ METRICS_LIMIT, NAME_LIMIT = 1000, 256
 
 #: Decimals of a number of epochs.
 EPOCH_DIGITS: Final = 6
-#: step, epoch, unix time, metrics
-Report: TypeAlias = tuple[int, float | None, float, dict[str, Any]]
+if TYPE_CHECKING:
+    #: step, epoch, unix time, metrics
+    Report = tuple[int, float | None, float, dict[str, Any]]
 
 
 class Reporter:
