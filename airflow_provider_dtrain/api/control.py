@@ -23,7 +23,7 @@ def control_of(call: Call) -> Control:
         try:
             operation = requested(call, OperationKind.CONTROL, None, arguments)
         except (ApiError, DtrainError) as error:
-            return f"{lost_followers(trials)}. {' '.join(str(error).split())}"
+            return f"{lost_followers(trials)}. {error}"
         return f"{lost_followers(trials)}: run {operation.dag_run} of the DAG {operation.dag_id} carries it out."
 
     return Control(call.store, call.access.name, through_dag)

@@ -31,6 +31,9 @@ UNREAD = timedelta(hours=1)
 #: Operations are kept for this long, so that users see their errors.
 KEPT = timedelta(days=1)
 _OPEN = operations.c.state.not_in([state.value for state in OPERATION_ENDED])
+_IS_CONTROL = operations.c.kind == OperationKind.CONTROL.value
+_NO_PROCESS = f"the process that executed it has not answered for {SILENT.total_seconds():.0f} s"
+_UNWANTED = sa.case((_IS_CONTROL, "no DAG run carried it out in time"), else_="its user no longer asked for it")
 
 
 class Operations:
@@ -60,8 +63,10 @@ class Operations:
         :raises ConflictError: the user, or all users together, have too many operations that have not ended
         """
         self._sweep(conn)
-        mine = conn.scalar(sa.select(sa.func.count()).where(_OPEN, operations.c.by == by)) or 0
-        every = conn.scalar(sa.select(sa.func.count()).where(_OPEN)) or 0
+        # Control requests have limits of their own, because nobody reads their results and so ends them.
+        same = _IS_CONTROL if kind is OperationKind.CONTROL else sa.not_(_IS_CONTROL)
+        mine = conn.scalar(sa.select(sa.func.count()).where(_OPEN, same, operations.c.by == by)) or 0
+        every = conn.scalar(sa.select(sa.func.count()).where(_OPEN, same)) or 0
         if mine >= USER_MOST or every >= STORE_MOST:
             found = f"You have {mine}" if mine >= USER_MOST else f"All users together have {every}"
             raise ConflictError(
@@ -84,11 +89,15 @@ class Operations:
         return int(conn.execute(operations.insert().values(**values).returning(operations.c.id)).scalar_one())
 
     def _sweep(self, conn: Connection) -> None:
-        """Remove old operations, and end those whose reader has gone."""
+        """Remove old operations, and end those whose process or reader has gone."""
         now = self.db.now()
-        is_unread = sa.and_(_OPEN, operations.c.read_at < now - READER_LOST)
-        ended = {"state": OperationState.FAILED.value, "error": "its user no longer asked for it"}
-        conn.execute(operations.update().where(is_unread).values(**ended))
+        runs = operations.c.state == OperationState.RUNNING.value
+        failed = {"state": OperationState.FAILED.value}
+        silent = (runs, operations.c.alive_at < now - SILENT)
+        conn.execute(operations.update().where(*silent).values(**failed, error=_NO_PROCESS))
+        # The process of a control request goes on without a reader.
+        is_unread = (_OPEN, operations.c.read_at < now - READER_LOST, sa.not_(sa.and_(runs, _IS_CONTROL)))
+        conn.execute(operations.update().where(*is_unread).values(**failed, error=_UNWANTED))
         unread = sa.select(operations.c.id).where(sa.not_(_OPEN), operations.c.read_at < now - READER_LOST)
         conn.execute(operation_pieces.delete().where(operation_pieces.c.operation_id.in_(unread)))
         conn.execute(operations.delete().where(sa.not_(_OPEN), operations.c.read_at < now - KEPT))
@@ -133,7 +142,7 @@ class Operations:
         """Show that its process is alive, and return whether the operation is still wanted."""
         now = self.db.now()
         where = (operations.c.id == operation_id, operations.c.state == OperationState.RUNNING.value)
-        wanted = operations.c.read_at >= now - READER_LOST
+        wanted = sa.or_(_IS_CONTROL, operations.c.read_at >= now - READER_LOST)
         return conn.execute(operations.update().where(*where, wanted).values(alive_at=now)).rowcount > 0
 
     @writes
@@ -185,8 +194,7 @@ class Operations:
         """
         now = self.db.now()
         silent = (operations.c.state == OperationState.RUNNING.value, operations.c.alive_at < now - SILENT)
-        message = f"the process that executed it has not answered for {SILENT.total_seconds():.0f} s"
-        values = {"state": OperationState.FAILED.value, "error": message}
+        values = {"state": OperationState.FAILED.value, "error": _NO_PROCESS}
         conn.execute(operations.update().where(operations.c.id == operation_id, *silent).values(**values))
         query = operations.update().where(operations.c.id == operation_id).values(read_at=now)
         row = conn.execute(query.returning(*operations.c)).one_or_none()

@@ -127,6 +127,8 @@ def _set(
         more = ", --weight, --max-slots" if noun == "experiment" else ""
         raise UsageError(f"Nothing to set. Give --priority{more}, {_LABELS}.")
     row: dict[str, Any] = {noun: number}
+    if labels:
+        note(control.set_labels(noun, number, labels))
     if args.priority is not None:
         note(control.set_priority(noun, number, args.priority))
         row["priority"] = args.priority
@@ -134,7 +136,6 @@ def _set(
         note(control.set_share(number, share))
         row |= share
     if labels:
-        note(control.set_labels(noun, number, labels))
         now = source.trial(number) if noun == "trial" else source.experiment(number)
         row |= {"display_name": now.display_name, "description": now.description, "tags": now.tags}
     show_one(args, row, with_empty=False)

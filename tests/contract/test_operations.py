@@ -38,8 +38,10 @@ def search(store):
     return Search(store)
 
 
-def requested(store, *, by: str = "ann", through: Through = Through.DAG) -> int:
-    return store.operations.request(OperationKind.PROBE, None, {"hosts": []}, by=by, through=through)
+def requested(
+    store, *, by: str = "ann", through: Through = Through.DAG, kind: OperationKind = OperationKind.PROBE
+) -> int:
+    return store.operations.request(kind, None, {"hosts": []}, by=by, through=through)
 
 
 def pieces(store) -> int:
@@ -105,6 +107,27 @@ def test_an_operation_fails_when_its_process_is_silent_and_ends_when_its_reader_
     requested(store)
     with pytest.raises(NotFoundError):
         store.operations.get(number)
+
+
+def test_control_requests_take_no_place_of_others_and_need_no_reader(store, monkeypatch):
+    moment = store.db.now()
+    monkeypatch.setattr(store.db, "clock", lambda: moment)
+    for _ in range(USER_MOST - 1):
+        requested(store, kind=OperationKind.CONTROL)
+    number = requested(store, kind=OperationKind.CONTROL)
+    with pytest.raises(ConflictError, match="You have"):
+        requested(store, kind=OperationKind.CONTROL)
+    requested(store)
+    store.operations.take(number, Through.DAG)
+    for _ in range(150):
+        moment += of_store.SILENT - timedelta(seconds=1)
+        assert store.operations.beat(number)
+    requested(store, kind=OperationKind.CONTROL)
+    assert store.operations.get(number).state == "running"
+    assert store.operations.get(number - 1).error == "no DAG run carried it out in time"
+    moment += of_store.SILENT + timedelta(seconds=1)
+    requested(store, kind=OperationKind.CONTROL)
+    assert store.operations.get(number).error == "the process that executed it has not answered for 60 s"
 
 
 def test_content_waits_in_the_store_for_a_slow_reader_and_ends_with_it(store, monkeypatch):

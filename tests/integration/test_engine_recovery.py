@@ -20,6 +20,7 @@ from airflow_provider_dtrain.engine.session.lease_renewer import Renewer
 from airflow_provider_dtrain.engine.upkeep import recovery
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.engine.upkeep.recovery import recover
+from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.database.tables import allocation_slots
 from tests.support.counting import a_minute_passes, config, dead_follower, eventually, numbers, ranks_of, running, until
@@ -197,8 +198,9 @@ async def test_a_command_kills_a_trial_that_nobody_follows(engine: Engine) -> No
     engine.hook.store.control.kill(ticket.trial_id, by="ann")
     assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [], "it was followed just now"
     a_minute_passes(engine)
-    assert await asyncio.to_thread(carry_out, engine.hook, [ticket.trial_id]) == [ticket.trial_id]
-    assert ranks_of(engine) == []
+    with pytest.raises(NotFoundError):
+        await asyncio.to_thread(carry_out, engine.hook, [10**6, ticket.trial_id])
+    assert ranks_of(engine) == [], "an error of one trial keeps no other one running"
     assert engine.hook.store.trials.get(ticket.trial_id).state == "killed"
     assert held(engine) == []
     failure = engine.hook.store.attempts.get(view.attempt_id).failure

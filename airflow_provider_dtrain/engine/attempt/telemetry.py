@@ -273,7 +273,7 @@ class TelemetryCollector:
         return Piece(series=series, positions=positions, gaps=tuple(gaps), is_behind=is_behind)
 
     async def _keep_up(self) -> None:
-        """Compaction the slices of this attempt and remove what is old, each after a while."""
+        """Compact the slices of this attempt and remove what is old, each after a while."""
         if time.monotonic() >= self._next_compaction:
             self._next_compaction = time.monotonic() + TELEMETRY_COMPACT_S
             self._states = None

@@ -187,7 +187,7 @@ def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[Ch
         root = f"{place.root}/{place.folder}"
         if root not in storages:
             storages[root] = open_storage(root, options)
-        if storages[root].remove(place.path.rstrip("/").rpartition("/")[2]):
+        if storages[root].remove(place.name):
             gone.append(one)
     return gone
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL_S
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
 from airflow_provider_dtrain.engine.session.runtime import RECOVERY
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.upkeep.recovery import runtime_of
+from airflow_provider_dtrain.engine.upkeep.recovery import ended, runtime_of
+from airflow_provider_dtrain.errors import StaleWatchError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -22,13 +24,24 @@ def carry_out(hook: DtrainHook, trials: Iterable[int]) -> list[int]:
     Ranks that stop write their checkpoints first. Slots of hosts that do not answer stay taken until they answer.
 
     :return: the trials with such a request; those that a process follows, or that have ended, are left out
+    :raises Exception: the first error of a trial, once the request to every other one is carried out
     """
-    return [trial_id for trial_id in trials if asyncio.run(_carry_out(hook, trial_id))]
+    done, errors = [], []
+    for trial_id in trials:
+        try:
+            if asyncio.run(_carry_out(hook, trial_id)):
+                done.append(trial_id)
+        except (StaleWatchError, Superseded):
+            # Another process has taken it over.
+            continue
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return done
 
 
 async def _carry_out(hook: DtrainHook, trial_id: int) -> bool:
-    from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
-
     store = await in_thread(lambda: hook.store)
     attempt_id = (await in_thread(store.trials.get, trial_id)).attempt_id
     view = await in_thread(store.attempts.get, attempt_id)
@@ -43,7 +56,7 @@ async def _carry_out(hook: DtrainHook, trial_id: int) -> bool:
     if requests.kill_by is not None:
         await runner.kill()
     elif runs:
-        await runner.salvage({})
+        await ended(runner, {})
     else:
         await runner.stop()
     return True

@@ -262,25 +262,13 @@ class RecoveryPass:
                 await rt.note_host(host, HostState.LOST, str(error))
         runner = AttemptRunner(rt)
         try:
-            outcome = await self._outcome(runner, lost)
+            outcome = await ended(runner, lost)
         finally:
             await self._give_back(rt)
         if outcome is not None:
             rt.log.info("Recovery ended the trial, which no longer had a follower: %s", outcome.state)
         left = (await in_thread(store.attempts.get, view.attempt_id)).held_hosts
         return [host for host in view.held_hosts if host not in left]
-
-    @staticmethod
-    async def _outcome(runner: AttemptRunner, lost: Mapping[str, HostError]) -> Outcome | None:
-        """End an attempt with its hosts' data, or without the data when they cannot be read."""
-        try:
-            return await runner.salvage(lost)
-        except DtrainError:
-            raise
-        except Exception as error:
-            # The trial that ends has the error in its failure.
-            runner.rt.log.debug("It is ended without its hosts' data, which cannot be read: %s", error)
-            return await runner.end_unread(error)
 
     async def _give_back(self, rt: Runtime) -> None:
         """Let a returning follower take the attempt back."""
@@ -369,3 +357,18 @@ class BackgroundRecovery:
         if self._is_user:
             self._is_user = False
             self._shared.users -= 1
+
+
+async def ended(runner: AttemptRunner, lost: Mapping[str, HostError]) -> Outcome | None:
+    """End an attempt with its hosts' data, or without the data when they cannot be read.
+
+    :param lost: hosts that do not answer, each with its error
+    """
+    try:
+        return await runner.salvage(lost)
+    except DtrainError:
+        raise
+    except Exception as error:
+        # The trial that ends has the error in its failure.
+        runner.rt.log.debug("It is ended without its hosts' data, which cannot be read: %s", error)
+        return await runner.end_unread(error)
