@@ -63,7 +63,7 @@ class Operations:
         :raises ConflictError: the user, or all users together, have too many operations that have not ended
         """
         self._sweep(conn)
-        # Control requests have limits of their own, because nobody reads their results and so ends them.
+        # Control requests have limits of their own, because no client reads their results.
         same = _IS_CONTROL if kind is OperationKind.CONTROL else sa.not_(_IS_CONTROL)
         mine = conn.scalar(sa.select(sa.func.count()).where(_OPEN, same, operations.c.by == by)) or 0
         every = conn.scalar(sa.select(sa.func.count()).where(_OPEN, same)) or 0

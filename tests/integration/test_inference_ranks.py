@@ -107,7 +107,7 @@ def test_a_run_whose_folder_was_taken_over_publishes_nothing(place):
     (rank,) = infer(place, processor="processors:Robbed")
 
     assert rank.exit_code == 1
-    assert rank.said("is in use by run thief on host gpu-9")
+    assert rank.said("has been taken over by run thief on host gpu-9")
     assert os.listdir(place / "out") == ["_dtrain"]
 
 

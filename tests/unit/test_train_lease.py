@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_dtrain.train.checkpoint.trial_storage import LEASE, lease_of
+from airflow_provider_dtrain.train.checkpoint.trial_storage import LEASE, TrialStorage, lease_of
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import CheckpointError, FolderInUseError, OutputFolderError
+from airflow_provider_dtrain.train.errors import (
+    CheckpointError,
+    CheckpointStorageError,
+    FolderInUseError,
+    OutputFolderError,
+)
 from airflow_provider_dtrain.train.files.bucket import BucketPlace
 from airflow_provider_dtrain.train.files.lease import Lease, describe
 from airflow_provider_dtrain.train.files.local import LocalPlace
@@ -32,8 +37,8 @@ def place(request, tmp_path):
 
 
 def lease(place, run="run-1", key="task", pause=lambda _: None, beat_s=60.0, **options):
-    def in_use(holder):
-        return FolderInUseError(f"in use by {describe(holder)}")
+    def in_use(holder, is_taken):
+        return FolderInUseError(f"{'taken over' if is_taken else 'in use'} by {describe(holder)}")
 
     def unsure(silent_s):
         return OutputFolderError(f"silent for {silent_s:.0f} s")
@@ -302,3 +307,25 @@ def test_a_second_run_into_an_output_folder_is_told_which_run_owns_it(tmp_path):
     owner._confirmed_at -= 100
     with pytest.raises(OutputFolderError, match=rf"has not reached the output folder {tmp_path} for "):
         owner.check()
+
+
+def test_a_checkpoint_folder_whose_lease_cannot_be_read_gets_no_checkpoint(tmp_path, monkeypatch):
+    """Another account may hold it with a lease that this one cannot read."""
+    home = TrialStorage(Environment(run=None), tmp_path, has_earlier=True, is_chief=True)
+
+    def refuse(*_):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(LocalPlace, "read", refuse)
+    home.claim()
+    with pytest.raises(CheckpointStorageError, match=rf"{LEASE} cannot be read: .*Permission denied"):
+        home.check()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_incomplete_files_of_killed_processes_are_swept_and_own_ones_stay(tmp_path):
+    place = LocalPlace(tmp_path)
+    (tmp_path / ".incomplete-1-abc").touch()
+    with place.scratch() as own:
+        place.sweep_folders("step-", "metadata.json")
+        assert list(tmp_path.iterdir()) == [own]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
+from airflow_provider_dtrain.train.checkpoint.restorer import Restorer
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 
 torch = pytest.importorskip("torch")
@@ -100,3 +103,14 @@ class _Held:
 
     def load_state_dict(self, state):
         self.tensor = state["tensor"]
+
+
+def test_copies_of_a_checkpoint_stay_until_every_rank_has_read_them(tmp_path):
+    """Ranks of one host read the files that rank 0 has fetched."""
+    there = []
+    restorer = Restorer.__new__(Restorer)
+    restorer._env = SimpleNamespace(run_dir=tmp_path)
+    restorer._distributed = SimpleNamespace(barrier=lambda: there.append(len(list(tmp_path.iterdir()))))
+    with restorer._scratch():
+        pass
+    assert (there, list(tmp_path.iterdir())) == ([1], [])

@@ -198,11 +198,15 @@ class Restorer:
 
     @contextlib.contextmanager
     def _scratch(self) -> Iterator[Path]:
-        """Yield a temporary folder for copies of checkpoints from elsewhere. It is removed at the end."""
+        """Yield a temporary folder for copies of checkpoints from elsewhere, which is removed at the end.
+
+        Called by all ranks. Those of one host read the files in the folder of rank 0.
+        """
         root = self._env.run_dir
         folder = Path(tempfile.mkdtemp(prefix="dtrain-restore-", dir=str(root) if root is not None else None))
         try:
             yield folder
+            self._distributed.barrier()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

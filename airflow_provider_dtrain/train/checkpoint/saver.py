@@ -343,9 +343,13 @@ class Saver:
 
         :param pauses_s: seconds before each further try when the storage rejects the checkpoint
         """
-        self.home.check()
-        self.home.sweep()
-        written = _tried(write, pauses_s)
+
+        def attempt() -> Checkpoint:
+            self.home.check()
+            self.home.sweep()
+            return write()
+
+        written = _tried(attempt, pauses_s)
         self.home.latest = written
         removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
         self._writer.write(

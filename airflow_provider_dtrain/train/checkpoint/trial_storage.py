@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint import retention, storage
 from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
 from airflow_provider_dtrain.train.environment import Environment
-from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
 from airflow_provider_dtrain.train.files.file_systems import is_url
 from airflow_provider_dtrain.train.files.lease import BEAT_S, Lease, describe
 from airflow_provider_dtrain.train.files.place import Place
@@ -53,13 +53,22 @@ class TrialStorage:
                 self._lease.acquire()
 
     def check(self) -> None:
-        """Raise when another run has taken the folder since.
+        """Raise when another run has taken the folder since, or when this run cannot know.
 
         :raises CheckpointError: names the other run
+        :raises CheckpointStorageError: the lease cannot be read
         """
-        if self._lease is not None:
-            with contextlib.suppress(OSError):
-                self._lease.confirm()
+        if self._lease is None:
+            return
+        try:
+            self._lease.confirm()
+        except OSError as error:
+            assert self.storage is not None
+            location = self.storage.place.location
+            raise CheckpointStorageError(
+                f"No checkpoint is written to {location}, because its lease {LEASE} cannot be read: {error}. Another "
+                "run may write there."
+            ) from error
 
     def release(self) -> None:
         """Let other runs write to the folder."""
@@ -88,7 +97,7 @@ class TrialStorage:
 def lease_of(place: Place, env: Environment) -> Lease:
     """Return the lease of a place with checkpoints, which the run that writes them must acquire."""
 
-    def in_use(holder: Mapping[str, Any]) -> CheckpointError:
+    def in_use(holder: Mapping[str, Any], _is_taken: bool) -> CheckpointError:
         return CheckpointError(
             f"Another run writes checkpoints to {place.location}: {describe(holder)}. Each would delete the "
             "checkpoints of the other. Use another checkpoint_dir, or end that run. To only read weights, use "

@@ -141,8 +141,10 @@ class BucketPlace:
         self.write(f"{name}/{mark}", content)
 
     def discard(self, begun: Path | str, name: str, mark: str) -> None:
-        with contextlib.suppress(Exception):
+        try:
             self.remove_folder(name, mark)
+        except Exception as error:
+            log.warning("%s is incomplete but cannot be removed: %s", self.locate(name), error)
 
     def remove_folder(self, name: str, mark: str) -> None:
         self.remove(f"{name}/{mark}")

@@ -36,7 +36,7 @@ class Lease:
     :param name: name of the file in the place
     :param run: name of this run
     :param key: name that all attempts of one task share; None: there is no other attempt
-    :param in_use: returns the error that names the other holder
+    :param in_use: returns the error that names the other holder. True: it has taken the lease from this run
     :param unsure: returns the error of a run that has not reached the place for so many seconds
     :param names_process: this process has one lease of the place: while it lives, the lease is held
     :param recreates: a lease that was removed is written anew. Else another run has held it in between
@@ -49,7 +49,7 @@ class Lease:
         *,
         run: str,
         key: str | None,
-        in_use: Callable[[Mapping[str, Any]], TrainError],
+        in_use: Callable[[Mapping[str, Any], bool], TrainError],
         unsure: Callable[[float], TrainError] | None = None,
         names_process: bool = False,
         recreates: bool = False,
@@ -101,7 +101,7 @@ class Lease:
     def check(self) -> None:
         """Raise when another run has taken the lease by now, or this run cannot know. Takes no time."""
         if self._rival is not None:
-            raise self._in_use(self._rival)
+            raise self._in_use(self._rival, True)
         silent_s = time.monotonic() - self._confirmed_at
         if self._unsure is not None and silent_s > DEAD_AFTER_BEATS * self._beat_s:
             raise self._unsure(silent_s)
@@ -110,7 +110,7 @@ class Lease:
         """Read the lease, and raise when another run holds it."""
         rival = self._find_rival()
         if rival is not None:
-            raise self._in_use(rival)
+            raise self._in_use(rival, self._thread is not None)
 
     def suspend(self) -> None:
         """Stop renewing the lease. Other attempts of this task may replace it at once, other runs after a wait."""
@@ -142,7 +142,7 @@ class Lease:
         if type(pid) is not int or any(holder.get(name) != self._mine.get(name) for name in ("host", "boot")):
             return False
         if holder.get("started") and _started(pid) == holder["started"]:
-            raise self._in_use(holder)
+            raise self._in_use(holder, False)
         return True
 
     def _wait_for_its_end(self, holder: Mapping[str, Any]) -> None:
@@ -159,7 +159,7 @@ class Lease:
             if now is None:
                 return
             if now != holder:
-                raise self._in_use(now)
+                raise self._in_use(now, False)
 
     def _renew(self) -> None:
         while not self._over.wait(self._beat_s):

@@ -17,6 +17,8 @@ from airflow_provider_dtrain.train.files.place import Explain, explained
 
 #: Suffixes of folders that do not count.
 _TEMPORARY, _DELETED = ".tmp", ".deleted"
+#: Begin of the names of files that do not count.
+_INCOMPLETE = ".incomplete-"
 
 #: Error numbers of file systems without links.
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP})
@@ -27,17 +29,19 @@ _T = TypeVar("_T")
 class LocalPlace:
     """Implementation of :class:`Place` that renames what is complete and durable.
 
-    :param incomplete: folder of the place, and first part of the names, for files that are not complete
+    :param incomplete: folder of the place, and first part of the names, for files that are not complete; None: they are
+        in the place itself, and those of other processes go with :meth:`sweep_folders`
     """
 
     renames = True
 
     def __init__(
-        self, path: Path | str, *, incomplete: tuple[str, str] = ("", "."), explain: Explain | None = None
+        self, path: Path | str, *, incomplete: tuple[str, str] | None = None, explain: Explain | None = None
     ) -> None:
         self.location = str(path)
         self._root = Path(path)
-        self._temporary, self._prefix = self._root / incomplete[0], incomplete[1]
+        folder, self._prefix = incomplete or ("", f"{_INCOMPLETE}{os.getpid()}-")
+        self._temporary = self._root / folder
         self._explain = explain
 
     # -- files -----------------------------------------------------------------------------------------------------
@@ -102,10 +106,11 @@ class LocalPlace:
         with self._explained():
             _make(self._temporary)
             descriptor, name = tempfile.mkstemp(dir=str(self._temporary), prefix=self._prefix)
-            os.close(descriptor)
-            # mkstemp lets only this account read it, whatever the umask.
-            os.chmod(name, readable_mode())
         try:
+            with self._explained():
+                # mkstemp lets only this account read it, whatever the umask.
+                os.fchmod(descriptor, readable_mode())
+                os.close(descriptor)
             yield Path(name)
         finally:
             with contextlib.suppress(OSError):
@@ -173,6 +178,8 @@ class LocalPlace:
         for name in self.entries():
             if name.startswith(f".{prefix}") and name.endswith((_TEMPORARY, _DELETED)):
                 shutil.rmtree(self._root / name, ignore_errors=True)
+            elif name.startswith(_INCOMPLETE) and not name.startswith(self._prefix):
+                self.remove(name)
 
     def _explained(self) -> contextlib.AbstractContextManager[None]:
         return explained(self.location, self._explain)
@@ -217,7 +224,7 @@ def readable_mode() -> int:
 
 
 def _umask() -> int:
-    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="ascii", errors="replace") as status:
         for line in status:
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)

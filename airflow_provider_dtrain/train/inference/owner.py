@@ -20,10 +20,15 @@ def owner_of(folder: Place, *, run: str, key: str) -> Lease:
     :param key: name that all attempts of one task share
     """
 
-    def in_use(holder: Mapping[str, Any]) -> FolderInUseError:
+    def in_use(holder: Mapping[str, Any], is_taken: bool) -> FolderInUseError:
+        rule = "Two runs must not write to one folder."
+        if is_taken:
+            return FolderInUseError(
+                f"The output folder {folder.location} has been taken over by {describe(holder)}. {rule}"
+            )
         return FolderInUseError(
-            f"The output folder {folder.location} is in use by {describe(holder)}. Two runs must not write to one "
-            "folder. Wait for its end, or use another folder."
+            f"The output folder {folder.location} is in use by {describe(holder)}. {rule} Wait for its end, or use "
+            "another folder."
         )
 
     def unsure(silent_s: float) -> OutputFolderError:
