@@ -54,7 +54,7 @@ def failing(monkeypatch):
 
 def refuse(lease, holder):
     """Refuse the holder of a lease, as if it had raised its counter."""
-    raise lease._in_use(holder)
+    raise lease._in_use(holder, False)
 
 
 def steps(folder):

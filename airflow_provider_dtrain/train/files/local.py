@@ -61,7 +61,7 @@ class LocalPlace:
         with self._explained():
             try:
                 return (self._root / name).stat().st_size
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def read(self, name: str, limit_bytes: int | None = None) -> bytes | None:
@@ -69,7 +69,7 @@ class LocalPlace:
             try:
                 with open(self._root / name, "rb") as file:
                     return file.read(limit_bytes)
-            except FileNotFoundError:
+            except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def read_all(self, names: Sequence[str]) -> dict[str, bytes]:
