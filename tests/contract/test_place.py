@@ -47,7 +47,7 @@ def test_a_file_is_read_as_it_was_written(place):
     assert place.names() == []
 
 
-def test_a_file_is_created_once_or_the_place_cannot_tell(place):
+def test_a_file_is_created_once_or_the_place_says_that_it_cannot(place):
     first = place.create("a", b"one")
     second = place.create("a", b"two")
 

@@ -87,7 +87,7 @@ def test_a_file_of_which_the_store_has_nothing_is_found(files: Files) -> None:
     assert lost_tails(files.world) == ["events of (3, 7, 'h0', 'rank0.events'): the store ends with 0, the file with 3"]
 
 
-def test_a_failed_attempt_whose_host_told_of_its_end_must_be_whole(files: Files) -> None:
+def test_a_failed_attempt_whose_host_reported_its_end_must_be_whole(files: Files) -> None:
     files.end("failed")
     assert lost_tails(files.world) == []
     files.forget("result")
