@@ -33,16 +33,11 @@ from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
-from airflow_provider_dtrain.terminal.records import (
-    ExperimentDescription,
-    ExperimentLine,
-    GangLine,
-    HostLine,
-    MetricLine,
-    SlotLine,
-    TrialDescription,
-    TrialLine,
-)
+from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 if TYPE_CHECKING:
     import pandas

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from airflow_provider_dtrain.client.decoder import Count
 from airflow_provider_dtrain.errors import Problem
-from airflow_provider_dtrain.terminal.records import MetricLine
+from airflow_provider_dtrain.resources.metrics import MetricLine
 
 
 @dataclass(frozen=True, kw_only=True)

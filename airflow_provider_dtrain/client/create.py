@@ -15,9 +15,9 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
 from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
+from airflow_provider_dtrain.resources.experiments import ExperimentLine
 from airflow_provider_dtrain.terminal.following import best_text, state_text
 from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, is_table, note, show_one
-from airflow_provider_dtrain.terminal.records import ExperimentLine
 
 DAG = "dtrain_experiment"
 

@@ -12,8 +12,9 @@ from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.trials import TrialLine
 from airflow_provider_dtrain.terminal.output import cell, note
-from airflow_provider_dtrain.terminal.records import GangLine, TrialLine
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
 
 #: Metrics, and points of each, in the view of a trial. A sparkline has 40 bars.

@@ -14,9 +14,9 @@ from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.errors import DtrainError, NotNowError, ServerError, UserError
+from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.terminal.log_text import LogWriter
 from airflow_provider_dtrain.terminal.output import NOT_NOW, note
-from airflow_provider_dtrain.terminal.records import LogPiece
 
 #: Pauses between two requests: after new output, and at most without any.
 POLL_S, IDLE_POLL_S = 1.0, 5.0

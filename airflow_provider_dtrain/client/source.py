@@ -9,19 +9,14 @@ from airflow_provider_dtrain.client.common_answers import MetricPage
 from airflow_provider_dtrain.client.decoder import Answer, Record
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
-from airflow_provider_dtrain.terminal.records import (
-    CheckpointLine,
-    ExperimentDescription,
-    ExperimentLine,
-    GangLine,
-    HostLine,
-    LogPiece,
-    MetricLine,
-    SlotLine,
-    TimelineLine,
-    TrialDescription,
-    TrialLine,
-)
+from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 #: Most rows of a list.
 ROWS_MOST = 1000

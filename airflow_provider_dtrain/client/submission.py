@@ -18,7 +18,7 @@ from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
-from airflow_provider_dtrain.terminal.records import ExperimentLine
+from airflow_provider_dtrain.resources.experiments import ExperimentLine
 
 #: Largest configuration, as the server accepts it.
 CONFIG_MOST = 1 << 20

@@ -1,1 +1,1 @@
-"""Records of :mod:`airflow_provider_dtrain.terminal.records` from the store, for commands and for the API."""
+"""Records of :mod:`airflow_provider_dtrain.resources` from the store, for commands and for the API."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, reason_text, state_text
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.terminal.output import placement_text, task_name
-from airflow_provider_dtrain.terminal.records import GangLine, HostLine, SlotLine
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import HostRecord, SlotView, TaskView

@@ -6,7 +6,7 @@ import base64
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.terminal.records import LogPiece
+from airflow_provider_dtrain.resources.logs import LogPiece
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import AttemptView, LogTail, TrialView

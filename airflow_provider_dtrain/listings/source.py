@@ -10,20 +10,15 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.listings.cluster import gang_line, host_line, slot_line
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
 from airflow_provider_dtrain.listings.trials import checkpoint_line, trial_description, trial_lines
+from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.store.records.pages import Dags, ExperimentQuery
 from airflow_provider_dtrain.terminal.output import plain_data
-from airflow_provider_dtrain.terminal.records import (
-    CheckpointLine,
-    ExperimentDescription,
-    ExperimentLine,
-    GangLine,
-    HostLine,
-    MetricLine,
-    SlotLine,
-    TimelineLine,
-    TrialDescription,
-    TrialLine,
-)
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.searches import ExperimentView

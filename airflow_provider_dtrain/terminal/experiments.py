@@ -11,7 +11,7 @@ from airflow_provider_dtrain.terminal.output import hint, is_table, short_time, 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.terminal.records import ExperimentLine
+    from airflow_provider_dtrain.resources.experiments import ExperimentLine
     from airflow_provider_dtrain.terminal.source import Source
 
 

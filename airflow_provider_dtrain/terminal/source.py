@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from airflow_provider_dtrain.terminal.records import (
-    CheckpointLine,
-    ExperimentDescription,
-    ExperimentLine,
-    GangLine,
-    HostLine,
-    MetricLine,
-    SlotLine,
-    TimelineLine,
-    TrialDescription,
-    TrialLine,
-)
+from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 
 class Source(Protocol):

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.core.gaps import Gap
-    from airflow_provider_dtrain.terminal.records import CheckpointLine, MetricLine, TimelineLine, TrialLine
+    from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+    from airflow_provider_dtrain.resources.metrics import MetricLine
+    from airflow_provider_dtrain.resources.timeline import TimelineLine
+    from airflow_provider_dtrain.resources.trials import TrialLine
     from airflow_provider_dtrain.terminal.source import Source
 
 #: Parts of a description that a terminal shows as tables.

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.terminal.output import cell
-from airflow_provider_dtrain.terminal.records import GangLine, TrialDescription, TrialLine
 from airflow_provider_dtrain.terminal.safe_streams import unescaped
 from airflow_provider_dtrain.terminal.table import table_lines
 

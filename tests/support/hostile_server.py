@@ -22,7 +22,13 @@ from typing import Annotated, Any, Literal
 from airflow_provider_dtrain.client import answers as a
 from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.core import rank_results
-from airflow_provider_dtrain.terminal import records as r
+from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 #: A window title, a cleared screen, a C1 control sequence, a reversed line, an invisible tag.
 CONTROLS = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eesrever\u2066\U000e0041\x7f"
@@ -71,8 +77,8 @@ _GIVEN: dict[str, Any] = {
 _PER_KIND: dict[Any, dict[str, Any]] = {
     a.Operation: {"state": "done", "size_bytes": 0, "result": None},
     a.DagRun: {"state": "success"},
-    r.LogPiece: {"ranks": 2},
-    r.ExperimentLine: {"dag": "dtrain_experiment", "dag_run": "run-1"},
+    LogPiece: {"ranks": 2},
+    ExperimentLine: {"dag": "dtrain_experiment", "dag_run": "run-1"},
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
     a.Probe: {"problem": None},
@@ -103,8 +109,8 @@ class Route:
 
 
 _LISTED = {
-    "trials": r.TrialLine, "timeline": r.TimelineLine, "checkpoints": r.CheckpointLine, "experiments": r.ExperimentLine,
-    "queue": r.GangLine, "hosts": r.HostLine, "slots": r.SlotLine,
+    "trials": TrialLine, "timeline": TimelineLine, "checkpoints": CheckpointLine, "experiments": ExperimentLine,
+    "queue": GangLine, "hosts": HostLine, "slots": SlotLine,
 }  # fmt: skip
 _RESULTS = {
     "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
@@ -112,9 +118,9 @@ _RESULTS = {
 }  # fmt: skip
 ROUTES = (
     *(Route("GET", rf"/listings/{name}", kind, "rows") for name, kind in _LISTED.items()),
-    Route("GET", r"/listings/trial", r.TrialDescription, "row"),
-    Route("GET", r"/listings/experiment", r.ExperimentDescription, "row"),
-    Route("GET", r"/listings/log", r.LogPiece, "row"),
+    Route("GET", r"/listings/trial", TrialDescription, "row"),
+    Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
+    Route("GET", r"/listings/log", LogPiece, "row"),
     Route("GET", r"/listings/metrics", c.MetricPage),
     Route("GET", r"/trials/1/curves", a.Curves),
     Route("GET", r"/trials/1/profile", a.Profile),

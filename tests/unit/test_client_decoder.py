@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import pkgutil
 import random
 from datetime import UTC, datetime
 from typing import Any
@@ -13,17 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from airflow_provider_dtrain import resources
 from airflow_provider_dtrain.client import answers, common_answers, decoder
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.errors import ServerError
-from airflow_provider_dtrain.terminal import records
+from airflow_provider_dtrain.resources.metrics import Value
 from tests.support.budgets import budget
 from tests.support.hostile_server import RAW, changed, valid
 
+RESOURCES = [
+    importlib.import_module(f"{resources.__name__}.{found.name}") for found in pkgutil.iter_modules(resources.__path__)
+]
 KINDS = [
     kind
-    for module in (records, answers, common_answers, rank_results)
+    for module in (*RESOURCES, answers, common_answers, rank_results)
     for kind in vars(module).values()
     if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
 ]
@@ -60,7 +66,7 @@ class Everything:
     values: list[int] = dataclasses.field(default_factory=list)
     named: dict[str, float] = dataclasses.field(default_factory=dict)
     anything: Any = None
-    value: records.Value = None
+    value: Value = None
     count: decoder.Count = 0
 
 
