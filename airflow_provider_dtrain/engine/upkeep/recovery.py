@@ -2,7 +2,7 @@
 
 No daemon runs it. Every process that follows a trial runs one round when it begins, and further rounds while it waits
 for slots. The command ``hosts probe`` recovers its hosts, and ``hosts enable`` a host that was unreachable. Other
-commands leave recovery to the waiting processes. See docs/decisions/0013.
+commands recover only the gangs that they name. See docs/decisions/0013.
 """
 
 from __future__ import annotations
