@@ -60,8 +60,14 @@ def account(machines: NamespaceHosts, tmp_path: Path, monkeypatch: pytest.Monkey
 
 def proxies() -> list[psutil.Process]:
     """Return the living proxy commands of this process."""
-    found = psutil.Process().children(recursive=True)
-    return [one for one in found if one.name() in ("ssh", "nc") and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in psutil.Process().children(recursive=True) if is_proxy(one)]
+
+
+def is_proxy(process: psutil.Process) -> bool:
+    try:
+        return process.name() in ("ssh", "nc") and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # It has ended since the list was read.
+        return False
 
 
 def hostname(transport: SSHTransport) -> str:

@@ -12,6 +12,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -375,6 +376,16 @@ def test_the_last_words_of_a_dead_channel_are_shown(tmp_path: Path) -> None:
     link = connect(LocalTransport(home=tmp_path))
     with pytest.raises(HostUnreachableError, match="the host lost power"):
         answer(link, "leave")
+    link.close()
+
+
+def test_the_last_words_of_a_channel_that_refuses_input_are_shown(tmp_path: Path) -> None:
+    link = connect(LocalTransport(home=tmp_path))
+    leave = link.call("leave", timeout_s=60, deaf_s=0.3)
+    while not wait([leave], timeout=0.05).done:
+        link.call("mute")
+    with pytest.raises(HostUnreachableError, match="the host lost power"):
+        leave.result()
     link.close()
 
 

@@ -45,6 +45,9 @@ def answer(line):
         sys.stdout.write("a" * (9 * 1024 * 1024))
         sys.stdout.flush()
     elif cmd == "leave":
+        if command.get("deaf_s"):
+            os.close(0)
+            time.sleep(command["deaf_s"])
         sys.stderr.write("the host lost power\n")
         sys.exit(9)
     elif cmd == "refuse":

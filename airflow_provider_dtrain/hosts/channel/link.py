@@ -59,6 +59,8 @@ _TICK_S = 0.5
 #: number of beats, one each 5 s, between two further ones.
 _CLOCK_SAMPLES, _CLOCK_BEATS = 5, 6
 _BATCH_BYTES = 256 * 1024
+#: Time for the reader to receive the end of a channel that refuses input, with the last message of its program.
+_LAST_MESSAGE_S = 2.0
 #: Answers in a row with a fault of the host after which a channel is not used further.
 MOST_FAULTS = 3
 
@@ -327,6 +329,8 @@ class HostLink:
             while (line := self._outbox.get()) is not None:
                 self._channel.send(self._batch(line), timeout_s=SEND_TIMEOUT_S)
         except HostError as error:
+            # If the program has ended, the reader knows its last message, and ends the link with it.
+            self._reader.join(_LAST_MESSAGE_S)
             self._die(error)
         except Exception as error:
             self._die(HostUnreachableError(self.host, f"The channel to host '{self.host}' broke: {error!r}."))
