@@ -96,6 +96,12 @@ class Place:
         return {row: row / 8 * 3.5 + self.factor for row in range(self.rows) if row not in lost}
 
 
+    @property
+    def has_rows(self) -> bool:
+        """True when some shard can be computed. Else a gang fails instead of publishing nothing."""
+        return bool(self.expected([{}]))
+
+
 class Gang:
     """The ranks of one attempt. As under a supervisor, the failure of one ends all.
 
@@ -111,6 +117,7 @@ class Gang:
         place.gangs.append(self)
         self.number, self.task, self.size, self.overwrite = len(place.gangs), task, size, overwrite
         self.factor = place.factor
+        self._has_rows = place.has_rows
         self.folder = place.folder / f"gang-{self.number}"
         self.folder.mkdir()
         self.done_before = done_shards(place)
@@ -172,6 +179,11 @@ class Gang:
     def is_well(self) -> bool:
         """True when all ranks have ended without an error."""
         return not any(self.codes())
+
+    @property
+    def has_refused(self) -> bool:
+        """True when the gang has failed as it must: no row of its input can be computed."""
+        return not self.is_well and not self._has_rows and "No row of the input is left" in self.output()
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to a rank, unless its gang has ended."""

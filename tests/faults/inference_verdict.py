@@ -19,7 +19,7 @@ def after_gang(place: Place, gang: Gang) -> list[str]:
         found.append(f"gang {gang.number} computed shards again that were done: {sorted(again)}")
     if gang.is_well and gang.events("manifest"):
         found += published(place)
-    if not gang.is_well and not any(code < 0 for code in gang.codes()):
+    if not gang.is_well and not gang.has_refused and not any(code < 0 for code in gang.codes()):
         found.append(f"gang {gang.number} ended with {gang.codes()}, and no rank was killed\n{gang.output()}")
     return found
 
@@ -73,6 +73,8 @@ def _wrong_rows(place: Place, manifest: dict[str, Any]) -> list[str]:
 def at_the_end(place: Place, last: Gang) -> list[str]:
     """Return the violations after a gang without faults, the last one."""
     found = after_gang(place, last)
+    if last.has_refused:
+        return found + ["there is a manifest without a row"] * (place.out / "_manifest.json").exists()
     if not last.is_well:
         return [*found, f"the last gang ended with {last.codes()}\n{last.output()}"]
     manifest = json.loads((place.out / "_manifest.json").read_text())
