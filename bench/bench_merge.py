@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from airflow_provider_dtrain.core.config import assemble
-from airflow_provider_dtrain.core.config.merge import merge_config, merge_with_origins
+from airflow_provider_dtrain.core.config.merge import merge_config, merge_layers
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 
 GOAL_MS = 1.0
@@ -57,7 +57,7 @@ def main() -> None:
         text = yaml.safe_dump(config)
         rows: list[tuple[str, Callable[[], object]]] = [
             ("merge_config", partial(merge_config, template, config)),
-            ("merge_with_origins", partial(merge_with_origins, template, config)),
+            ("merge_layers", partial(merge_layers, [("template", template), ("config", config)])),
             ("load_yaml", partial(load_yaml, text)),
             ("yaml.CSafeLoader", partial(yaml.load, text, Loader=yaml.CSafeLoader)),
             ("assemble", partial(assemble, template, config)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 
 class Metric(StrEnum):
@@ -24,11 +24,6 @@ class Metric(StrEnum):
     TRIAL_FINISH = "dtrain.trial.finish"
     HOST_LOST = "dtrain.host.lost"
 
-
-#: Metrics of the gauge pass. All others are counted where the fact is stored.
-GAUGES: Final = tuple(metric for metric in Metric if metric.startswith("dtrain.pool."))
-#: Metrics with durations. All others are counts.
-TIMINGS: Final = (Metric.TIME_TO_GRANT,)
 
 Tags = Mapping[str, str]
 

@@ -24,7 +24,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from airflow_provider_dtrain.engine.session.gauges import emit_gauges
 from airflow_provider_dtrain.hooks.meter import StatsMeter
-from airflow_provider_dtrain.store.meter import GAUGES, TIMINGS, Metric
+from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -35,6 +35,9 @@ ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = json.loads((ROOT / "docs" / "grafana" / "dtrain.json").read_text())
 MAPPINGS = yaml.safe_load((ROOT / "docs" / "grafana" / "statsd-mapping.yml").read_text())["mappings"]
 FAILED = {"error": "RankFailedError", "kind": "user", "message": "it failed", "host": None, "rank": 0}
+#: Metrics of the gauge pass, and those with durations. All others are counts.
+GAUGES = frozenset(metric for metric in Metric if metric.startswith("dtrain.pool."))
+TIMINGS = frozenset([Metric.TIME_TO_GRANT])
 QUERIES = [
     pytest.param(target["expr"], target["legendFormat"], id=f"{panel['title']}-{target['refId']}".replace(" ", "-"))
     for panel in DASHBOARD["panels"]

@@ -95,7 +95,6 @@ class Place:
             lost = set(range(first, min(first + self.shard_rows, self.rows)))
         return {row: row / 8 * 3.5 + self.factor for row in range(self.rows) if row not in lost}
 
-
     @property
     def has_rows(self) -> bool:
         """True when some shard can be computed. Else a gang fails instead of publishing nothing."""

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_dtrain.core.config.determined_compat import normalize
-from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path, merge_config, merge_with_origins
+from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path, merge_config, merge_layers
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml, plain_scalar
 from airflow_provider_dtrain.errors import ConfigError
 from tests.support.budgets import budget
@@ -80,7 +80,7 @@ def plain_leaves(value: Any, path: str = "", *, space: bool = False) -> set[str]
 @settings(deadline=None)
 @given(documents(), documents())
 def test_origins_cover_exactly_the_leaves(template: dict[str, Any], config: dict[str, Any]) -> None:
-    merged, origins = merge_with_origins(template, config)
+    merged, origins = merge_layers([("template", template), ("config", config)])
     assert set(origins) == plain_leaves(merged)
     assert set(origins.values()) <= {"template", "config"}
 
@@ -88,7 +88,7 @@ def test_origins_cover_exactly_the_leaves(template: dict[str, Any], config: dict
 @settings(deadline=None)
 @given(documents())
 def test_an_empty_template_changes_nothing(document: dict[str, Any]) -> None:
-    merged, origins = merge_with_origins({}, document)
+    merged, origins = merge_layers([("template", {}), ("config", document)])
     assert merged == document
     assert set(origins.values()) <= {"config"}
 
@@ -96,7 +96,7 @@ def test_an_empty_template_changes_nothing(document: dict[str, Any]) -> None:
 @settings(deadline=None)
 @given(documents())
 def test_an_empty_configuration_changes_nothing(document: dict[str, Any]) -> None:
-    merged, origins = merge_with_origins(document, {})
+    merged, origins = merge_layers([("template", document), ("config", {})])
     assert merged == document
     assert set(origins.values()) <= {"template"}
 

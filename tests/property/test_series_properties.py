@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.series.chunk import RELATIVE_ERROR, ChunkError, decode, encode
+from airflow_provider_dtrain.core.series.chunk import ChunkError, decode, encode
 from airflow_provider_dtrain.core.series.points import Key, Points, merged
 from airflow_provider_dtrain.store.telemetry.sparklines import MINUTES, with_utilization
 from tests.support.budgets import budget
 
+#: Largest relative change of a value by storage.
+RELATIVE_ERROR = 2.0**-11
 NUMBERS = st.floats(min_value=1e-20, max_value=1e18) | st.just(0.0) | st.integers(0, 2048).map(float)
 KEYS = st.builds(
     Key,

@@ -12,7 +12,6 @@ from airflow_provider_dtrain.core.config.merge import (
     Override,
     merge_config,
     merge_layers,
-    merge_with_origins,
 )
 from airflow_provider_dtrain.core.config.unions import MEMBERS
 from airflow_provider_dtrain.errors import ConfigError
@@ -85,7 +84,7 @@ def test_environment_variables_merge_by_name_in_both_forms(below: object, above:
 
 
 def test_labels_are_a_set_union_in_stable_order() -> None:
-    merged, origins = merge_with_origins({"labels": ["a", "b"]}, {"labels": ["b", "c", "c"]})
+    merged, origins = merge_layers([("template", {"labels": ["a", "b"]}), ("config", {"labels": ["b", "c", "c"]})])
     assert merged == {"labels": ["a", "b", "c"]}
     assert origins == {"labels.0": "template", "labels.1": "config", "labels.2": "config"}
 
@@ -154,7 +153,8 @@ def test_an_override_replaces_instead_of_merging() -> None:
 
 
 def test_a_reset_removes_the_field() -> None:
-    merged, origins = merge_with_origins({"a": {"b": 1, "c": 2}, "d": 1}, {"a": {"b": RESET}, "d": RESET, "e": RESET})
+    template, config = {"a": {"b": 1, "c": 2}, "d": 1}, {"a": {"b": RESET}, "d": RESET, "e": RESET}
+    merged, origins = merge_layers([("template", template), ("config", config)])
     assert merged == {"a": {"c": 2}}
     assert origins == {"a.c": "template"}
 
@@ -172,10 +172,10 @@ def test_tags_on_list_items_are_errors() -> None:
 
 
 def test_origins_name_each_leaf_once() -> None:
-    merged, origins = merge_with_origins(
-        {"a": 1, "b": {"c": 1, "d": {}}, "hyperparameters": {"lr": {"type": "const", "val": 1}, "n": [1, 2]}},
-        {"b": {"c": 2}, "x": [1, {"y": 2}], "data": {"p.q": 1}},
-    )
+    space = {"lr": {"type": "const", "val": 1}, "n": [1, 2]}
+    template = {"a": 1, "b": {"c": 1, "d": {}}, "hyperparameters": space}
+    config = {"b": {"c": 2}, "x": [1, {"y": 2}], "data": {"p.q": 1}}
+    merged, origins = merge_layers([("template", template), ("config", config)])
     assert merged["b"] == {"c": 2, "d": {}}
     assert origins == {
         "a": "template",

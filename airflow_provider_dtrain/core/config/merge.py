@@ -80,16 +80,6 @@ def merge_config(template: Mapping[str, Any], config: Mapping[str, Any]) -> dict
     return value
 
 
-def merge_with_origins(template: Mapping[str, Any], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the merged document, and ``template`` or ``config`` for each of its leaves.
-
-    :param template: without :class:`Override` and :data:`RESET`
-    :param config: may hold :class:`Override` and :data:`RESET` as values of fields
-    :raises ConfigError: a tag where it has no meaning, or too many nested levels
-    """
-    return merge_layers([("template", template), ("config", config)])
-
-
 def merge_layers(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:
     """Return several documents merged, the last one strongest, and the origin of each leaf.
 

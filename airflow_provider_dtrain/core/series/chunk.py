@@ -20,12 +20,11 @@ from operator import sub
 
 from airflow_provider_dtrain.core.series.points import Key, Points
 
-#: Largest relative change of a value by storage.
-RELATIVE_ERROR = 2.0**-11
 #: Largest absolute value of a point.
 LARGEST = 1e30
 _VERSION = b"\x03"
-#: Of the 23 bits of the mantissa of a 32-bit float, the last 13 are dropped: half of their weight, and their mask.
+#: Of the 23 bits of the mantissa of a 32-bit float, the last 13 are dropped, which changes a value by at most 2**-11 of
+#: it: half of their weight, and their mask.
 _HALF, _KEPT = 1 << 12, -1 << 13
 #: Bytes of a float that are stored, the most significant one first, by their place in the machine's order.
 _PLANES = (3, 2, 1) if sys.byteorder == "little" else (0, 1, 2)
