@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.quotas import Usage
 from airflow_provider_dtrain.errors import StoreSetBackError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.moments import moment, store_moment
-from airflow_provider_dtrain.store.database.rows import AttemptRow
+from airflow_provider_dtrain.store.database.rows import AttemptRow, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -236,10 +236,8 @@ class Events:
         where = [events.c.attempt_id == attempt_id, events.c.token == _token_of(conn, attempt_id)]
         if kinds is not None:
             where.append(events.c.kind.in_(list(kinds)))
-        return [
-            EventView(host=row.host, stream=row.stream, seq=row.seq, at=row.at, kind=row.kind, body=row.body)
-            for row in conn.execute(sa.select(events).where(*where).order_by(events.c.id))
-        ]
+        rows = conn.execute(sa.select(events).where(*where).order_by(events.c.id))
+        return [record_of(EventView, row) for row in rows]
 
     @reads
     def kinds_of(self, conn: Connection, attempt_id: int, kinds: Sequence[str]) -> list[tuple[str, str, str]]:
@@ -256,12 +254,8 @@ class Events:
     def ranks(self, conn: Connection, attempt_id: int) -> list[RankView]:
         """Return the processes of an attempt by rank."""
         query = sa.select(ranks).where(ranks.c.attempt_id == attempt_id).order_by(ranks.c.rank)
-        names = ("rank", "host", "local_rank", "slot", "pid", "exit_code", "exited_at", "error", "sent_signal")
         return [
-            RankView(
-                **{name: getattr(row, name) for name in names},
-                log_tail=(row.log_tail or b"").decode("utf-8", errors="replace"),
-            )
+            record_of(RankView, row, log_tail=(row.log_tail or b"").decode("utf-8", errors="replace"))
             for row in conn.execute(query)
         ]
 

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.store.database.rows import record_of
 from airflow_provider_dtrain.store.database.tables import configs, experiments, searches, trials
 from airflow_provider_dtrain.store.records.searches import ExperimentView
 
@@ -183,14 +184,16 @@ def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
 
 
 def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
-    names = (
-        "name", "dag_id", "run_id", "control_request", "requested_by", "search_id", "method", "generation", "metric",
-        "smaller_is_better", "weight", "max_slots", "created_at", "ended_at",
-    )  # fmt: skip
     planned = sum(counts.values()) if row.max_trials is None else row.max_trials
-    same = {name: getattr(row, name) for name in names}
     # The same as STATE, from the counts that are known already.
     state: Any = "queued" if row.state == "running" and counts.keys() == {"queued"} else row.state
-    return ExperimentView(
-        experiment_id=row.id, state=state, trials=counts, max_trials=planned, best=best, best_trial=best_trial, **same
+    return record_of(
+        ExperimentView,
+        row,
+        experiment_id=row.id,
+        state=state,
+        trials=counts,
+        max_trials=planned,
+        best=best,
+        best_trial=best_trial,
     )

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.errors import (
     UnplaceableError,
     UserError,
 )
-from airflow_provider_dtrain.store.database.rows import AllocationRow, GangRow, PoolRow
+from airflow_provider_dtrain.store.database.rows import AllocationRow, GangRow, PoolRow, columns_of, record_of
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, gangs
 from airflow_provider_dtrain.store.database.transactions import (
     Database,
@@ -79,26 +79,20 @@ class Gangs:
             return _view(conn, newest.allocation_id)
         _refuse_unplaceable(conn, submission, pool)
         now = self.db.now()
-        names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable")
-        query = (
-            allocations.insert()
-            .values(
-                {name: getattr(submission, name) for name in names},
-            )
-            .values(
-                state="waiting",
-                submitted_at=now,
-                requested_at=now,
-                renewed_at=now,
-                eligible_since=now,
-                preemptible=False,
-            )
+        query = allocations.insert().values(
+            **columns_of(submission, allocations),
+            state="waiting",
+            submitted_at=now,
+            requested_at=now,
+            renewed_at=now,
+            eligible_since=now,
+            preemptible=False,
         )
         allocation_id = int(conn.scalar(query.returning(allocations.c.id)) or 0)
-        own = allocations.c.id == allocation_id
-        conn.execute(allocations.update().where(own).values(sequence=allocations.c.id))
-        key = {name: getattr(submission.key, name) for name in (*_TASK, "max_tries")}
-        conn.execute(gangs.insert().values(allocation_id=allocation_id, **key, hold_for_s=submission.hold_for_s))
+        first = allocations.update().where(allocations.c.id == allocation_id)
+        conn.execute(first.values(sequence=allocations.c.id))
+        own = {**vars(submission.key), **columns_of(submission, gangs)}
+        conn.execute(gangs.insert().values(allocation_id=allocation_id, **own))
         bump(conn, submission.pool)
         return _view(conn, allocation_id)
 
@@ -327,13 +321,11 @@ def _view(conn: Connection, allocation_id: int) -> GangView:
     if row is None:
         raise _no_gang(allocation_id)
     placed = placements(conn, {row.id: row.token} if row.token is not None else {}).get(row.id, {})
-    names = ("state", "token", "watch", "watcher", "pool", "priority", "slots", "unplaceable", "hold_for_s",
-             "held_until", "ended_because", "attempt_id", "submitted_at")  # fmt: skip
-    return GangView(
+    return record_of(
+        GangView,
+        row,
         allocation_id=row.id,
         key=key_of(row),
         placement={host: indices for host, (indices, _) in placed.items()},
         held_hosts=tuple(host for host, (_, held) in placed.items() if held),
-        reason=row.reason,
-        **{name: getattr(row, name) for name in names},
     )

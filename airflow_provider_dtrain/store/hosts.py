@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import HostRow, SlotRow
+from airflow_provider_dtrain.store.database.rows import HostRow, SlotRow, columns_of, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -44,10 +45,6 @@ from airflow_provider_dtrain.store.views import attempt_views, store_mark
 _RUN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.([0-9]{1,18})", re.ASCII)
 #: Most characters of a slot's note.
 NOTE_CHARS = 1000
-RECORD_COLUMNS = (
-    "name", "pool", "conn_id", "slot_type", "address", "python", "remote_dir", "state_dir", "lock_dir", "host_key",
-    "variables", "state", "state_reason", "facts", "machine_id", "boot_id", "pid_ns",
-)  # fmt: skip
 
 
 class Hosts:
@@ -79,7 +76,7 @@ class Hosts:
         check_name("pool", record.pool)
         pool_for_host(self.db, conn, record.pool, record.slot_type)
         _refuse_known(conn, record)
-        values = {name: getattr(record, name) for name in RECORD_COLUMNS}
+        values = columns_of(record, hosts)
         now = self.db.now()
         conn.execute(
             hosts.insert().values(**values, slot_count=_slot_count(record.slots), state_since=now, facts_at=now)
@@ -240,20 +237,12 @@ class Hosts:
             .order_by(slots.c.host, slots.c.slot)
         )
         return [
-            SlotView(
-                host=row.host,
+            record_of(
+                SlotView,
+                row,
                 index=row.slot,
-                pool=row.pool,
-                device=row.device,
-                device_name=row.device_name,
-                enabled=row.enabled,
-                state=row.state,
-                allocation_id=row.allocation_id,
-                trial_id=row.trial_id,
                 experiment=row.experiment if row.gang_dag is None else gang_text(row.gang_dag, row.gang_task),
-                held_since=row.held_since,
                 note=row.note or "",
-                dag_id=row.dag_id,
             )
             for row in conn.execute(rows)
         ]
@@ -338,18 +327,7 @@ def _slot_count(records: tuple[SlotRecord, ...]) -> int:
 
 
 def _insert_slots(conn: Connection, host: str, records: Iterable[SlotRecord]) -> None:
-    rows = [
-        {
-            "host": host,
-            "slot": record.index,
-            "device": record.device,
-            "device_name": record.device_name,
-            "memory_bytes": record.memory_bytes,
-            "enabled": record.enabled,
-            "state": record.state,
-        }
-        for record in records
-    ]
+    rows = [{"host": host, "slot": record.index, **columns_of(record, slots)} for record in records]
     if rows:
         conn.execute(slots.insert(), rows)
 
@@ -368,14 +346,7 @@ def _replace_slots(conn: Connection, host: str, found: tuple[SlotRecord, ...]) -
 def _kept(record: SlotRecord, old: SlotRow | None) -> SlotRecord:
     if old is None:
         return record
-    return SlotRecord(
-        index=record.index,
-        device=record.device,
-        device_name=record.device_name,
-        memory_bytes=record.memory_bytes,
-        enabled=old.enabled,
-        state=old.state,
-    )
+    return replace(record, enabled=old.enabled, state=old.state)
 
 
 _HOSTS: sa.Select[Any] = sa.select(hosts).order_by(hosts.c.name)
@@ -392,18 +363,8 @@ def _records(conn: Connection, where: sa.ColumnElement[bool]) -> list[HostRecord
 def _as_records(rows: Sequence[Row[Any]], of_slots: Iterable[Row[Any]]) -> list[HostRecord]:
     of: dict[str, list[SlotRecord]] = {row.name: [] for row in rows}
     for slot in of_slots:
-        of[slot.host].append(
-            SlotRecord(
-                index=slot.slot,
-                device=slot.device,
-                device_name=slot.device_name,
-                memory_bytes=slot.memory_bytes,
-                enabled=slot.enabled,
-                state=slot.state,
-            )
-        )
-    columns = [(row, {name: getattr(row, name) for name in RECORD_COLUMNS}) for row in rows]
-    return [HostRecord(slots=tuple(of[row.name]), **values) for row, values in columns]
+        of[slot.host].append(record_of(SlotRecord, slot, index=slot.slot))
+    return [record_of(HostRecord, row, slots=tuple(of[row.name])) for row in rows]
 
 
 def _set_slot(conn: Connection, host: str, index: int, **values: Any) -> None:

@@ -23,7 +23,7 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import restore_floats
 from airflow_provider_dtrain.store.database.moments import moment
-from airflow_provider_dtrain.store.database.rows import AttemptRow
+from airflow_provider_dtrain.store.database.rows import AttemptRow, record_of
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, reads, writes
 from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricGroup, MetricRow
@@ -191,15 +191,8 @@ _SINCE = (
 
 
 def _metric_row(row: Row[Any]) -> MetricRow:
-    return MetricRow(
-        step=row.step,
-        group=row.metric_group,
-        metrics=restore_floats(row.metrics),
-        epoch=row.epoch,
-        at=row.at,
-        attempt=row.number,
-        rank=row.rank,
-    )
+    of = {"group": row.metric_group, "metrics": restore_floats(row.metrics), "attempt": row.number}
+    return record_of(MetricRow, row, **of)
 
 
 _REPORTS = metrics.join(attempts, attempts.c.id == metrics.c.attempt_id)
@@ -256,11 +249,11 @@ def _as_checkpoints(rows: Iterable[Row[Any]]) -> list[CheckpointView]:
 
 
 def _as_checkpoint(row: Row[Any]) -> CheckpointView:
-    names = ("trial_id", "run", "host", "step", "path", "size_bytes", "sha256", "at", "copy_url", "removed_at")
     # Checked at each read, because a row may be older than the check at its insertion.
     place, refused = _find(CheckpointPlaces.of(row.storage, row.experiment_id, row.trial_id), row.path)
-    return CheckpointView(
-        **{name: getattr(row, name) for name in names},
+    return record_of(
+        CheckpointView,
+        row,
         checkpoint_id=row.id,
         attempt=row.number,
         metrics=restore_floats(row.metrics),

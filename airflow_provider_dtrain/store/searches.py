@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import SearchRow, TaskKeyRow
+from airflow_provider_dtrain.store.database.rows import SearchRow, TaskKeyRow, columns_of, record_of
 from airflow_provider_dtrain.store.database.tables import attempts, configs, experiments, rung_entries, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, writes
 from airflow_provider_dtrain.store.queue.transitions import experiment_end, open_experiment
@@ -71,12 +71,10 @@ class Searches:
         return _require(_search_view(conn, searches.c.id == search_id), int(search_id or 0))
 
     def _values(self, submission: SearchSubmission, former: SearchRow | None) -> dict[str, Any]:
-        names = ("config_id", "method", "metric", "smaller_is_better", "divisor", "max_trials", "max_concurrent_trials")
-        values = {name: getattr(submission, name) for name in names}
         keeps = former is not None and not submission.is_seed_given
         return {
-            **values,
-            **vars_of(submission.key),
+            **columns_of(submission, searches),
+            **vars(submission.key),
             "created_at": self.db.now(),
             "generation": 1 if former is None else former.generation + 1,
             "seed": former.seed if former is not None and keeps else submission.seed,
@@ -133,20 +131,17 @@ class Searches:
         highest = sa.select(sa.func.max(rung_entries.c.units)).where(
             rung_entries.c.trial_id == trials.c.id, sa.not_(rung_entries.c.is_error)
         )
-        names = ("number", "hparams", "is_drawn", "state")
-        query = sa.select(
-            trials.c.id,
-            *(trials.c[name] for name in names),
-            trials.c.best_metric,
+        query: sa.Select[Any] = sa.select(
+            trials.c.id.label("trial_id"),
+            trials.c.number,
+            trials.c.hparams,
+            trials.c.is_drawn,
+            trials.c.state,
+            trials.c.best_metric.label("metric"),
             sa.func.coalesce(highest.scalar_subquery(), 0).label("units"),
         )
         query = query.where(trials.c.search_id == search_id, trials.c.cleared_at.is_(None))
-        return [
-            HistoryRow(
-                trial_id=row.id, metric=row.best_metric, units=row.units, **{name: getattr(row, name) for name in names}
-            )
-            for row in conn.execute(query.order_by(trials.c.number, trials.c.id))
-        ]
+        return [record_of(HistoryRow, row) for row in conn.execute(query.order_by(trials.c.number, trials.c.id))]
 
     @reads
     def best_trial(self, conn: Connection, search_id: int) -> TrialView | None:
@@ -205,7 +200,7 @@ class Searches:
         search = conn.execute(query.with_for_update(key_share=True)).one_or_none()
         if search is None:
             raise _no_search(search_id)
-        by = list(vars_of(key).values())
+        by = list(vars(key).values())
         former = search.announced
         if former is not None and former["by"] != by:
             said = former["metric"]
@@ -253,13 +248,8 @@ class Searches:
         return SearchEnd(state=state, failure=failure, failed_trial_id=getattr(row, "id", None), trials=counts)
 
 
-def vars_of(key: TrialKey) -> dict[str, Any]:
-    """Return the columns of a task instance."""
-    return {name: getattr(key, name) for name in ("dag_id", "run_id", "task_id", "map_index", "max_tries")}
-
-
 def _is_key(key: TrialKey) -> sa.ColumnElement[bool]:
-    return sa.and_(*(searches.c[name] == value for name, value in vars_of(key).items()))
+    return sa.and_(*(searches.c[name] == value for name, value in vars(key).items()))
 
 
 _SEARCHES: sa.Select[Any] = sa.select(searches, experiments.c.name.label("experiment")).join(
@@ -274,12 +264,8 @@ def _search_view(conn: Connection, where: sa.ColumnElement[bool]) -> SearchView 
 
 
 def _as_view(row: Row[Any]) -> SearchView:
-    names = (
-        "experiment_id", "experiment", "generation", "method", "metric", "smaller_is_better", "divisor", "seed",
-        "max_trials", "max_concurrent_trials", "config_id", "created_at", "ended_at",
-    )  # fmt: skip
     rungs = {int(bracket): tuple(units) for bracket, units in row.rungs.items()}
-    return SearchView(search_id=row.id, key=key_of(row), rungs=rungs, **{name: getattr(row, name) for name in names})
+    return record_of(SearchView, row, search_id=row.id, key=key_of(row), rungs=rungs)
 
 
 def _require(found: SearchView | None, search_id: int) -> SearchView:
@@ -293,7 +279,7 @@ def _no_search(search_id: int) -> NotFoundError:
 
 
 _ENTRIES: sa.Select[Any] = (
-    sa.select(rung_entries, trials.c.number, attempts.c.number.label("attempt"))
+    sa.select(rung_entries, trials.c.number.label("trial_number"), attempts.c.number.label("attempt"))
     .select_from(
         rung_entries.join(trials, trials.c.id == rung_entries.c.trial_id).join(
             attempts, attempts.c.id == rung_entries.c.attempt_id
@@ -305,14 +291,7 @@ _DECISIONS = _ENTRIES.where(rung_entries.c.trial_id == sa.bindparam("trial"), ru
 
 
 def _as_entries(rows: Iterable[Row[Any]]) -> list[RungEntry]:
-    names = ("trial_id", "bracket", "rung", "units", "metric", "decision", "is_error", "attempt", "at", "place",
-             "entries", "cutoff")  # fmt: skip
-    return [
-        RungEntry(
-            trial_number=row.number, has_left=row.left_at is not None, **{name: getattr(row, name) for name in names}
-        )
-        for row in rows
-    ]
+    return [record_of(RungEntry, row, has_left=row.left_at is not None) for row in rows]
 
 
 def _check(conn: Connection, submission: SearchSubmission) -> None:

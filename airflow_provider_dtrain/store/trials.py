@@ -16,7 +16,7 @@ from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.filters import has_tags
-from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow
+from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow, columns_of, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -146,8 +146,15 @@ def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
 
 _TASK = ("dag_id", "run_id", "task_id", "map_index")
 _KEY = (*_TASK, "max_tries")
+_TICKET = (
+    trials.c.experiment_id,
+    attempts.c.trial_id,
+    attempts.c.id.label("attempt_id"),
+    attempts.c.number.label("attempt_number"),
+    attempts.c.allocation_id,
+)
 _NEWEST_OF = (
-    sa.select(trials.c.experiment_id, attempts.c.trial_id, attempts.c.id, attempts.c.number, attempts.c.allocation_id)
+    sa.select(*_TICKET)
     .join(attempts, attempts.c.trial_id == trials.c.id)
     .where(*(trials.c[name] == sa.bindparam(f"of_{name}") for name in _KEY))
     .order_by(attempts.c.number.desc())
@@ -195,13 +202,7 @@ def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
     row = statements.first(conn, _NEWEST_OF, {f"of_{name}": getattr(key, name) for name in _KEY})
     if row is None:
         return None
-    return Ticket(
-        experiment_id=row.experiment_id,
-        trial_id=row.trial_id,
-        attempt_id=row.id,
-        attempt_number=row.number,
-        allocation_id=row.allocation_id,
-    )
+    return record_of(Ticket, row, is_new=False)
 
 
 def _check(conn: Connection, submission: TrialSubmission) -> None:
@@ -245,10 +246,7 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
 
     :param experiment: row of its experiment, whose control request applies to the trial
     """
-    names = ("number", "config_id", "payload", "seed", "max_restarts", "search_id", "bracket")
-    values = {name: getattr(submission, name) for name in names}
-    values.update(_sample(conn, submission))
-    key = submission.key
+    values = {**columns_of(submission, trials), **vars(submission.key), **_sample(conn, submission)}
     request = experiment.control_request
     requested: dict[str, Any] = {}
     if request is not None:
@@ -259,11 +257,6 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
         **values,
         **requested,
         experiment_id=experiment.id,
-        dag_id=key.dag_id,
-        run_id=key.run_id,
-        task_id=key.task_id,
-        map_index=key.map_index,
-        max_tries=key.max_tries,
         state="paused" if request == "pause" else "queued",
         created_at=now,
     )
@@ -284,12 +277,10 @@ def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial
     reason = None
     if is_paused:
         reason = paused_by(conn, conn.execute(sa.select(trials).where(trials.c.id == trial_id)).one())
-    names = ("pool", "slots", "priority", "is_single_host", "on_unplaceable", "max_runtime_s", "preemptible")
-    values = {name: getattr(submission, name) for name in names}
     allocation_id = _inserted(
         conn,
         allocations,
-        **values,
+        **columns_of(submission, allocations),
         trial_id=trial_id,
         state="waiting",
         submitted_at=now,
@@ -305,15 +296,5 @@ def _request(conn: Connection, now: datetime, submission: TrialSubmission, trial
 
 def ticket_of(conn: Connection, attempt_id: int) -> Ticket:
     """Return the ticket of an attempt."""
-    row = conn.execute(
-        sa.select(attempts, trials.c.experiment_id)
-        .join(trials, trials.c.id == attempts.c.trial_id)
-        .where(attempts.c.id == attempt_id)
-    ).one()
-    return Ticket(
-        experiment_id=row.experiment_id,
-        trial_id=row.trial_id,
-        attempt_id=row.id,
-        attempt_number=row.number,
-        allocation_id=row.allocation_id,
-    )
+    query: sa.Select[Any] = sa.select(*_TICKET).join(trials, trials.c.id == attempts.c.trial_id)
+    return record_of(Ticket, conn.execute(query.where(attempts.c.id == attempt_id)).one(), is_new=False)

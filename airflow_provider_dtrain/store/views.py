@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle.follower_text import silence
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import AllocationSlotRow, TaskKeyRow
+from airflow_provider_dtrain.store.database.rows import AllocationSlotRow, TaskKeyRow, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -48,7 +48,6 @@ HIGHEST_RUNG = (
     .label("rung")
 )
 IN_SEARCH = (trials.c.search_id, trials.c.bracket, trials.c.draw, trials.c.is_drawn, HIGHEST_RUNG)
-IN_SEARCH_NAMES = ("search_id", "bracket", "draw", "is_drawn", "rung")
 
 
 class PreemptedRow(Protocol):
@@ -170,48 +169,9 @@ def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) 
     was_refused = row.ended_at is not None and row.plan is None and row.allocation_state == "released"
     if waits:
         reason = waits_because(conn, row.allocation_id, row.allocation_reason, row.asked_at, row)
-    same = {
-        name: getattr(row, name)
-        for name in (
-            "number",
-            "trial_id",
-            "trial_number",
-            "trial_state",
-            "experiment_id",
-            "experiment",
-            "state",
-            "watch",
-            "watcher",
-            "renewed_at",
-            "allocation_id",
-            "allocation_state",
-            "pool",
-            "priority",
-            "slots",
-            "unplaceable",
-            "config_id",
-            "payload",
-            "hparams",
-            "seed",
-            "plan",
-            "master",
-            "restarts",
-            "max_restarts",
-            "created_at",
-            "granted_at",
-            "started_at",
-            "ended_at",
-            "failure",
-            "result",
-            "token",
-            "expected",
-            "expected_at",
-            "paused",
-            "max_runtime_s",
-            *IN_SEARCH_NAMES,
-        )
-    }
-    return AttemptView(
+    return record_of(
+        AttemptView,
+        row,
         attempt_id=row.id,
         key=key_of(row),
         run=None if row.token is None or was_refused else run_name(store, row.trial_id, row.number, row.token),
@@ -223,7 +183,6 @@ def _attempt_view(conn: Connection, store: str, row: Row[Any], placed: _Placed) 
         is_held_gang=row.gang is not None,
         # An attempt that waits for a held gang renews nothing.
         seen_at=None if waits_held else seen_at(row.state, row.renewed_at, row.asked_at),
-        **same,
     )
 
 
@@ -351,30 +310,4 @@ def trial_view(conn: Connection, trial_id: int) -> TrialView | None:
 
 
 def _trial_view(row: Row[Any]) -> TrialView:
-    same = {
-        name: getattr(row, name)
-        for name in (
-            "number",
-            "experiment_id",
-            "experiment",
-            "state",
-            "config_id",
-            "hparams",
-            "seed",
-            "restarts",
-            "max_restarts",
-            "attempts",
-            "attempt_id",
-            "kill_requested_by",
-            "failure",
-            "result",
-            "created_at",
-            "ended_at",
-            "best_metric",
-            "best_step",
-            "stop_requested_by",
-            "is_of_older_plan",
-            *IN_SEARCH_NAMES,
-        )
-    }
-    return TrialView(trial_id=row.id, key=key_of(row), is_cleared=row.cleared_at is not None, **same)
+    return record_of(TrialView, row, trial_id=row.id, key=key_of(row), is_cleared=row.cleared_at is not None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -56,3 +57,31 @@ def test_only_json_columns_are_of_any_type(row: type) -> None:
 
 def test_an_entry_of_a_pass_has_the_columns_of_its_query() -> None:
     assert set(get_type_hints(pass_snapshot.EntryRow)) == set(pass_snapshot.ENTRIES.exported_columns.keys())
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pool:
+    """A part of a row of ``pools`` whose ``fit`` is given, and a field that is no column."""
+
+    name: str
+    fit: str = "best"
+    count: int = 0
+
+
+def _row(*columns: sa.Label[Any]) -> sa.Row[Any]:
+    with sa.create_engine("sqlite://").connect() as conn:
+        return conn.execute(sa.select(*columns)).one()
+
+
+def test_a_record_has_the_columns_of_its_row_by_name() -> None:
+    row = _row(*(sa.literal(value).label(name) for name, value in {"fit": "worst", "name": "a", "count": 3}.items()))
+    assert rows.record_of(_Pool, row, fit="first") == _Pool(name="a", fit="first", count=3)
+
+
+def test_a_field_without_a_column_is_an_error_even_with_a_default_or_a_method_of_its_name() -> None:
+    with pytest.raises(KeyError, match="count"):
+        rows.record_of(_Pool, _row(sa.literal("a").label("name"), sa.literal("best").label("fit")))
+
+
+def test_the_columns_of_a_record_are_its_fields_that_the_table_has() -> None:
+    assert rows.columns_of(_Pool(name="a"), tables.pools) == {"name": "a", "fit": "best"}

@@ -1,15 +1,49 @@
-"""Types of the rows that functions of the store pass to each other.
+"""Types of the rows that functions of the store pass to each other, and records made from rows.
 
-Each attribute is a column of the table, None where the column may be NULL. JSON columns are ``Any``.
+Each attribute of a row is a column of the table, None where the column may be NULL. JSON columns are ``Any``.
 """
 
 from __future__ import annotations
 
+from dataclasses import Field, fields
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from functools import cache
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Row
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+
+
+class _Record(Protocol):
+    """A dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+T = TypeVar("T", bound=_Record)
+
+
+def record_of(kind: type[T], row: Row[Any], **more: Any) -> T:
+    """Return the record of a row: each field is the column of its name.
+
+    :param more: fields that are not a column of the row, or not as they are in it
+    :raises KeyError: the row has no column for a field
+    """
+    columns = row._mapping
+    return kind(**{name: columns[name] for name in _names(kind) if name not in more}, **more)
+
+
+@cache
+def _names(kind: type[T]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if field.init)
+
+
+def columns_of(record: _Record, table: sa.Table) -> dict[str, Any]:
+    """Return the fields of a record that are columns of a table, by name."""
+    return {name: value for name, value in vars(record).items() if name in table.c}
 
 
 class TaskKeyRow(Protocol):

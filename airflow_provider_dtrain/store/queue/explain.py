@@ -15,6 +15,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.filters import contains
+from airflow_provider_dtrain.store.database.rows import record_of
 from airflow_provider_dtrain.store.database.tables import allocations, experiments, gangs, pools, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.pools import options_of
@@ -178,13 +179,13 @@ def _matching(query: QueueQuery) -> list[sa.ColumnElement[bool]]:
 
 
 def _entry(row: Row[Any], view: TaskView, queue_class: QueueClass) -> QueueEntry:
-    return QueueEntry(
+    return record_of(
+        QueueEntry,
+        row,
         task=view,
         queue_class=queue_class,
         expected_at=row.expected_at if view.position is not None else None,
         is_held_gang=bool(row.is_gang),
         trial_task=(row.trial_task or "", -1 if row.trial_map_index is None else row.trial_map_index),
-        hparams=row.hparams,
         is_drawn=bool(row.is_drawn),
-        config_id=row.config_id,
     )

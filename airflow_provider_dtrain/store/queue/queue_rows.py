@@ -21,7 +21,7 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     is_overdue,
     level_of,
 )
-from airflow_provider_dtrain.store.database.rows import AllocationRow
+from airflow_provider_dtrain.store.database.rows import AllocationRow, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -132,25 +132,17 @@ def _places(conn: Connection, of_pools: Collection[str]) -> dict[int, int]:
 
 def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: int | None, reason: str) -> TaskView:
     waits = place_of is not None
-    return TaskView(
+    return record_of(
+        TaskView,
+        row,
         allocation_id=row.id,
-        attempt_id=row.attempt_id,
-        attempt_number=row.attempt_number,
-        trial_id=row.trial_id,
-        trial_number=row.trial_number,
-        experiment_id=row.experiment_id,
         experiment=gang_text(row.dag_id, row.task_id) if row.is_gang else row.experiment,
         key=key_of(row),
-        pool=row.pool,
-        priority=row.priority,
-        slots=row.slots,
         placement=placement,
-        state=row.state,
         reason=reason,
         position=place_of,
         since=row.submitted_at if waits else row.granted_at,
         expected=row.expected if waits else "",
-        paused=row.paused,
         seen_at=seen_at("waiting" if waits else row.attempt_state, row.followed_at, row.renewed_at),
         is_handed_over=row.watcher == HANDED_OVER,
     )

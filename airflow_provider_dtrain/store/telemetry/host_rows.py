@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.series.chunk import encode
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.tiers import SLICE, SLICE_S, Tier
+from airflow_provider_dtrain.store.database.rows import record_of
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import TelemetryGap, TelemetryState
 
@@ -72,15 +73,7 @@ def insert_chunks(conn: Connection, key: HostKey, rows: Sequence[ChunkRow]) -> N
 
 def state_of(row: Row[Any]) -> TelemetryState:
     """Return a row of ``telemetry_hosts`` as a record."""
-    return TelemetryState(
-        host=row.host,
-        token=row.token,
-        commits=row.commits,
-        positions=row.positions,
-        gaps=gaps_of(row.gaps),
-        first_s=row.first_s,
-        last_s=row.last_s,
-    )
+    return record_of(TelemetryState, row, gaps=gaps_of(row.gaps))
 
 
 def gaps_of(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[TelemetryGap, ...]:
