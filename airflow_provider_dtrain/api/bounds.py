@@ -13,9 +13,8 @@ from pydantic import Field
 
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.store.labels import TAG_CHARS, TAGS_MAX
+from airflow_provider_dtrain.store.queries.rights import ID_MOST
 
-#: Largest id that a database can hold.
-ID_MOST = 2**63 - 1
 #: Largest number of a rank, an attempt or a slot.
 NUMBER_MOST = 2**31 - 1
 #: Largest number of rows or bytes before a page.

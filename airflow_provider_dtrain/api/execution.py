@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from fastapi import Request
@@ -231,7 +231,12 @@ def unless_known(request: Request, *version: object) -> str:
     return tag
 
 
-def tagged(request: Request, result: BaseModel) -> Response:
+def is_record(result: object) -> bool:
+    """Return whether a handler returned an answer: a model, or a record of ``resources/``."""
+    return isinstance(result, BaseModel) or (is_dataclass(result) and not isinstance(result, type))
+
+
+def tagged(request: Request, result: Any) -> Response:
     """Return an answer with an entity tag from its content."""
     body = rendered(result)
     return body.answer(request, _quoted(hashlib.sha256(body.plain).hexdigest()[:32]))
@@ -274,7 +279,7 @@ def _in_thread(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
 
         def work() -> Any:
             result = endpoint(**arguments)
-            return tagged(call.request, result) if isinstance(result, BaseModel) and not call.is_write else result
+            return tagged(call.request, result) if is_record(result) and not call.is_write else result
 
         deadline_s = WRITE_DEADLINE_S if call.is_write else READ_DEADLINE_S
         return await call.run(work, deadline_s)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_provider_dtrain.api.bounds import ID_MOST
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.core.lifecycle.trial_text import units_of
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.store.queries.rights import ID_MOST
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry, ExperimentPlan, TrialEntry, TrialHead
 from airflow_provider_dtrain.store.records.trials import Config
 

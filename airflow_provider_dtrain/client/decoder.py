@@ -10,9 +10,10 @@ import dataclasses
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from functools import cache
 from typing import Annotated, Any, Final, TypeVar
 
@@ -118,10 +119,12 @@ def _reader(kind: Any) -> _Reader:
         return _union_reader(parts)
     if origin is list:
         return _list_reader(_reader(parts[0]))
-    if origin is dict and parts[0] is str:
+    if origin in (dict, Mapping) and parts[0] is str:
         return _map_reader(_reader(parts[1]))
     if origin is typing.Literal:
         return _choice_reader(parts)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return _enum_reader(kind)
     if (found := _SCALARS.get(kind)) is None:
         raise TypeError(f"{kind!r} cannot be decoded")
     return found
@@ -206,6 +209,11 @@ def _choice_reader(choices: tuple[Any, ...]) -> _Reader:
         return value
 
     return read
+
+
+def _enum_reader(kind: type[StrEnum]) -> _Reader:
+    choice = _choice_reader(tuple(kind))
+    return lambda value: kind(choice(value))
 
 
 def _at(place: str | int, reader: _Reader, value: Any) -> Any:

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricLine
-from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 #: Most rows of a list.
@@ -37,6 +37,9 @@ class ServerSource:
 
     def _get(self, name: str, /, **parameters: Any) -> Answer:
         return self.session.get(f"/listings/{name}", keep=self.keep, **parameters)
+
+    def _of_trial(self, trial_id: int, name: str, /, **parameters: Any) -> Answer:
+        return self.session.get(f"/trials/{trial_id}/{name}", keep=self.keep, **parameters)
 
     def trials(self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int) -> list[TrialLine]:
         """Return trials, latest first."""
@@ -63,9 +66,9 @@ class ServerSource:
         """Return the bytes of a rank's log behind an offset."""
         return self._get("log", trial_id=trial_id, rank=rank, attempt=attempt, offset=offset).row(LogPiece)
 
-    def timeline(self, trial_id: int) -> list[TimelineLine]:
+    def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
-        return self._rows(TimelineLine, "timeline", trial_id=trial_id)
+        return self._of_trial(trial_id, "timeline").record(TrialTimeline)
 
     def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
         """Return a trial's checkpoints, oldest first."""

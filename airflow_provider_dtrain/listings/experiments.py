@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE
+from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.terminal.output import plain_data
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.pages import ExperimentEntry, Labels

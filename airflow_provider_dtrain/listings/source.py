@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.listings.cluster import gang_line, host_line, slot_line
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
@@ -15,51 +15,16 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricLine
-from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
-from airflow_provider_dtrain.store.records.pages import Dags, ExperimentQuery
-from airflow_provider_dtrain.terminal.output import plain_data
+from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
+from airflow_provider_dtrain.store.queries.timelines import timeline_of
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.searches import ExperimentView
-    from airflow_provider_dtrain.store.records.trials import HostRecord, TrialView
+    from airflow_provider_dtrain.store.records.trials import TrialView
     from airflow_provider_dtrain.store.store import Store
-
-
-class Rights(Protocol):
-    """Rights of a user to read."""
-
-    @property
-    def dags(self) -> Dags:
-        """The DAGs of the store that the user may read, None for all of them."""
-
-    def may_read(self, dag_id: str) -> bool:
-        """Return whether the user may read a DAG."""
-
-    def may_read_logs(self, dag_id: str) -> bool:
-        """Return whether the user may read the task logs of a DAG."""
-
-    def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
-        """Return the names of those hosts whose connections the user may edit."""
-
-
-@dataclass(frozen=True)
-class AllRights:
-    """Rights of a user with a shell on the machine of the store."""
-
-    dags: Dags = None
-
-    def may_read(self, dag_id: str) -> bool:
-        """Return True."""
-        return True
-
-    def may_read_logs(self, dag_id: str) -> bool:
-        """Return True."""
-        return True
-
-    def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
-        """Return the names of all hosts."""
-        return {host.name for host in hosts}
 
 
 class StoreSource:
@@ -78,7 +43,7 @@ class StoreSource:
         :raises NotFoundError: there is no such experiment
         """
         found = self.store.trials.list(
-            experiment_id=experiment, state=state, tags=tags, limit=limit, dags=self.rights.dags
+            experiment_id=experiment, state=state, tags=tags, limit=limit, dags=self.rights.readable(self.store)
         )
         if experiment is not None and not found:
             self._experiment(experiment)
@@ -114,20 +79,9 @@ class StoreSource:
             for row in rows
         ]
 
-    def timeline(self, trial_id: int) -> list[TimelineLine]:
+    def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
-        return [
-            TimelineLine(
-                at=one.at,
-                until=one.until,
-                kind=one.kind.value,
-                attempt=one.attempt,
-                host=one.host,
-                text=one.text,
-                detail=plain_data(one.detail),
-            )
-            for one in self.store.timeline.of_trial(self._trial(trial_id).trial_id)
-        ]
+        return timeline_of(self.store, self.rights, trial_id)
 
     def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
         """Return a trial's checkpoints, oldest first."""
@@ -139,7 +93,7 @@ class StoreSource:
 
         :param dag_run: part of the id of their DAG run
         """
-        query = ExperimentQuery(name=name, text=dag_run, tags=tags, limit=limit, dags=self.rights.dags)
+        query = ExperimentQuery(name=name, text=dag_run, tags=tags, limit=limit, dags=self.rights.readable(self.store))
         return [experiment_line(one) for one in self.store.experiment_table.page(query)[0]]
 
     def experiment(self, experiment_id: int) -> ExperimentDescription:
@@ -154,7 +108,7 @@ class StoreSource:
 
     def gangs(self, pool: str | None) -> list[GangLine]:
         """Return waiting and running gangs, the running ones first."""
-        dags = self.rights.dags
+        dags = self.rights.readable(self.store)
         found = [
             task
             for task in self.store.queue_view.tasks()
@@ -174,7 +128,7 @@ class StoreSource:
 
     def slots(self, pool: str | None) -> list[SlotLine]:
         """Return slots by host and index."""
-        dags = self.rights.dags
+        dags = self.rights.readable(self.store)
         return [
             slot_line(one, is_hidden=dags is not None and one.dag_id not in dags)
             for one in self.store.hosts.slots(pool)

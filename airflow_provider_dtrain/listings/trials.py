@@ -15,11 +15,12 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import (
     inference_text,
 )
 from airflow_provider_dtrain.core.lifecycle.trial_text import end_text, progress_text, rung_text, units_of
+from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.names import trial_name
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine, RefusedCheckpoint
 from airflow_provider_dtrain.resources.ranks import RankLine
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
-from airflow_provider_dtrain.terminal.output import placement_text, plain_data, task_name
+from airflow_provider_dtrain.terminal.output import placement_text, task_name
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import CheckpointView, RankView, TaskView, TrialView

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any
+
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimelineLine:
-    """One thing that happened to a trial."""
+class TrialTimeline:
+    """Everything that happened to a trial, oldest first."""
 
-    at: datetime
-    #: End of an entry that lasts.
-    until: datetime | None
-    kind: str
-    attempt: int | None
-    host: str | None
-    text: str
-    detail: dict[str, Any]
+    entries: list[TimelineEntry]

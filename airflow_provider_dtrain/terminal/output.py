@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import getpass
 import json
-import math
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.errors import DtrainError, NotNowError, UsageError
 from airflow_provider_dtrain.terminal.table import table_lines
 
@@ -195,24 +194,6 @@ def dump(form: str, value: Any) -> None:
 
     Dumper.add_representer(str, Dumper.represent_str)
     print(yaml.dump(ready, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=120), end="")
-
-
-def plain_data(value: Any) -> Any:
-    """Return a value that JSON and YAML can hold. NaN and infinities become their names."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return plain_data({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    if isinstance(value, Mapping):
-        return {str(key): plain_data(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain_data(item) for item in value]
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="seconds")
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, str):
-        # The writer of YAML takes no subclass, such as the name of a state.
-        return str(value)
-    return value if value is None or isinstance(value, int | float | bool) else str(value)
 
 
 def _print_table(rows: Sequence[Row], *, is_plain: bool) -> None:

@@ -10,7 +10,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricLine
-from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 
@@ -29,7 +29,7 @@ class Source(Protocol):
         :param abandoned: also steps that a later attempt repeated
         """
 
-    def timeline(self, trial_id: int) -> list[TimelineLine]:
+    def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
 
     def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.terminal.output import (
     cell,
@@ -16,7 +17,6 @@ from airflow_provider_dtrain.terminal.output import (
     hint,
     is_table,
     note,
-    plain_data,
     short_time,
     show,
     show_one,
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.core.gaps import Gap
+    from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry
     from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
     from airflow_provider_dtrain.resources.metrics import MetricLine
-    from airflow_provider_dtrain.resources.timeline import TimelineLine
     from airflow_provider_dtrain.resources.trials import TrialLine
     from airflow_provider_dtrain.terminal.source import Source
 
@@ -169,7 +169,7 @@ def timeline(args: Namespace, source: Source) -> None:
     """Show everything that happened to a trial, oldest first."""
     shown = [
         entry
-        for entry in source.timeline(args.trial_id)
+        for entry in source.timeline(args.trial_id).entries
         if (not args.kind or entry.kind in args.kind) and args.attempt in (None, entry.attempt)
     ]
     rows = [_entry(one) if is_table(args) else asdict(one) for one in shown]
@@ -177,7 +177,7 @@ def timeline(args: Namespace, source: Source) -> None:
     hint(f"airflow dtrain trials describe {args.trial_id}")
 
 
-def _entry(entry: TimelineLine) -> dict[str, Any]:
+def _entry(entry: TimelineEntry) -> dict[str, Any]:
     from airflow_provider_dtrain.core.lifecycle.timeline import duration
 
     lasted = None if entry.until is None else duration((entry.until - entry.at).total_seconds())

@@ -13,9 +13,10 @@ import tarfile
 import threading
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
+from enum import StrEnum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Annotated, Any, Literal
 
@@ -27,7 +28,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
-from airflow_provider_dtrain.resources.timeline import TimelineLine
+from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 #: A window title, a cleared screen, a C1 control sequence, a reversed line, an invisible tag.
@@ -60,10 +61,12 @@ def valid(kind: Any, name: str = "") -> Any:
         return valid(parts[0])
     if origin is list:
         return [valid(parts[0]), valid(parts[0])]
-    if origin is dict:
+    if origin in (dict, Mapping):
         return {"one": valid(parts[1])}
     if origin is Literal:
         return parts[0]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return list(kind)[0].value
     return {str: "text", int: 1, float: 0.5, bool: True, datetime: "2026-11-26T10:00:00+00:00"}.get(kind, 0.25)
 
 
@@ -109,7 +112,7 @@ class Route:
 
 
 _LISTED = {
-    "trials": TrialLine, "timeline": TimelineLine, "checkpoints": CheckpointLine, "experiments": ExperimentLine,
+    "trials": TrialLine, "checkpoints": CheckpointLine, "experiments": ExperimentLine,
     "queue": GangLine, "hosts": HostLine, "slots": SlotLine,
 }  # fmt: skip
 _RESULTS = {
@@ -124,6 +127,7 @@ ROUTES = (
     Route("GET", r"/listings/metrics", c.MetricPage),
     Route("GET", r"/trials/1/curves", a.Curves),
     Route("GET", r"/trials/1/profile", a.Profile),
+    Route("GET", r"/trials/1/timeline", TrialTimeline),
     Route("GET", r"/trials/1/outputs", a.Outputs),
     Route("GET", r"/trials/1/checkpoints", a.StoredCheckpoint, "rows"),
     Route("GET", r"/experiments/1/fork", a.ForkSource),

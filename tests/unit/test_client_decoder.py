@@ -7,6 +7,7 @@ import importlib
 import json
 import pkgutil
 import random
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_provider_dtrain import resources
 from airflow_provider_dtrain.client import answers, common_answers, decoder
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.core import rank_results
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.metrics import Value
 from tests.support.budgets import budget
@@ -68,6 +70,8 @@ class Everything:
     anything: Any = None
     value: Value = None
     count: decoder.Count = 0
+    state: TrialState | None = None
+    totals: Mapping[str, int] | None = None
 
 
 @pytest.mark.parametrize("field", [one.name for one in dataclasses.fields(Everything)])

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from airflow_provider_dtrain.api.bounds import ID_MOST, PATH_CHARS
+from airflow_provider_dtrain.api.bounds import PATH_CHARS
 from airflow_provider_dtrain.api.models.common import Model
+from airflow_provider_dtrain.store.queries.rights import ID_MOST
 
 
 class ConfigLine(Model):

@@ -9,7 +9,6 @@ from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricLine
-from airflow_provider_dtrain.resources.timeline import TimelineLine
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 
@@ -37,12 +36,6 @@ class OneLogPiece(Model):
     """Part of a rank's log."""
 
     row: LogPiece
-
-
-class TimelineList(Model):
-    """Everything that happened to a trial, oldest first."""
-
-    rows: list[TimelineLine]
 
 
 class CheckpointList(Model):

@@ -238,27 +238,6 @@ class StepTimes(Model):
     slow_ranks: list[SlowRank]
 
 
-class TimelineEntry(Model):
-    """One event of a trial."""
-
-    at: datetime
-    #: End of a period; None: a moment, or it still lasts.
-    until: datetime | None
-    kind: str
-    attempt: int | None
-    host: str | None
-    #: One sentence.
-    text: str
-    #: Facts by name: texts, numbers, true or false.
-    detail: dict[str, str | int | float | bool | None]
-
-
-class Timeline(Model):
-    """All events of a trial, oldest first."""
-
-    entries: list[TimelineEntry]
-
-
 class RankRow(Model):
     """One process of a gang."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -20,7 +19,6 @@ from airflow_provider_dtrain.api.models.listings import (
     OneLogPiece,
     OneTrial,
     SlotList,
-    TimelineList,
     TrialList,
 )
 from airflow_provider_dtrain.api.rows import ERRORS
@@ -28,8 +26,7 @@ from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.listings.logs import log_piece
 from airflow_provider_dtrain.listings.source import StoreSource
-from airflow_provider_dtrain.store.records.pages import Dags
-from airflow_provider_dtrain.store.records.trials import HostRecord, MetricGroup
+from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 router = APIRouter(prefix="/listings", route_class=StoreRoute, tags=["listings"], responses=ERRORS)
 
@@ -39,28 +36,8 @@ Most = Annotated[int, Query(ge=1, le=1000)]
 Pool = Annotated[Name | None, Query(description="only this pool")]
 
 
-class _CallRights:
-    """Rights of the user of a request."""
-
-    def __init__(self, call: Call) -> None:
-        self.call = call
-
-    @property
-    def dags(self) -> Dags:
-        return self.call.dags
-
-    def may_read(self, dag_id: str) -> bool:
-        return self.call.access.may_read(dag_id)
-
-    def may_read_logs(self, dag_id: str) -> bool:
-        return self.call.access.may_read_logs(dag_id)
-
-    def may_change(self, hosts: Sequence[HostRecord]) -> set[str]:
-        return self.call.access.may_change(hosts)
-
-
 def _source(call: Call) -> StoreSource:
-    return StoreSource(call.store, _CallRights(call))
+    return StoreSource(call.store, call.access)
 
 
 @router.get("/trials", **guarded(Rule.READ))
@@ -110,12 +87,6 @@ def log(
     call.access.require_read(trial.key.dag_id, f"There is no trial {trial_id}. See: airflow dtrain trials list")
     call.access.require_logs(trial.key.dag_id)
     return OneLogPiece(row=log_piece(call.store, trial, attempt=attempt, rank=rank, offset=offset))
-
-
-@router.get("/timeline", **guarded(Rule.READ))
-def timeline(call: CallDep, trial_id: Id) -> TimelineList:
-    """Return everything that happened to a trial, oldest first."""
-    return TimelineList(rows=_source(call).timeline(trial_id))
 
 
 @router.get("/checkpoints", **guarded(Rule.READ))

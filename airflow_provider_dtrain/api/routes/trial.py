@@ -13,13 +13,15 @@ from airflow_provider_dtrain.api.found import trial_entry, units_in
 from airflow_provider_dtrain.api.metric_names import left_out_text, shown_names
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint, Checkpoints
 from airflow_provider_dtrain.api.models.configs import ShownConfig
-from airflow_provider_dtrain.api.models.trials import Attempt, RankRow, Ranks, Timeline, TimelineEntry, Trial
+from airflow_provider_dtrain.api.models.trials import Attempt, RankRow, Ranks, Trial
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.gaps import gap_of, limits_hit
 from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, state_text
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.resources.timeline import TrialTimeline
+from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.records.pages import TrialEntry
 from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
 
@@ -154,23 +156,9 @@ def attempt_of(call: Call, trial_id: int, number: int | None) -> AttemptView:
 
 
 @router.get("/trials/{trial_id}/timeline", **guarded(Rule.READ))
-def timeline(call: CallDep, trial_id: int) -> Timeline:
+def timeline(call: CallDep, trial_id: int) -> TrialTimeline:
     """Return everything that happened to a trial, oldest first."""
-    trial_entry(call, trial_id)
-    return Timeline(
-        entries=[
-            TimelineEntry(
-                at=one.at,
-                until=one.until,
-                kind=one.kind.value,
-                attempt=one.attempt,
-                host=one.host,
-                text=one.text,
-                detail=dict(one.detail),
-            )
-            for one in call.store.timeline.of_trial(trial_id)
-        ]
-    )
+    return timeline_of(call.store, call.access, trial_id)
 
 
 @router.get("/trials/{trial_id}/config", **guarded(Rule.READ))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from airflow_provider_dtrain.core.lifecycle.states import Explained
+from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.safe_repr import printable_line
 
 #: Entries that a timeline has at most. A trial that was preempted a thousand times has more.
@@ -51,6 +52,9 @@ _ORDER: Mapping[TimelineKind, int] = {kind: place for place, kind in enumerate(T
 @dataclass(frozen=True, kw_only=True)
 class TimelineEntry:
     """One thing that happened to a trial."""
+
+    # Answers of the API have all fields, also those with a default, and their schema says so.
+    __pydantic_config__ = {"json_schema_serialization_defaults_required": True}
 
     #: Time of the store. A time that only a host knows is corrected by the offset of the host's clock.
     at: datetime
@@ -122,5 +126,7 @@ def duration(seconds: float) -> str:
 
 def shortened(entry: TimelineEntry) -> TimelineEntry:
     """Return an entry whose texts have a bounded length."""
-    detail = {name: one_line(value) if isinstance(value, str) else value for name, value in entry.detail.items()}
+    detail = {
+        name: one_line(value) if isinstance(value, str) else plain_data(value) for name, value in entry.detail.items()
+    }
     return replace(entry, text=one_line(entry.text), detail=detail)

@@ -698,26 +698,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/listings/timeline": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Timeline
-         * @description Return everything that happened to a trial, oldest first.
-         */
-        get: operations["timeline_api_v1_listings_timeline_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/listings/checkpoints": {
         parameters: {
             query?: never;
@@ -3479,16 +3459,8 @@ export interface components {
          */
         Through: "follower" | "dag";
         /**
-         * Timeline
-         * @description All events of a trial, oldest first.
-         */
-        Timeline: {
-            /** Entries */
-            entries: components["schemas"]["TimelineEntry"][];
-        };
-        /**
          * TimelineEntry
-         * @description One event of a trial.
+         * @description One thing that happened to a trial.
          */
         TimelineEntry: {
             /**
@@ -3498,8 +3470,7 @@ export interface components {
             at: string;
             /** Until */
             until: string | null;
-            /** Kind */
-            kind: string;
+            kind: components["schemas"]["TimelineKind"];
             /** Attempt */
             attempt: number | null;
             /** Host */
@@ -3512,38 +3483,11 @@ export interface components {
             };
         };
         /**
-         * TimelineLine
-         * @description One thing that happened to a trial.
+         * TimelineKind
+         * @description Kind of an entry in the timeline of a trial. Entries of one time are in this order.
+         * @enum {string}
          */
-        TimelineLine: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Until */
-            until: string | null;
-            /** Kind */
-            kind: string;
-            /** Attempt */
-            attempt: number | null;
-            /** Host */
-            host: string | null;
-            /** Text */
-            text: string;
-            /** Detail */
-            detail: {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * TimelineList
-         * @description Everything that happened to a trial, oldest first.
-         */
-        TimelineList: {
-            /** Rows */
-            rows: components["schemas"]["TimelineLine"][];
-        };
+        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
         /**
          * TimingPart
          * @description Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step.
@@ -3966,6 +3910,14 @@ export interface components {
          * @enum {string}
          */
         TrialState: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+        /**
+         * TrialTimeline
+         * @description Everything that happened to a trial, oldest first.
+         */
+        TrialTimeline: {
+            /** Entries */
+            entries: components["schemas"]["TimelineEntry"][];
+        };
         /**
          * Trials
          * @description One page of an experiment's trials.
@@ -5904,7 +5856,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Timeline"];
+                    "application/json": components["schemas"]["TrialTimeline"];
                 };
             };
             /** @description not logged in */
@@ -7222,91 +7174,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OneLogPiece"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    timeline_api_v1_listings_timeline_get: {
-        parameters: {
-            query: {
-                trial_id: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TimelineList"];
                 };
             };
             /** @description not logged in */
