@@ -346,6 +346,8 @@ USES: dict[str, tuple[Any, ...]] = {
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
     "checkpoint_storage.save_trial_latest": (0,),
+    "environment.requirements": ("requirements.txt",),
+    "environment.setup": ("setup.sh",),
     "launch": ("per_host",),
     "hang_timeout": (5,),
 }
@@ -425,6 +427,25 @@ def test_a_field_that_the_host_must_provide_is_one_notice(document: dict[str, An
 def test_what_the_host_or_the_training_loop_has_is_no_notice(document: dict[str, Any]) -> None:
     effective = assemble(RUN, document)
     assert (effective.warnings, unsupported(effective.config)) == ([], [])
+
+
+def test_a_field_of_a_lock_file_without_one_is_a_notice_unless_a_template_has_it_for_others() -> None:
+    document = {"environment": {"wheels": "wheels", "system_site_packages": True}}
+    assert sorted(assemble(RUN, document).warnings) == [
+        f"environment.{name}: it has no effect without environment.requirements"
+        for name in ("system_site_packages", "wheels")
+    ]
+    assert assemble({**RUN, **document}, {}).warnings == []
+    whole = {"environment": {**document["environment"], "requirements": "requirements.txt"}}
+    assert assemble(RUN, whole).warnings == []
+
+
+@pytest.mark.parametrize(
+    ("python", "program"), [(None, None), ("3.12", "python3.12"), ("python3", "python3"), ("/opt/py/bin/py", None)]
+)
+def test_a_version_names_the_interpreter_of_that_version(python: str | None, program: str | None) -> None:
+    environment = assemble(RUN, {"environment": {"python": python}}).config.environment
+    assert environment.interpreter == (program or python)
 
 
 def test_a_trial_class_without_a_length_is_incomplete() -> None:

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from airflow_provider_dtrain.core.config.commands import check_entrypoint, split_command
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
+from airflow_provider_dtrain.core.config.environment import Environment
 from airflow_provider_dtrain.core.config.inference import INFERENCE, Inference
 from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
@@ -22,7 +23,6 @@ from airflow_provider_dtrain.core.config.sections import (
     DEFAULT_LOG_POLICIES,
     AnyPeriod,
     BindMount,
-    Environment,
     LogPolicy,
     Optimizations,
     Period,

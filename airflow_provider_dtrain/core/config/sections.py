@@ -14,11 +14,8 @@ from airflow_provider_dtrain.core.config.types import (
     Name,
     Pattern,
     Positive,
-    Python,
     Section,
     Size,
-    VariableName,
-    VariableValue,
     refuse,
 )
 from airflow_provider_dtrain.core.safe_repr import shown
@@ -186,25 +183,3 @@ DEFAULT_LOG_POLICIES: tuple[dict[str, str], ...] = (
     {"name": "CUDA OOM", "pattern": ".*CUDA out of memory.*", "action": "cancel_retries"},
     {"name": "ECC Error", "pattern": ".*uncorrectable ECC error encountered.*", "action": "exclude_host"},
 )
-
-
-_DEVICE_KINDS = ("cpu", "cuda", "rocm")
-
-
-def _image(value: Any) -> Any:
-    images = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else [None]
-    known = not isinstance(value, dict) or (value and all(key in _DEVICE_KINDS for key in value))
-    if not known or not all(isinstance(image, str) and image.strip() and image.isprintable() for image in images):
-        raise refuse(f"must be the name of an image, or a map of {', '.join(_DEVICE_KINDS)}, got {shown(value)}")
-    return value
-
-
-class Environment(Section):
-    """Execution environment of the ranks."""
-
-    #: Absolute path or bare name of the interpreter on the host.
-    python: Python | None = None
-    variables: dict[VariableName, VariableValue] = {}
-    #: Names of variables whose values are shown and stored as they are. All others are secrets.
-    public_variables: list[VariableName] = []
-    image: Annotated[str | dict[str, str], BeforeValidator(_image)] | None = None

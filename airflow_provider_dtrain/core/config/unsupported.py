@@ -50,6 +50,8 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
         _in_work_folder,
         f"{_HOST}, so container_path must be absolute. Use host_path in the code, and remove the entry",
     ),
+    ("environment.requirements", _given, "packages of a lock file are not installed yet. Remove the field"),
+    ("environment.setup", _given, "setup scripts are not run yet. Remove the field"),
     ("launch", _other_than("per_slot"), "one process per host is not implemented yet. Remove the field"),
 )
 
@@ -88,7 +90,11 @@ def notices(config: ExperimentConfig, origins: Mapping[str, str]) -> list[str]:
     :param config: complete
     :param origins: from assembly
     """
-    return [f"{path}: {message}{_giver(path, origins)}" for path, message in _notices(config)]
+    found = [f"{path}: {message}{_giver(path, origins)}" for path, message in _notices(config)]
+    unused = (f"environment.{name}" for name in config.environment.without_requirements())
+    # A template or a pool may have them for the configurations that name a lock file.
+    own = [path for path in unused if origins.get(path) == "config"]
+    return [*found, *(f"{path}: it has no effect without environment.requirements" for path in own)]
 
 
 def _notices(config: ExperimentConfig) -> Iterator[tuple[str, str]]:

@@ -85,7 +85,7 @@ class Job:
     @property
     def python(self) -> str | None:
         """Interpreter of the ranks, or None for the supervisor's."""
-        return self.config.environment.python
+        return self.config.environment.interpreter
 
     @property
     def network_interface(self) -> str | None:

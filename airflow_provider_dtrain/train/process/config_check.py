@@ -37,7 +37,10 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "propagation", "container_path", "bucket", "access_key", "secret_key", "endpoint_url", "prefix", "conn_id",
         "container", "connection_string", "account_url", "credential",
     )),
-    "environment": frozenset(("python", "variables", "public_variables", "image")),
+    "environment": frozenset((
+        "python", "requirements", "system_site_packages", "wheels", "allow_builds", "index_conn_id", "setup",
+        "variables", "public_variables", "image",
+    )),
     "inference": frozenset((
         "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row", "collect", "compile",
     )),

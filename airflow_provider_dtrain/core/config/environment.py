@@ -1,0 +1,83 @@
+"""Section ``environment``: the programs, packages and variables that the ranks find on their host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator
+
+from airflow_provider_dtrain.core.config.types import (
+    CodePath,
+    Name,
+    Python,
+    Section,
+    VariableName,
+    VariableValue,
+    refuse,
+)
+from airflow_provider_dtrain.core.safe_repr import shown
+
+_DEVICE_KINDS: Final = ("cpu", "cuda", "rocm")
+_VERSION: Final = re.compile(r"3\.\d{1,2}\Z", re.ASCII)
+#: Fields that say how the packages of a lock file are installed.
+_OF_REQUIREMENTS: Final = ("system_site_packages", "wheels", "allow_builds", "index_conn_id")
+
+
+def _image(value: Any) -> Any:
+    images = [value] if isinstance(value, str) else list(value.values()) if isinstance(value, dict) else [None]
+    known = not isinstance(value, dict) or (value and all(key in _DEVICE_KINDS for key in value))
+    if not known or not all(isinstance(image, str) and image.strip() and image.isprintable() for image in images):
+        raise refuse(f"must be the name of an image, or a map of {', '.join(_DEVICE_KINDS)}, got {shown(value)}")
+    return value
+
+
+def _python(value: Any) -> Any:
+    if isinstance(value, float):
+        raise refuse(f"{value} is a number, in which 3.1 and 3.10 are the same. Quote the version: '3.12'")
+    return value
+
+
+def _in_code(value: str) -> str:
+    if value.startswith("/"):
+        raise refuse(f"{shown(value)} is absolute; a path relative to model_dir is accepted")
+    return value
+
+
+FileOfCode = Annotated[CodePath, AfterValidator(_in_code)]
+
+
+class Environment(Section):
+    """Execution environment of the ranks."""
+
+    #: Version, absolute path or bare name of the interpreter on the host.
+    python: Annotated[Python | None, BeforeValidator(_python)] = None
+    #: Lock file in the code whose packages the hosts install. None: the ranks use the packages of the interpreter.
+    requirements: FileOfCode | None = None
+    #: The ranks also find the packages of the interpreter, e.g. the torch of the host.
+    system_site_packages: bool = False
+    #: Folder of wheels: relative to the code, with which it is sent, or an absolute path on the hosts.
+    wheels: CodePath | None = None
+    #: Install packages that have no wheel, whose build runs their code.
+    allow_builds: bool = False
+    #: Connection of Airflow with the package index and its credentials. None: the index that the host is set up for.
+    index_conn_id: Name | None = None
+    #: Script in the code whose variables the ranks get. A login shell runs it before Python is started.
+    setup: FileOfCode | None = None
+    variables: dict[VariableName, VariableValue] = {}
+    #: Names of variables whose values are shown and stored as they are. All others are secrets.
+    public_variables: list[VariableName] = []
+    image: Annotated[str | dict[str, str], BeforeValidator(_image)] | None = None
+
+    @property
+    def interpreter(self) -> str | None:
+        """Path or name of the interpreter on the host, or None for the supervisor's."""
+        is_version = self.python is not None and _VERSION.match(self.python)
+        return f"python{self.python}" if is_version else self.python
+
+    def without_requirements(self) -> Iterator[str]:
+        """Yield the fields that have no effect because the section names no lock file."""
+        for name in _OF_REQUIREMENTS if self.requirements is None else ():
+            if getattr(self, name) not in (None, False):
+                yield name
