@@ -1,0 +1,1 @@
+"""Lock files: the exact packages of an environment, read without resolving anything."""
