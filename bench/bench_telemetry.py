@@ -33,7 +33,7 @@ from airflow_provider_dtrain.store.database.tables import telemetry_chunks, tele
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, chunks_of, insert_chunks
+from airflow_provider_dtrain.store.telemetry.host_rows import TelemetryKey, chunks_of, insert_chunks
 from airflow_provider_dtrain.store.telemetry.sparklines import MINUTE_S, MINUTES, with_utilization
 from airflow_provider_dtrain.supervisor.files.events import encode_event
 from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
@@ -127,7 +127,7 @@ def bench_rank() -> None:
     from airflow_provider_dtrain.train.reports.events import EventWriter
     from airflow_provider_dtrain.train.reports.samples import SampleFile
     from airflow_provider_dtrain.train.reports.seconds import SecondsFile
-    from airflow_provider_dtrain.train.reports.timings import Timings
+    from airflow_provider_dtrain.train.reports.timings import RankTimings
 
     folder = Path(tempfile.mkdtemp(prefix="dtrain-rank-"))
     print("\n| a rank, CPU per batch of 150 us | us |\n|---|---|")
@@ -138,7 +138,7 @@ def bench_rank() -> None:
     ):
         costs = []
         for turn in range(5):
-            timings = Timings() if files is None else Timings(EventWriter(folder / f"events{turn}"), *files)
+            timings = RankTimings() if files is None else RankTimings(EventWriter(folder / f"events{turn}"), *files)
             costs.append(loop(timings))
         print(f"| {name} | {statistics.median(costs):.2f} |")
 
@@ -394,7 +394,7 @@ def fill(store: Store, attempt_id: int, watch: int, hosts: list[str], end: int, 
         part = HostTelemetry(host=name, series=of_host(end - 10, 10, 1, noise, METRICS))
         store.telemetry.add(attempt_id, watch, [renumbered(part, number)])
         token = store.telemetry.states(attempt_id)[name].token
-        key = HostKey(attempt_id, token, name)
+        key = TelemetryKey(attempt_id, token, name)
         for tier, span in spans.items():
             # One window of random values is enough. Each chunk has its own times.
             series = of_host(end - span, tier.chunk_s // tier.step_s, tier.step_s, noise, METRICS)

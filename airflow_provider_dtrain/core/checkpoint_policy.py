@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class KeptCheckpoints:
     """Numbers of checkpoints that an experiment keeps."""
 
     #: Among all trials of the experiment.
@@ -37,7 +37,7 @@ class Saved:
         return self.attempt, self.step, self.checkpoint_id
 
 
-def unkept(checkpoints: Sequence[Saved], kept: Kept) -> list[Saved]:
+def unkept(checkpoints: Sequence[Saved], kept: KeptCheckpoints) -> list[Saved]:
     """Return the checkpoints to delete, in the order given.
 
     A checkpoint is deleted iff it is not among the ``experiment_best`` best of the experiment, not among the

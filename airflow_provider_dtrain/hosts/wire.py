@@ -176,7 +176,7 @@ class _Progress(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ProgressFrame:
     """Progress of the ranks of a run on one host at one moment."""
 
     run: str
@@ -187,7 +187,7 @@ class Progress:
     supervisor_stopped_s: float = 0.0
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any], host: str) -> Progress:
+    def parse(cls, document: Mapping[str, Any], host: str) -> ProgressFrame:
         """Return the report.
 
         :raises WireError: a field is missing or of the wrong type

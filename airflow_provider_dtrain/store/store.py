@@ -46,7 +46,7 @@ from airflow_provider_dtrain.store.pools import Pools
 from airflow_provider_dtrain.store.queue.control_requests import ControlRequests
 from airflow_provider_dtrain.store.queue.explain import QueueView
 from airflow_provider_dtrain.store.queue.requests import Queue
-from airflow_provider_dtrain.store.records.trials import Check
+from airflow_provider_dtrain.store.records.trials import StoreCheck
 from airflow_provider_dtrain.store.recovery import Recovery
 from airflow_provider_dtrain.store.searches import Searches
 from airflow_provider_dtrain.store.shards import Shards
@@ -155,15 +155,15 @@ class Store:
             raise StoreError("The store has no identity: its migration was interrupted. Run: airflow dtrain db migrate")
         return str(row.value)
 
-    def check(self) -> list[Check]:
+    def check(self) -> list[StoreCheck]:
         """Return the results of all health checks of the store, in words for an operator."""
         found = schema.revision(self.db.engine)
         message = f"{found}, this version needs {schema.HEAD}"
-        checks = [Check(name="schema", ok=found == schema.HEAD, message=message)]
+        checks = [StoreCheck(name="schema", ok=found == schema.HEAD, message=message)]
         return checks + (self._check_sqlite() if self.db.engine.dialect.name == "sqlite" else self._check_postgresql())
 
     @reads
-    def _check_sqlite(self, conn: Connection) -> list[Check]:
+    def _check_sqlite(self, conn: Connection) -> list[StoreCheck]:
         path = Path(str(self.db.engine.url.database)).resolve()
         mode = stat.S_IMODE(os.stat(path).st_mode)
         open_to_all = f"; only its owner may read it: chmod 600 {path}" if mode & 0o077 else ""
@@ -171,20 +171,20 @@ class Store:
         journal = str(conn.exec_driver_sql("PRAGMA journal_mode").scalar())
         health = str(conn.exec_driver_sql("PRAGMA quick_check").scalar())
         return [
-            Check(name="mode", ok=not open_to_all, message=f"{mode:04o}" + open_to_all),
-            Check(name="file system", ok=kind not in schema.NETWORK_FILE_SYSTEMS, message=kind),
-            Check(name="journal", ok=journal == "wal", message=journal),
-            Check(name="integrity", ok=health == "ok", message=health),
+            StoreCheck(name="mode", ok=not open_to_all, message=f"{mode:04o}" + open_to_all),
+            StoreCheck(name="file system", ok=kind not in schema.NETWORK_FILE_SYSTEMS, message=kind),
+            StoreCheck(name="journal", ok=journal == "wal", message=journal),
+            StoreCheck(name="integrity", ok=health == "ok", message=health),
         ]
 
     @reads
-    def _check_postgresql(self, conn: Connection) -> list[Check]:
+    def _check_postgresql(self, conn: Connection) -> list[StoreCheck]:
         commit = str(conn.scalar(sa.text("SHOW synchronous_commit")))
         version = str(conn.scalar(sa.text("SHOW server_version")))
         message = f"{commit}; with off, a crash can undo a grant"
         through = "through a pooler; the store works, a direct connection costs less" if is_pooled(conn) else "direct"
         return [
-            Check(name="server", ok=True, message=version),
-            Check(name="connection", ok=True, message=through),
-            Check(name="synchronous_commit", ok=commit not in {"off", "local"}, message=message),
+            StoreCheck(name="server", ok=True, message=version),
+            StoreCheck(name="connection", ok=True, message=through),
+            StoreCheck(name="synchronous_commit", ok=commit not in {"off", "local"}, message=message),
         ]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from airflow_provider_dtrain.task_groups._experiment import Experiment, experiment
+from airflow_provider_dtrain.task_groups._experiment import ExperimentGroup, experiment
 
-__all__ = ["Experiment", "experiment"]
+__all__ = ["ExperimentGroup", "experiment"]

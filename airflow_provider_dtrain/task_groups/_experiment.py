@@ -14,7 +14,7 @@ from airflow_provider_dtrain.operators.trial import TrialOperator
 PLAN, TRIAL, BEST = "plan", "trial", "best"
 
 
-class Experiment(TaskGroup):
+class ExperimentGroup(TaskGroup):
     """The tasks of one experiment: ``plan``, one mapped ``trial`` for each trial, ``best``."""
 
     @property
@@ -41,7 +41,7 @@ def experiment(
     needs_submission: bool = False,
     notify: Mapping[str, Given] | None = None,
     **options: Any,
-) -> Experiment:
+) -> ExperimentGroup:
     """Return a task group that renders a configuration, runs its trials and returns the best one.
 
     ::
@@ -64,7 +64,7 @@ def experiment(
     :param options: options of the trials: ``deferrable``, ``retries``, ``execution_timeout`` and all other arguments
         of a :class:`TrialOperator`
     """
-    group = Experiment(group_id=group_id)
+    group = ExperimentGroup(group_id=group_id)
     with group:
         plan = PlanTrialsOperator(
             task_id=PLAN,

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.train.data.loader import BatchCounter
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.gradients.clipping import clip_of
 from airflow_provider_dtrain.train.gradients.lr_schedules import Schedules, check_mode
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
@@ -31,8 +31,8 @@ from airflow_provider_dtrain.train.reports import console, failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.gathered_samples import gather_samples
 from airflow_provider_dtrain.train.reports.metrics import Reporter
-from airflow_provider_dtrain.train.reports.timings import Timings
-from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.reports.timings import RankTimings
+from airflow_provider_dtrain.train.search.rungs import RungQuestions
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Context(CoreContext):
 
     def __init__(
         self,
-        env: Environment,
+        env: RankEnvironment,
         distributed: Distributed,
         writer: EventWriter,
         reporter: Reporter,
@@ -54,8 +54,8 @@ class Context(CoreContext):
         progress: Progress,
         gradients: Gradients,
         streams: Streams,
-        timings: Timings,
-        rungs: Rungs,
+        timings: RankTimings,
+        rungs: RungQuestions,
         *,
         hparams: Hparams,
         seed: int,

@@ -19,7 +19,7 @@ from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.data.worker_pool import error_of, without_worker_errors
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Position
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import InvalidHP, MetricError
 from airflow_provider_dtrain.train.process import lost_ranks
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
@@ -29,8 +29,8 @@ from airflow_provider_dtrain.train.reports.events import EventWriter, encode_eve
 from airflow_provider_dtrain.train.reports.metrics import Reporter, epoch_field
 from airflow_provider_dtrain.train.reports.profiler import Profiler
 from airflow_provider_dtrain.train.reports.reducers import number, reduce_over_ranks
-from airflow_provider_dtrain.train.reports.timings import Timings
-from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.reports.timings import RankTimings
+from airflow_provider_dtrain.train.search.rungs import RungQuestions
 from airflow_provider_dtrain.train.search.stop_answer import AgreementPace, StopAnswer
 from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done, epochs_trained
 
@@ -63,14 +63,14 @@ class CoreContext:
 
     def __init__(
         self,
-        env: Environment,
+        env: RankEnvironment,
         distributed: Distributed,
         writer: EventWriter,
         reporter: Reporter,
         saver: Saver,
         progress: Progress,
-        timings: Timings,
-        rungs: Rungs,
+        timings: RankTimings,
+        rungs: RungQuestions,
         *,
         hparams: Hparams,
         seed: int,

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, LeaderFailedError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, RANK_0
 
@@ -30,7 +30,7 @@ class Distributed:
     Messages use gloo on the CPU, never NCCL. All ranks must send them in the same order.
     """
 
-    def __init__(self, env: Environment, *, group: Any = None, store: Any = None, owns_group: bool = True) -> None:
+    def __init__(self, env: RankEnvironment, *, group: Any = None, store: Any = None, owns_group: bool = True) -> None:
         self._env = env
         self._group = group
         self._store = store
@@ -349,7 +349,7 @@ def _text(error: bytes) -> str:
     return error.decode(errors="replace")
 
 
-def choose_device(env: Environment, wanted: str | None) -> Any:
+def choose_device(env: RankEnvironment, wanted: str | None) -> Any:
     """Return the torch device of this rank and make it the current one.
 
     :param wanted: e.g. ``"cpu"``; None: the rank's GPU when one is visible, else the CPU
@@ -380,7 +380,7 @@ def choose_device(env: Environment, wanted: str | None) -> Any:
     return device
 
 
-def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
+def join(env: RankEnvironment, *, backend: str, timeout_s: float) -> Distributed:
     """Return the gang after this process joined its process group. A single process joins none.
 
     A script may have created the default process group before. Then it is used, and the script ends it.
@@ -411,7 +411,7 @@ def join(env: Environment, *, backend: str, timeout_s: float) -> Distributed:
     return Distributed(env, group=group, store=PrefixStore("dtrain", store))
 
 
-def _join_existing(env: Environment, timeout: datetime.timedelta) -> Distributed:
+def _join_existing(env: RankEnvironment, timeout: datetime.timedelta) -> Distributed:
     """Return the gang over the default process group that the script has created. Called by all ranks."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store

@@ -19,7 +19,7 @@ _taken: list[str] = []
 
 
 @dataclass(frozen=True)
-class Environment:
+class RankEnvironment:
     """Place of one rank in its gang, and the data that the control side passed to it.
 
     Off-cluster, most fields are empty: one process, rank 0 of 1.
@@ -68,7 +68,7 @@ class Environment:
         return self.run is not None
 
     @classmethod
-    def read(cls, environ: Mapping[str, str] | None = None) -> Environment:
+    def read(cls, environ: Mapping[str, str] | None = None) -> RankEnvironment:
         """Return the environment of this process.
 
         :param environ: default: the process's environment

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed, choose_device, join
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
@@ -33,7 +33,7 @@ from airflow_provider_dtrain.train.reports.experiment_loggers import open_logger
 from airflow_provider_dtrain.train.reports.metrics import Reporter
 from airflow_provider_dtrain.train.reports.timings import open_timings
 from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECISION_TIMEOUT_S
-from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.search.rungs import RungQuestions
 
 DEFAULT_TIMEOUT_S = 1800.0
 #: Backend of ranks that do not use PyTorch.
@@ -74,7 +74,7 @@ def init(
     :raises SetupError: the environment or ``config`` is not valid, or the process already has a context
     """
     _log_to_stderr()
-    env = Environment.read()
+    env = RankEnvironment.read()
     if config and not env.on_cluster:
         config_check.check(config)
         config_check.check_ranges(config.get("hyperparameters") or {}, {**(hparams or {}), **env.hparams})
@@ -119,7 +119,7 @@ def init(
     return context
 
 
-def _device_and_backend(env: Environment, device: str | None, backend: str | None) -> tuple[Any, str]:
+def _device_and_backend(env: RankEnvironment, device: str | None, backend: str | None) -> tuple[Any, str]:
     """Return the torch device, None without PyTorch, and the name of the backend.
 
     :raises SetupError: PyTorch is asked for and not installed
@@ -136,7 +136,7 @@ def _device_and_backend(env: Environment, device: str | None, backend: str | Non
 
 
 def _build(
-    env: Environment,
+    env: RankEnvironment,
     distributed: Distributed,
     seed: int,
     device: Any,
@@ -162,7 +162,7 @@ def _build(
     saver = Saver(env, distributed, writer, *state, where=where, has_earlier=has_earlier)
     # The other ranks wait for rank 0 in an exchange, which has its own time limit.
     patience_s = min(float(env.config.get("decision_timeout") or DECISION_TIMEOUT_S), timeout_s / 3)
-    rungs = Rungs(env.rungs, writer, env.run_dir, timeout_s=patience_s)
+    rungs = RungQuestions(env.rungs, writer, env.run_dir, timeout_s=patience_s)
     return Context(
         env,
         distributed,
@@ -181,7 +181,9 @@ def _build(
     )
 
 
-def _checkpoint_place(env: Environment, distributed: Distributed, wanted: str | Path | None) -> tuple[Path | str, bool]:
+def _checkpoint_place(
+    env: RankEnvironment, distributed: Distributed, wanted: str | Path | None
+) -> tuple[Path | str, bool]:
     """Return the folder or URL for checkpoints, and whether ``restore`` may read it."""
     if env.checkpoint_url is not None:
         return env.checkpoint_url, True

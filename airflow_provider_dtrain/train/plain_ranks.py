@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import DONE, LEADER_TIMEOUT_S, PIECE_BYTES, Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, LostRankError, SetupError
 from airflow_provider_dtrain.train.process import message_server, rendezvous
 from airflow_provider_dtrain.train.process.heartbeat import FOLLOWERS, HERE, MESSAGE, RANK_0, Place
@@ -24,7 +24,7 @@ class PlainRanks(Distributed):
     """
 
     def __init__(
-        self, env: Environment, connection: socket.socket, server: message_server.MessageServer | None = None
+        self, env: RankEnvironment, connection: socket.socket, server: message_server.MessageServer | None = None
     ) -> None:
         super().__init__(env)
         self._connection = connection
@@ -188,7 +188,7 @@ def _packed(value: Any) -> bytes:
         ) from error
 
 
-def join(env: Environment, *, timeout_s: float) -> Distributed:
+def join(env: RankEnvironment, *, timeout_s: float) -> Distributed:
     """Return the gang after this process is connected to rank 0. A single process connects to none.
 
     :raises SetupError: the rendezvous has no address, or rank 0 does not answer

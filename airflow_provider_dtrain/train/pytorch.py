@@ -34,7 +34,7 @@ from airflow_provider_dtrain.train.trial.dataloader import DataLoader
 from airflow_provider_dtrain.train.trial.dataloader import batch_length as data_length
 from airflow_provider_dtrain.train.trial.run import load_models, plan_of
 from airflow_provider_dtrain.train.trial.samplers import adapt_batch_sampler
-from airflow_provider_dtrain.train.trial.trainer import Trainer as _Loop
+from airflow_provider_dtrain.train.trial.trainer import TrialTrainer as _Loop
 
 __all__ = [
     "Batch",

@@ -1,8 +1,8 @@
 """Measures a package: sizes, annotations, docstrings, imports, and habits that the rules of style limit.
 
-``python scripts/tools/house.py [FOLDER]`` prints a table and always ends with 0. Without a folder, it measures the
-provider. Tables of two commits can be compared. Counts of lines include blank ones. A function's length is that of its
-definition without decorators.
+``python scripts/tools/house.py [--classes] [FOLDER]`` prints a table and always ends with 0. Without a folder, it
+measures the provider. Tables of two commits can be compared. Counts of lines include blank ones. A function's length is
+that of its definition without decorators. With ``--classes`` the table has the class names of several modules instead.
 """
 
 from __future__ import annotations
@@ -288,10 +288,7 @@ def vocabulary(modules: Sequence[Module], package: Path) -> Rows:
     per_thousand = 1000 * odd.total() / len(defined) if defined else 0.0
     yield "dialect words per 1,000 identifiers", f"{per_thousand:.1f}"
     yield "dialect words, most frequent", most(odd, 10)
-    places: dict[str, set[str]] = {}
-    for module in modules:
-        for found in module.classes:
-            places.setdefault(found.name, set()).add(module.name)
+    places = class_places(modules)
     shared = {name: len(where) for name, where in places.items() if len(where) > 1}
     yield "class names in several files", f"{len(shared)} of {len(places)}: {most(shared, 5)}"
     absent = [name for module in modules for _, name in missing(module.tree, package)]
@@ -300,6 +297,21 @@ def vocabulary(modules: Sequence[Module], package: Path) -> Rows:
     yield "record classes", share(sum(map(is_record, classes)), len(classes))
     texts = (ast.unparse(node) for module in modules for node in module.nodes if isinstance(node, ast.Subscript))
     yield "dict[str, Any]", str(sum(text == "dict[str, Any]" for text in texts))
+
+
+def class_places(modules: Sequence[Module]) -> dict[str, set[str]]:
+    """Return the modules that define a class, by the name of the class."""
+    places: dict[str, set[str]] = {}
+    for module in modules:
+        for found in module.classes:
+            places.setdefault(found.name, set()).add(module.name)
+    return places
+
+
+def shared_names(modules: Sequence[Module]) -> dict[str, str]:
+    """Return the class names that occur in several modules, each with these modules."""
+    places = sorted(class_places(modules).items())
+    return {name: ", ".join(sorted(where)) for name, where in places if len(where) > 1}
 
 
 def is_record(found: ast.ClassDef) -> bool:
@@ -318,8 +330,10 @@ def measures(package: Path) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    rows = measures(Path(arguments[0]).resolve() if arguments else PACKAGE)
-    width = max(map(len, rows))
+    folders = [one for one in arguments if one != "--classes"]
+    package = Path(folders[0]).resolve() if folders else PACKAGE
+    rows = shared_names(modules_of(package)) if "--classes" in arguments else measures(package)
+    width = max(map(len, rows), default=0)
     for label, value in rows.items():
         print(f"{label:<{width}}  {value}")
     return 0

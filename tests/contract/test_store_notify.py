@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.database import notifications
-from airflow_provider_dtrain.store.database.notifications import Message, parsed
+from airflow_provider_dtrain.store.database.notifications import PoolChange, parsed
 from airflow_provider_dtrain.store.database.transactions import bump
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
@@ -219,7 +219,7 @@ def test_a_change_that_is_rolled_back_is_told_to_nobody(told):
         transaction.rollback()
     assert listener.messages(bell_out, 0.2) == []
     other.pools.set("gpus", reservations=3)
-    until(lambda: Message(pool="gpus") in listener.messages(bell_out, 1.0))
+    until(lambda: PoolChange(pool="gpus") in listener.messages(bell_out, 1.0))
     listener.close()
     bell_in.close()
     bell_out.close()
@@ -239,7 +239,7 @@ def test_a_store_beside_it_in_the_same_database_tells_other_people(postgresql):
     deadline = time.monotonic() + PATIENCE_S
     while not heard and time.monotonic() < deadline:
         heard = listener.messages(bell_out, 1.0)
-    assert heard == [Message(pool="gpus")]
+    assert heard == [PoolChange(pool="gpus")]
     assert listener.messages(bell_out, 0.2) == []
     for one in (listener, mine, other, stranger, bell_in, bell_out):
         one.close()

@@ -20,7 +20,7 @@ from airflow_provider_dtrain.errors import HostRefusedError, SlotBusyError
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.payload import library, pack
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
-from airflow_provider_dtrain.hosts.wire import Frame, Progress
+from airflow_provider_dtrain.hosts.wire import Frame, ProgressFrame
 from testbed.netns.transport import ssh_to
 from tests.support.lock_dirs import new_lock_dir
 
@@ -180,7 +180,7 @@ def test_what_the_ranks_do_comes_with_the_beats_to_whoever_asked_for_it(link: Ho
     document = plan(link, "t8.1.8", ["python", "train.py", "wait"], tmp_path)
     prepared = answer(link, "prepare", plan=document, secrets={})
     frames: Queue[Frame] = Queue()
-    reports: Queue[Progress] = Queue()
+    reports: Queue[ProgressFrame] = Queue()
     link.subscribe("t8.1.8", {}, frames.put, on_progress=reports.put).result(timeout=30)
     answer(link, "go", run="t8.1.8", master_addr="127.0.0.1", master_port=prepared["port"])
     report = reports.get(timeout=30)

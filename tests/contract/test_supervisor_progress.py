@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.hosts.wire import Progress
+from airflow_provider_dtrain.hosts.wire import ProgressFrame
 from airflow_provider_dtrain.supervisor.channel.progress import read_page
 from airflow_provider_dtrain.supervisor.limits import PAGE_BYTES, STANDS_S
 from airflow_provider_dtrain.supervisor.machine.processes import boottime
@@ -81,7 +81,7 @@ def test_the_page_of_a_rank_says_where_it_is_and_for_how_long(one_host: Host) ->
     os.kill(held["pid"], signal.SIGSTOP)
     channel.wait(lambda: rank_of(channel)["silent_s"] >= 4)
     frame = {key: value for key, value in reports(channel)[-1].items() if key != "raw"}
-    read = Progress.parse(frame, "here").ranks[0]
+    read = ProgressFrame.parse(frame, "here").ranks[0]
     assert (read.is_stopped, read.phase, read.host) == (True, "exchange", "here")
 
 

@@ -19,7 +19,7 @@ pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
 from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderError  # noqa: E402
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger  # noqa: E402
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger  # noqa: E402
 from airflow_provider_dtrain.train.inference.output_folder import open_folder  # noqa: E402
 from airflow_provider_dtrain.train.inference.owner import OWNER, owner_of  # noqa: E402
 from airflow_provider_dtrain.train.inference.shards import Shard  # noqa: E402
@@ -48,7 +48,7 @@ def compute(book, shard, content=b"rows"):
     with book.folder.scratch() as file:
         file.write_bytes(content)
         book.folder.deliver(file, book.delivery_name(shard))
-    entry = Entry(shard, book.run, book.part_name(shard), 10, len(content), "0" * 64, {"a": "int64"}, {}, 10)
+    entry = FinishedShard(shard, book.run, book.part_name(shard), 10, len(content), "0" * 64, {"a": "int64"}, {}, 10)
     book.add(entry)
     return entry
 

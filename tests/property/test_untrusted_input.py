@@ -33,7 +33,7 @@ from airflow_provider_dtrain.hosts.wire import (
     FrameReader,
     GreetingRefusedError,
     Hello,
-    Progress,
+    ProgressFrame,
     WireError,
     find_hello,
     parse_line,
@@ -162,7 +162,7 @@ def test_progress_reports(document: dict[str, Any], ranks: list[Any]) -> None:
     for one in ({}, {"run": "r", "boottime_s": 1.0, "ranks": ranks}):
         try:
             line = parse_line(as_json({**document, **one}))
-            Progress.parse(line, "h")
+            ProgressFrame.parse(line, "h")
         except WireError as error:
             str(error).encode()
 

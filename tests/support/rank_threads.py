@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 
 DEADLINE_S = 60.0
 
@@ -22,7 +22,7 @@ class ThreadRank(Distributed):
     def __init__(
         self, rank: int, size: int, baton: threading.Lock, meeting: threading.Barrier, box: list[Any], sent: Any = None
     ) -> None:
-        super().__init__(Environment(rank=rank, world_size=size))
+        super().__init__(RankEnvironment(rank=rank, world_size=size))
         self._baton, self._meeting, self._box = baton, meeting, box
         #: (rank that sends, rank that receives) -> pieces on their way
         self._sent = sent

@@ -17,7 +17,7 @@ import torch
 import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train import initialization
 from airflow_provider_dtrain.train.data.batch_size import Hparams
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from tests.support.rank_threads import ThreadRank, in_ranks
 
 #: Samples of a batch of all ranks together.
@@ -319,7 +319,7 @@ def run(loop: Loop, folder: Path, *, kill_at: int = -1, stop_at: int = -1) -> li
             Program(loop, ctx, trace).run()
 
     def body(distributed: ThreadRank) -> None:
-        env = Environment(rank=distributed.rank, world_size=distributed.size, config=loop.config)
+        env = RankEnvironment(rank=distributed.rank, world_size=distributed.size, config=loop.config)
         ctx = initialization._build(env, distributed, 3, torch.device("cpu"), Hparams(HPARAMS), folder, True, 60.0)
         of(ctx, traces[distributed.rank])
 

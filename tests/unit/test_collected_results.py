@@ -21,7 +21,7 @@ from airflow_provider_dtrain.engine.copies.mirror import DamagedCopyError
 from airflow_provider_dtrain.errors import CollectError
 from airflow_provider_dtrain.train.errors import OtherRunError, SetupError
 from airflow_provider_dtrain.train.inference.collected import ENTRY, FOLDER, CollectedLedger, collected_folder
-from airflow_provider_dtrain.train.inference.ledger import PLAN, RUN, Entry, encode
+from airflow_provider_dtrain.train.inference.ledger import PLAN, RUN, FinishedShard, encode
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 FACTS = {"inputs": {"files": [], "rows": 20}, "settings": {"processor": "m:P"}}
@@ -75,7 +75,7 @@ class World:
         book.set_batch_size(64)
         return self.results.begin(self.host)  # type: ignore[arg-type]
 
-    def compute(self, number: int, **changed: Any) -> Entry:
+    def compute(self, number: int, **changed: Any) -> FinishedShard:
         """Finish a shard as a rank does."""
         book = self.host.ledger(self.run)
         with book.folder.scratch() as file:
@@ -83,7 +83,7 @@ class World:
             book.folder.deliver(file, book.delivery_name(number))
         part = book.part_name(number)
         metrics = {"positive": ["AVG", 5.0 * (number + 1), 10.0]}
-        entry = Entry(number, self.run, part, 10, len(PART), DIGEST, {"label": "int64"}, metrics, 10)
+        entry = FinishedShard(number, self.run, part, 10, len(PART), DIGEST, {"label": "int64"}, metrics, 10)
         entry = dataclasses.replace(entry, **changed)
         book.add(entry)
         return entry

@@ -58,15 +58,20 @@ class Order:
 
 
 @pytest.fixture
-def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    monkeypatch.syspath_prepend(str(TOOL.parent))
-    import house
-
+def folder(tmp_path: Path) -> Path:
     for name, text in FILES.items():
         path = tmp_path / "house" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return house.measures(tmp_path / "house")
+    return tmp_path / "house"
+
+
+@pytest.fixture
+def rows(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.syspath_prepend(str(TOOL.parent))
+    import house
+
+    return house.measures(folder)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +112,11 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 )
 def test_a_small_package_has_known_measures(rows: dict[str, str], label: str, value: str) -> None:
     assert rows[label] == value
+
+
+def test_the_program_lists_the_class_names_of_several_modules(folder: Path) -> None:
+    done = subprocess.run([sys.executable, str(TOOL), "--classes", str(folder)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("Order  house.store.queue.orders, house.store.records\n", "")
 
 
 def test_the_program_prints_a_row_per_measure_and_does_not_fail(tmp_path: Path) -> None:

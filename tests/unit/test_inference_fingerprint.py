@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.inference import fingerprint
 from airflow_provider_dtrain.train.inference.read_files import ReadFiles
 
@@ -28,7 +28,7 @@ WEIGHTS = {"step": 5, "sha256": "ab"}
 def facts(
     *, weights: Any = WEIGHTS, identity: Any = None, hparams: Any = None, config: Any = None, **changes: Any
 ) -> dict[str, Any]:
-    env = Environment(hparams=hparams or {"hidden": 8}, seed=0, config=config or {})
+    env = RankEnvironment(hparams=hparams or {"hidden": 8}, seed=0, config=config or {})
     settings = {**SETTINGS, **changes, "outputs": {**SETTINGS["outputs"], **changes.get("outputs", {})}}
     return fingerprint.facts(env, settings, identity or {"rows": 20}, weights)
 
@@ -99,4 +99,4 @@ def test_model_files_that_are_opened_outside_python_belong_to_the_code(tmp_path,
 
 
 def code(read: ReadFiles) -> dict[str, str]:
-    return fingerprint.facts(Environment(hparams={}, seed=0, config={}), SETTINGS, {}, None, read.paths())["code"]
+    return fingerprint.facts(RankEnvironment(hparams={}, seed=0, config={}), SETTINGS, {}, None, read.paths())["code"]

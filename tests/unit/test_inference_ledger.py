@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_dtrain.train.errors import FolderInUseError, OtherRunError, OutputFolderError
 from airflow_provider_dtrain.train.files.local import LocalPlace
-from airflow_provider_dtrain.train.inference.ledger import DONE, MANIFEST, PARTS, Entry, Ledger
+from airflow_provider_dtrain.train.inference.ledger import DONE, MANIFEST, PARTS, FinishedShard, Ledger
 from airflow_provider_dtrain.train.inference.output_folder import OWN, TEMPORARY, open_folder
 from airflow_provider_dtrain.train.inference.shards import Shard
 
@@ -33,7 +33,7 @@ def compute(book, shard, content=b"rows", metrics=None):
         file.write_bytes(content)
         book.folder.deliver(file, book.delivery_name(shard))
     name = book.part_name(shard)
-    entry = Entry(
+    entry = FinishedShard(
         shard,
         book.run,
         name,

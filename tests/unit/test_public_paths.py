@@ -24,7 +24,7 @@ DAGS = {
     "operators.search": ("PlanTrialsOperator", "SelectBestTrialOperator"),
     "sensors.gang": ("GangSensor",),
     "sensors.experiment": ("ExperimentSensor",),
-    "task_groups": ("Experiment",),
+    "task_groups": ("ExperimentGroup",),
     "dags": ("experiment_dag",),
     "hooks.dtrain": ("DtrainHook",),
     "plugins.dtrain_plugin": ("DtrainPlugin",),

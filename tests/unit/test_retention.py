@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.checkpoint_policy import Kept, Saved, unkept
+from airflow_provider_dtrain.core.checkpoint_policy import KeptCheckpoints, Saved, unkept
 
 
 def saved(number: int, trial: int, step: int, metric: float | None, attempt: int = 1) -> Saved:
@@ -29,42 +29,42 @@ EXPERIMENT = [
 ]
 
 
-def left(kept: Kept, checkpoints: list[Saved] = EXPERIMENT) -> list[int]:
+def left(kept: KeptCheckpoints, checkpoints: list[Saved] = EXPERIMENT) -> list[int]:
     gone = unkept(checkpoints, kept)
     return [one.checkpoint_id for one in checkpoints if one not in gone]
 
 
 def test_of_ten_checkpoints_of_two_trials_five_survive() -> None:
     # Best of the experiment: 4 (0.20), 3 (0.30), 5 (0.40). Best of the trials: 4 and 8. Latest: 5 and 10.
-    assert left(Kept(experiment_best=3, trial_best=1, trial_latest=1)) == [3, 4, 5, 8, 10]
+    assert left(KeptCheckpoints(experiment_best=3, trial_best=1, trial_latest=1)) == [3, 4, 5, 8, 10]
 
 
 def test_without_best_of_the_experiment_each_trial_keeps_its_best_and_its_latest() -> None:
-    assert left(Kept(experiment_best=0, trial_best=1, trial_latest=1)) == [4, 5, 8, 10]
+    assert left(KeptCheckpoints(experiment_best=0, trial_best=1, trial_latest=1)) == [4, 5, 8, 10]
 
 
 def test_where_larger_is_better_the_others_survive() -> None:
     # Best of the experiment: 1 (0.90), 6 (0.80), 10 (0.75). Best of the trials: 1 and 6. Latest: 5 and 10.
-    assert left(Kept(experiment_best=3, smaller_is_better=False)) == [1, 5, 6, 10]
+    assert left(KeptCheckpoints(experiment_best=3, smaller_is_better=False)) == [1, 5, 6, 10]
 
 
 def test_nothing_is_kept_where_all_numbers_are_zero() -> None:
-    assert left(Kept(trial_best=0, trial_latest=0)) == []
+    assert left(KeptCheckpoints(trial_best=0, trial_latest=0)) == []
 
 
 def test_no_metric_and_nan_are_never_best() -> None:
     odd = [saved(1, 1, 1, math.nan), saved(2, 1, 2, None), saved(3, 1, 3, 0.5), saved(4, 1, 4, -math.inf)]
-    assert left(Kept(experiment_best=4, trial_best=4, trial_latest=0), odd) == [3]
+    assert left(KeptCheckpoints(experiment_best=4, trial_best=4, trial_latest=0), odd) == [3]
 
 
 def test_of_equals_the_later_one_is_better() -> None:
     equal = [saved(1, 1, 1, 0.5), saved(2, 1, 2, 0.5), saved(3, 1, 3, 0.5)]
-    assert left(Kept(trial_latest=0), equal) == [3]
+    assert left(KeptCheckpoints(trial_latest=0), equal) == [3]
 
 
 def test_a_later_attempt_is_later_also_at_a_lower_step() -> None:
     both = [saved(1, 1, 500, None, attempt=1), saved(2, 1, 100, None, attempt=2)]
-    assert left(Kept(), both) == [2]
+    assert left(KeptCheckpoints(), both) == [2]
 
 
 experiments = st.lists(
@@ -75,12 +75,12 @@ experiments = st.lists(
     max_size=12,
 ).map(lambda rows: [saved(number, t, s, m, a) for number, (t, a, s, m) in enumerate(rows, start=1)])  # fmt: skip
 numbers = st.builds(
-    Kept, experiment_best=st.integers(0, 4), trial_best=st.integers(0, 3), trial_latest=st.integers(0, 3),
+    KeptCheckpoints, experiment_best=st.integers(0, 4), trial_best=st.integers(0, 3), trial_latest=st.integers(0, 3),
     smaller_is_better=st.booleans(),
 )  # fmt: skip
 
 
-def is_among_best(one: Saved, others: list[Saved], count: int, kept: Kept) -> bool:
+def is_among_best(one: Saved, others: list[Saved], count: int, kept: KeptCheckpoints) -> bool:
     """Return whether fewer than ``count`` checkpoints are better, by a literal reading of the rule."""
     if one.metric is None or math.isnan(one.metric):
         return False
@@ -94,7 +94,7 @@ def is_among_best(one: Saved, others: list[Saved], count: int, kept: Kept) -> bo
 
 
 @given(experiments, numbers)
-def test_the_rule_holds_for_every_checkpoint(checkpoints: list[Saved], kept: Kept) -> None:
+def test_the_rule_holds_for_every_checkpoint(checkpoints: list[Saved], kept: KeptCheckpoints) -> None:
     gone = unkept(checkpoints, kept)
     for one in checkpoints:
         own = [other for other in checkpoints if other.trial_id == one.trial_id]
@@ -111,7 +111,7 @@ def test_the_rule_holds_for_every_checkpoint(checkpoints: list[Saved], kept: Kep
 
 
 @given(experiments, numbers)
-def test_what_is_deleted_early_would_be_deleted_at_the_end(checkpoints: list[Saved], kept: Kept) -> None:
+def test_what_is_deleted_early_would_be_deleted_at_the_end(checkpoints: list[Saved], kept: KeptCheckpoints) -> None:
     middle = len(checkpoints) // 2
     early = unkept(checkpoints[:middle], kept)
     # A later checkpoint of an earlier attempt does not exist: what comes later is later.

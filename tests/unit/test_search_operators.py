@@ -14,12 +14,12 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_dtrain.core.search.names import MAX_CHARS, trial_name
 from airflow_provider_dtrain.operators.search import PlanTrialsOperator, SelectBestTrialOperator
 from airflow_provider_dtrain.operators.trial import MAP_INDEX_TEMPLATE, TrialOperator
-from airflow_provider_dtrain.task_groups import Experiment, experiment
+from airflow_provider_dtrain.task_groups import ExperimentGroup, experiment
 
 SPACE = {"lr": {"type": "log", "minval": -4, "maxval": -1}, "bs": {"type": "categorical", "vals": [1]}, "epochs": 8}
 
 
-def dag(**options: Any) -> tuple[DAG, Experiment]:
+def dag(**options: Any) -> tuple[DAG, ExperimentGroup]:
     with DAG("searched", schedule=None) as made:
         group = experiment("search.yaml", **options)
     return made, group

@@ -14,7 +14,7 @@ from hypothesis import strategies as st  # noqa: E402
 from airflow_provider_dtrain.train import initialization  # noqa: E402
 from airflow_provider_dtrain.train.data.batch_size import Hparams  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from airflow_provider_dtrain.train.gradients.common_weights import _fingerprint, refuse_different  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
@@ -39,7 +39,7 @@ def prepared(tmp_path, make, *, config=None, **options):
     """Return what each of three ranks gets from ``ctx.prepare``: None, or its error."""
 
     def body(ranks):
-        env = Environment(rank=ranks.rank, world_size=ranks.size, config=config or {})
+        env = RankEnvironment(rank=ranks.rank, world_size=ranks.size, config=config or {})
         ctx = initialization._build(env, ranks, 3, CPU, Hparams({}), tmp_path, True, 60.0)
         ctx.prepare(make(ranks.rank), **options)
 
@@ -124,7 +124,7 @@ class Two(Distributed):
     """One of two ranks, whose other one says the same."""
 
     def __init__(self, rank=0):
-        super().__init__(Environment(rank=rank, world_size=2))
+        super().__init__(RankEnvironment(rank=rank, world_size=2))
 
     def allgather(self, value):
         return [value, value]
@@ -136,7 +136,7 @@ def draws():
 
 def first_draws(rank, tmp_path, begin):
     """Return what a rank draws after ``ctx.prepare``, and once it trains."""
-    env = Environment(rank=rank, world_size=2)
+    env = RankEnvironment(rank=rank, world_size=2)
     ctx = initialization._build(env, Two(rank), 3, CPU, Hparams({"global_batch_size": 4}), tmp_path, True, 60.0)
     torch.manual_seed(3)
     random.seed(3)

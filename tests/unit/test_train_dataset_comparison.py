@@ -15,7 +15,7 @@ import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.data.dataset_comparison import description  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import ScriptLoaders  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -29,7 +29,7 @@ def loaders(tmp_path):
     with dtrain.init(hparams={"global_batch_size": 8}, checkpoint_dir=tmp_path, seed=1) as ctx:
         alone = ctx.distributed
         for rank in range(SIZE):
-            distributed = Distributed(Environment(rank=rank, world_size=SIZE), store=store)
+            distributed = Distributed(RankEnvironment(rank=rank, world_size=SIZE), store=store)
             contexts.append((distributed, ScriptLoaders(distributed, 1)))
 
         def make(rank, method, dataset):

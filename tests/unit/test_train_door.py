@@ -16,7 +16,7 @@ from airflow_provider_dtrain.train.checkpoint import files as files_module
 from airflow_provider_dtrain.train.checkpoint.files import FileCheckpoints
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.data.position import Progress
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
@@ -369,7 +369,7 @@ class FarRank(ThreadRank):
 
 
 def checkpoints(ranks, folder):
-    env = Environment(rank=ranks.rank, world_size=ranks.size, group_rank=ranks.rank)
+    env = RankEnvironment(rank=ranks.rank, world_size=ranks.size, group_rank=ranks.rank)
     state = Prepared(), Progress(), Gradients(ranks, None, {}), Streams(0, ranks.rank)
     saver = Saver(env, ranks, EventWriter(None), *state, where=folder, has_earlier=True)
     return FileCheckpoints(env, ranks, saver), saver

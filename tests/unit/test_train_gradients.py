@@ -8,7 +8,7 @@ import copy
 import pytest
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.gradients.bucket_tuning import candidates, fastest, score
 from airflow_provider_dtrain.train.gradients.clipping import Clip
@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def gradients(**optimizations):
-    return Gradients(Distributed(Environment(rank=0, world_size=1)), CPU, optimizations)
+    return Gradients(Distributed(RankEnvironment(rank=0, world_size=1)), CPU, optimizations)
 
 
 def linear(start=1.0):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_dtrain.train.checkpoint.trial_storage import LEASE, TrialStorage, lease_of
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import (
     CheckpointError,
     CheckpointStorageError,
@@ -295,7 +295,7 @@ def test_a_second_writer_of_checkpoints_is_told_which_run_writes_and_what_to_do(
     place = LocalPlace(tmp_path)
     place.write(LEASE, json.dumps(holder).encode())
     with pytest.raises(CheckpointError, match=rf"to {tmp_path}: run s-t3.1.1 on host far, process 7\..*{LEASE}\.$"):
-        lease_of(place, Environment()).confirm()
+        lease_of(place, RankEnvironment()).confirm()
 
 
 def test_a_second_run_into_an_output_folder_is_told_which_run_owns_it(tmp_path):
@@ -311,7 +311,7 @@ def test_a_second_run_into_an_output_folder_is_told_which_run_owns_it(tmp_path):
 
 def test_a_checkpoint_folder_whose_lease_cannot_be_read_gets_no_checkpoint(tmp_path, monkeypatch):
     """Another account may hold it with a lease that this one cannot read."""
-    home = TrialStorage(Environment(run=None), tmp_path, has_earlier=True, is_chief=True)
+    home = TrialStorage(RankEnvironment(run=None), tmp_path, has_earlier=True, is_chief=True)
 
     def refuse(*_):
         raise PermissionError(13, "Permission denied")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFiniteLossError, SetupError
 from airflow_provider_dtrain.train.reports.experiment_loggers import Loggers, open_loggers
 from airflow_provider_dtrain.train.reports.metrics import METRICS_LIMIT, Reporter, average_reports, weighted_mean
@@ -28,7 +28,7 @@ class Lines:
 
 def reporter(rank=0, world_size=1, **options):
     lines = Lines()
-    return Reporter(Distributed(Environment(rank=rank, world_size=world_size)), lines, **options), lines
+    return Reporter(Distributed(RankEnvironment(rank=rank, world_size=world_size)), lines, **options), lines
 
 
 def test_reports_are_events_in_their_order():
@@ -129,7 +129,7 @@ def test_a_report_costs_less_than_50_microseconds(tmp_path):
     torch = pytest.importorskip("torch")
     from airflow_provider_dtrain.train.reports.events import EventWriter
 
-    it = Reporter(Distributed(Environment()), EventWriter(tmp_path / "events"))
+    it = Reporter(Distributed(RankEnvironment()), EventWriter(tmp_path / "events"))
     loss = torch.tensor(0.5)
     costs = []
     for part in range(10):
@@ -208,9 +208,9 @@ def test_a_logger_that_fails_is_named_once_and_left_out(caplog):
 def test_a_logger_that_cannot_be_had_is_refused_before_the_training(monkeypatch, loggers, words):
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(SetupError, match=re.escape(words)):
-        open_loggers(Environment(config={"loggers": loggers}), {})
+        open_loggers(RankEnvironment(config={"loggers": loggers}), {})
 
 
 def test_only_rank_0_opens_loggers(monkeypatch):
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    open_loggers(Environment(rank=1, world_size=2, config={"loggers": ["mlflow"]}), {}).close()
+    open_loggers(RankEnvironment(rank=1, world_size=2, config={"loggers": ["mlflow"]}), {}).close()

@@ -6,7 +6,7 @@ import pytest
 
 import airflow_provider_dtrain.train as dtrain
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from tests.support.rank_threads import in_ranks
@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def gradients(distributed=None, **optimizations):
-    return Gradients(distributed or Distributed(Environment(rank=0, world_size=1)), CPU, optimizations)
+    return Gradients(distributed or Distributed(RankEnvironment(rank=0, world_size=1)), CPU, optimizations)
 
 
 def sgd(*parameters):

@@ -14,7 +14,7 @@ import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.core.config import ExperimentConfig  # noqa: E402
 from airflow_provider_dtrain.errors import ConfigError  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients  # noqa: E402
 from airflow_provider_dtrain.train.sharded_tensors import refuse_old_torch  # noqa: E402
@@ -46,7 +46,7 @@ class Net(torch.nn.Module):
 
 
 def gradients(**optimizations):
-    return Gradients(Distributed(Environment()), torch.device("cpu"), optimizations)
+    return Gradients(Distributed(RankEnvironment()), torch.device("cpu"), optimizations)
 
 
 def computed(**optimizations):

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.train.durations import Position
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.search.rungs import FILE, Rungs
+from airflow_provider_dtrain.train.search.rungs import FILE, RungQuestions
 from airflow_provider_dtrain.train.search.stop_criteria import Goal
 from tests.support.event_lines import lines_of
 
 
-def rungs(folder: Path, units: Any = (1, 1, 4), *, timeout_s: float = 0.0) -> Rungs:
-    return Rungs(units, EventWriter(folder / "events"), folder, timeout_s=timeout_s)
+def rungs(folder: Path, units: Any = (1, 1, 4), *, timeout_s: float = 0.0) -> RungQuestions:
+    return RungQuestions(units, EventWriter(folder / "events"), folder, timeout_s=timeout_s)
 
 
 def asked(folder: Path) -> list[tuple[int, int]]:
@@ -46,7 +46,7 @@ def test_the_question_is_on_the_disk_before_training_goes_on(tmp_path: Path, mon
 
 
 def test_off_cluster_nobody_is_asked(tmp_path: Path) -> None:
-    it = Rungs((1, 2), EventWriter(tmp_path / "events"), None)
+    it = RungQuestions((1, 2), EventWriter(tmp_path / "events"), None)
     it.reach(2, 0.5, 2)
     assert it.units == ()
     assert not it.poll()
@@ -106,4 +106,4 @@ def test_a_loop_that_does_not_count_epochs_is_refused_where_the_searcher_counts_
 def test_rungs_that_are_no_numbers_are_refused_by_name(tmp_path: Path, value: Any) -> None:
     (tmp_path / "context.json").write_text(json.dumps({"rungs": value}))
     with pytest.raises(SetupError, match="rungs of DTRAIN_CONTEXT"):
-        Environment.read({"DTRAIN_CONTEXT": str(tmp_path / "context.json")})
+        RankEnvironment.read({"DTRAIN_CONTEXT": str(tmp_path / "context.json")})

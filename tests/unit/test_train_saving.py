@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train import environment
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
 from airflow_provider_dtrain.train.checkpoint.retention import policy_of
 from airflow_provider_dtrain.train.checkpoint.snapshot import Snapshots
-from airflow_provider_dtrain.train.environment import Environment, put_secrets
+from airflow_provider_dtrain.train.environment import RankEnvironment, put_secrets
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.files import file_systems
 
@@ -116,16 +116,16 @@ def test_secrets_leave_the_environment_and_are_never_shown(tmp_path, monkeypatch
     monkeypatch.setenv("DTRAIN_CONTEXT", str(context))
     monkeypatch.setenv("DTRAIN_SECRETS", json.dumps(SECRETS))
     monkeypatch.setattr(environment, "_taken", [])
-    env = Environment.read()
+    env = RankEnvironment.read()
     assert env.config["data"]["secrets"]["token"] == "t0ken"
     assert "DTRAIN_SECRETS" not in os.environ
     assert "t0ken" not in repr(env)
-    assert Environment.read().config["data"]["secrets"]["token"] == "t0ken"
+    assert RankEnvironment.read().config["data"]["secrets"]["token"] == "t0ken"
 
 
 def test_secrets_that_are_no_json_are_refused_without_being_shown():
     with pytest.raises(SetupError) as caught:
-        Environment.read({"DTRAIN_SECRETS": "{s3cr3t"})
+        RankEnvironment.read({"DTRAIN_SECRETS": "{s3cr3t"})
     assert "s3cr3t" not in str(caught.value)
 
 

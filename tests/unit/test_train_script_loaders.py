@@ -15,7 +15,7 @@ import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.data.position import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoaders, ValidationLoader  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import SetupError  # noqa: E402
 from tests.support.loaders import Drawn, Numbers, flat, own_part  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
@@ -158,7 +158,7 @@ def test_a_stream_that_resumes_in_an_epoch_with_another_number_of_ranks_is_warne
 
     def begin(progress):
         return iter(
-            Loader(ScriptLoaders(Distributed(Environment()), 1).shares(Sized(), "ctx.loader", **chosen()), progress)
+            Loader(ScriptLoaders(Distributed(RankEnvironment()), 1).shares(Sized(), "ctx.loader", **chosen()), progress)
         )
 
     progress = Progress()

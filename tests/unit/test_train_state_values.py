@@ -23,7 +23,7 @@ import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint import description, disk, reading  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.state_values import VALUE, decode, encode  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import CheckpointError, StateError  # noqa: E402
 from tests.support import stored  # noqa: E402
 
@@ -319,7 +319,7 @@ def test_a_file_that_is_nested_too_deeply_or_grows_without_end_is_refused_before
             target.writestr(name, HOSTILE[words]() if name.endswith("data.pkl") else source.read(name))
     found = stored.write(tmp_path, 1, {disk.STATE: hostile.getvalue()}, {})
     with pytest.raises(CheckpointError, match=words):
-        reading.everywhere(found, disk.STATE, Distributed(Environment()))
+        reading.everywhere(found, disk.STATE, Distributed(RankEnvironment()))
 
 
 def test_a_state_without_such_values_is_not_copied():

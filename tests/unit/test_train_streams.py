@@ -23,7 +23,7 @@ from airflow_provider_dtrain.train.data.script_loaders import Loader, ScriptLoad
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from airflow_provider_dtrain.train.data.stream import Stream  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError  # noqa: E402
 from tests.support.loaders import COUNT, Drawn, EveryNth, Numbers, flat, trained, validated  # noqa: E402
 from tests.support.rank_threads import in_ranks  # noqa: E402
@@ -123,7 +123,7 @@ def test_a_stream_that_is_empty_on_one_rank_is_named_there_before_the_rank_waits
     errors = in_ranks(2, lambda d: Shares(loader, d, 1, "training").nothing())
     assert str(errors[1]).startswith("The training data loader yields no batch on rank 1.")
     # An exchange fails, because there is no other rank.
-    alone = Distributed(Environment(rank=1, world_size=2))
+    alone = Distributed(RankEnvironment(rank=1, world_size=2))
     stream = Stream(loader, alone, 1, "training", SeedPlan(), lambda: errors[1])
     with pytest.raises(EmptyLoaderError, match="on rank 1"):
         next(stream.epoch(0, 0, 4))

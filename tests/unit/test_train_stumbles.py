@@ -14,7 +14,7 @@ from airflow_provider_dtrain.train.data import stream  # noqa: E402
 from airflow_provider_dtrain.train.data.position import Progress  # noqa: E402
 from airflow_provider_dtrain.train.data.script_loaders import ScriptLoaders  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import (  # noqa: E402
     CheckpointError,
     EmptyLoaderError,
@@ -38,7 +38,7 @@ def test_data_without_samples_is_refused_before_training():
     with pytest.raises(EmptyLoaderError, match=r"training data has no samples: len\(list\) is 0"):
         loader([])
     with pytest.raises(EmptyLoaderError, match="validation data has no samples"):
-        ScriptLoaders(Distributed(Environment()), 1).shares(
+        ScriptLoaders(Distributed(RankEnvironment()), 1).shares(
             [], "ctx.validation_loader", "validation", per_slot=lambda: 4, batch_size=None, shuffle=None, options={}
         )
 
@@ -78,14 +78,14 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_the_start(tmp_path):
     file = tmp_path / "file"
     file.write_text("")
     with pytest.raises(SetupError, match=r"checkpoint_dir .*file.*Use another folder"):
-        _checkpoint_place(Environment(), Distributed(Environment()), file / "below")
-    place, look = _checkpoint_place(Environment(), Distributed(Environment()), tmp_path / "new")
+        _checkpoint_place(RankEnvironment(), Distributed(RankEnvironment()), file / "below")
+    place, look = _checkpoint_place(RankEnvironment(), Distributed(RankEnvironment()), tmp_path / "new")
     assert (place, look) == (tmp_path / "new", True)
     assert list(place.iterdir()) == []
 
 
 def test_a_program_that_steps_without_the_library_is_warned_once(caplog):
-    gradients = Gradients(Distributed(Environment()), CPU, {})
+    gradients = Gradients(Distributed(RankEnvironment()), CPU, {})
     weight = torch.nn.Parameter(torch.ones(1))
     with caplog.at_level(logging.WARNING):
         gradients.inspect()
@@ -107,7 +107,7 @@ def test_a_function_that_got_no_value_is_left_out_and_named_once_in_validation(c
 
 
 def test_a_person_outside_of_a_trial_is_told_metrics_and_where_the_checkpoint_is(caplog):
-    alone, in_trial = Environment(), Environment(run="t1.1.1")
+    alone, in_trial = RankEnvironment(), RankEnvironment(run="t1.1.1")
     with caplog.at_level(logging.INFO):
         for env in (alone, in_trial):
             log_validation(env, 8, {"error": 0.25})

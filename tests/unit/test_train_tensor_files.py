@@ -16,17 +16,17 @@ pytestmark = pytest.mark.torch
 
 import airflow_provider_dtrain.train as dtrain  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint import description, disk, reading, save_plan, tensor_source  # noqa: E402
-from airflow_provider_dtrain.train.checkpoint.save_plan import Part  # noqa: E402
+from airflow_provider_dtrain.train.checkpoint.save_plan import TensorPart  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorFile, memory  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_index import INDEX, Box, TensorIndex  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource  # noqa: E402
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import PLACEHOLDER  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError  # noqa: E402
 from tests.support import stored  # noqa: E402
 
-ALONE = Distributed(Environment())
+ALONE = Distributed(RankEnvironment())
 
 
 def cut(tensor, cuts):
@@ -41,7 +41,7 @@ def cut(tensor, cuts):
 def write(folder, ranks, more=None):
     """Write a checkpoint whose ranks hold ``(key, whole tensor, box)``."""
     everyones = [
-        [Part(key, DTYPES.by_dtype[t.dtype], tuple(t.shape), box, True) for key, t, box in rank] for rank in ranks
+        [TensorPart(key, DTYPES.by_dtype[t.dtype], tuple(t.shape), box, True) for key, t, box in rank] for rank in ranks
     ]
     contents = {
         save_plan.file_name(number): TensorFile([part.slot for part in parts], [_part(t, box) for _, t, box in rank])

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.train.reports import timings as timings_module
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.samples import MOST_VALUES, SampleFile
 from airflow_provider_dtrain.train.reports.seconds import SecondsFile, Sums
-from airflow_provider_dtrain.train.reports.timings import EARLY_LINES, Timings, open_timings
+from airflow_provider_dtrain.train.reports.timings import EARLY_LINES, RankTimings, open_timings
 from tests.support.event_lines import lines_of
 
 
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def timings(tmp_path, clock):
     files = SampleFile(tmp_path / "samples"), SecondsFile(tmp_path / "timings")
-    return Timings(EventWriter(tmp_path / "events"), *files)
+    return RankTimings(EventWriter(tmp_path / "events"), *files)
 
 
 def batch(timings, clock, backward_s=0.002):
@@ -134,7 +134,7 @@ def test_forward_is_what_remains_of_a_batch_in_a_script_and_in_a_trial_class(tim
         one(names)
     timings.close()
     assert seconds(tmp_path)[-1]["us"]["forward"] == [2, 60_000, 30_000, 30_000]
-    trial = Timings(EventWriter(None), None, SecondsFile(tmp_path / "trial"))
+    trial = RankTimings(EventWriter(None), None, SecondsFile(tmp_path / "trial"))
     for name in (*names, "train_batch"):
         trial.add(name, 0.05 if name == "train_batch" else 0.01)
     trial._flush(0.0)
@@ -245,7 +245,7 @@ def test_a_disk_that_is_full_loses_measurements_and_nothing_else(tmp_path):
     seconds = SecondsFile(tmp_path / "timings")
     os.close(seconds._fd)
     seconds._fd = open("/dev/full", "wb", buffering=0).fileno()  # noqa: SIM115
-    timings = Timings(writer, samples, seconds)
+    timings = RankTimings(writer, samples, seconds)
     timings.add("backward", 1.0)
     timings._flush(0.0)
     timings._summarize()

@@ -21,14 +21,14 @@ from airflow_provider_dtrain.train.data.device import move  # noqa: E402
 from airflow_provider_dtrain.train.data.shares import Shares  # noqa: E402
 from airflow_provider_dtrain.train.distributed import Distributed  # noqa: E402
 from airflow_provider_dtrain.train.durations import Geometry, Length, Position  # noqa: E402
-from airflow_provider_dtrain.train.environment import Environment  # noqa: E402
+from airflow_provider_dtrain.train.environment import RankEnvironment  # noqa: E402
 from airflow_provider_dtrain.train.reports.reducers import Reducer, combine, partial  # noqa: E402
 from airflow_provider_dtrain.train.trial.dataloader import DataLoader, batch_length  # noqa: E402
 
 
 def shares(make, size):
     """Return each rank's share. Every rank creates its own loader, as in a gang."""
-    return [Shares(make(), Distributed(Environment(rank=r, world_size=size)), 5, "training") for r in range(size)]
+    return [Shares(make(), Distributed(RankEnvironment(rank=r, world_size=size)), 5, "training") for r in range(size)]
 
 
 def numbers(batches):

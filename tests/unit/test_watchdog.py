@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.lifecycle.watchdog import GangVerdict, RankRep
 from airflow_provider_dtrain.engine.attempt import watchdog
 from airflow_provider_dtrain.engine.attempt.watchdog import GangWatchdog, text_of
 from airflow_provider_dtrain.errors import ProcessStuckError, RankHangsError
-from airflow_provider_dtrain.hosts.wire import Progress, WireError
+from airflow_provider_dtrain.hosts.wire import ProgressFrame, WireError
 
 
 def rank(number: int, **changes: Any) -> RankReport:
@@ -163,7 +163,7 @@ def report(dog: GangWatchdog, ranks: list[RankReport], at: float, *, only: str |
     for host in sorted({one.host for one in ranks}):
         if only is None or host == only:
             mine = tuple(one for one in ranks if one.host == host)
-            dog.take(host, Progress(run="t1.1.1", boottime_s=at, ranks=mine, **more))
+            dog.take(host, ProgressFrame(run="t1.1.1", boottime_s=at, ranks=mine, **more))
 
 
 @pytest.fixture
@@ -295,11 +295,11 @@ def test_a_stopped_supervisor_is_said_once(clock: Clock, caplog: pytest.LogCaptu
 )  # fmt: skip
 def test_a_report_that_cannot_be_understood_breaks_the_protocol(document: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        Progress.parse(document, "gpu-0")
+        ProgressFrame.parse(document, "gpu-0")
 
 
 def test_words_of_a_host_are_harmless_and_unknown_fields_are_left_out() -> None:
     document = {"rank": 0, "what": "\x1b[31m" + "x" * 100, "later": [1]}
-    found = Progress.parse({"run": "t1.1.1", "boottime_s": 1.0, "ranks": [document]}, "gpu-0").ranks[0]
+    found = ProgressFrame.parse({"run": "t1.1.1", "boottime_s": 1.0, "ranks": [document]}, "gpu-0").ranks[0]
     assert found.what.startswith("\\x1b[31m")
     assert found.host == "gpu-0"

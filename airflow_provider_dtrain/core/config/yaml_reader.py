@@ -190,7 +190,7 @@ def _jinja_hint(text: str | bytes, line: int) -> str:
 
 
 @dataclass(slots=True)
-class _Frame:
+class _OpenNode:
     """A map or list that is still open."""
 
     value: dict[str, Any] | list[Any]
@@ -222,7 +222,7 @@ class _Builder:
         self.text = text
         self.most_values = most_values
         self.problems: list[Problem] = []
-        self.stack: list[_Frame] = []
+        self.stack: list[_OpenNode] = []
         #: Anchor -> value, number of its values and characters, and its height.
         self.anchors: dict[str, tuple[Any, int, int, int]] = {}
         self.values = 0
@@ -289,7 +289,7 @@ class _Builder:
         if event.anchor is not None:
             self.anchors.pop(event.anchor, None)
         path = self._path_chars() if self.stack else 0
-        self.stack.append(_Frame({} if is_map else [], event.tag, event.anchor, self.values - 1, self.chars, path))
+        self.stack.append(_OpenNode({} if is_map else [], event.tag, event.anchor, self.values - 1, self.chars, path))
 
     def _path_chars(self) -> int:
         """Return the number of characters of the path to the value that comes next."""
@@ -377,7 +377,7 @@ class _Builder:
             frame.value[frame.key] = value
         frame.key = None
 
-    def _merge_key(self, event: Any, frame: _Frame, value: Any) -> None:
+    def _merge_key(self, event: Any, frame: _OpenNode, value: Any) -> None:
         maps = value if isinstance(value, list) else [value]
         if all(isinstance(item, dict) for item in maps):
             frame.merged.extend(maps)

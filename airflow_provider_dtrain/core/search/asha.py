@@ -55,7 +55,7 @@ Standing = Callable[[int, float], tuple[int, int]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ReportResult:
     """Result of a report."""
 
     #: Rungs that the trial enters with this report, lowest first; may be empty.
@@ -65,7 +65,9 @@ class Step:
     decision: Decision
 
 
-def advance(lengths: Sequence[int], divisor: int, *, rung: int, length: int, value: float, standing: Standing) -> Step:
+def advance(
+    lengths: Sequence[int], divisor: int, *, rung: int, length: int, value: float, standing: Standing
+) -> ReportResult:
     """Return the rungs that a running trial enters with a report, and the decision for it.
 
     The caller writes one entry with ``value`` into each rung of ``entered``, in the transaction that read the standing.
@@ -83,4 +85,4 @@ def advance(lengths: Sequence[int], divisor: int, *, rung: int, length: int, val
         entered.append(rung)
         decision = decide(before, count + 1, divisor, is_top=rung == len(lengths) - 1)
         rung += 1
-    return Step(entered=tuple(entered), rung=rung, decision=decision)
+    return ReportResult(entered=tuple(entered), rung=rung, decision=decision)

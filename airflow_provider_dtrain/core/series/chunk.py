@@ -70,7 +70,7 @@ def decode(chunk: bytes, metric: str | None = None) -> dict[Key, Points]:
         body = unpacker.decompress(chunk[1:], _UNPACKED_MOST)
         if not unpacker.eof:
             raise ChunkError("a chunk that is cut or too long")
-        return dict(_read(_Reader(body), metric))
+        return dict(_read(_PartReader(body), metric))
     except (zlib.error, struct.error, IndexError, UnicodeDecodeError, OverflowError, KeyError, ValueError) as error:
         raise ChunkError(f"a damaged chunk: {error}") from None
 
@@ -135,7 +135,7 @@ def _integers(values: Sequence[int]) -> bytes:
 
 
 # -- reading --------------------------------------------------------------------------------------------
-class _Reader:
+class _PartReader:
     """Reader of the parts of an unpacked chunk, in their order."""
 
     def __init__(self, data: bytes) -> None:
@@ -185,7 +185,7 @@ class _Reader:
         return list(accumulate(steps, initial=first))
 
 
-def _read(reader: _Reader, metric: str | None) -> Iterator[tuple[Key, Points]]:
+def _read(reader: _PartReader, metric: str | None) -> Iterator[tuple[Key, Points]]:
     while reader.position < len(reader.data):
         name = reader.take(reader.unpack("<B")[0]).decode()
         length, count = reader.unpack("<IH")
@@ -195,7 +195,7 @@ def _read(reader: _Reader, metric: str | None) -> Iterator[tuple[Key, Points]]:
         yield from _read_section(reader, name, count)
 
 
-def _read_section(reader: _Reader, metric: str, count: int) -> Iterator[tuple[Key, Points]]:
+def _read_section(reader: _PartReader, metric: str, count: int) -> Iterator[tuple[Key, Points]]:
     heads = [_read_head(reader, metric) for _ in range(count)]
     total = sum(length for _, length in heads)
     if total > _POINTS_MOST:
@@ -216,7 +216,7 @@ def _read_section(reader: _Reader, metric: str, count: int) -> Iterator[tuple[Ke
         start = end
 
 
-def _read_head(reader: _Reader, metric: str) -> tuple[Key, int]:
+def _read_head(reader: _PartReader, metric: str) -> tuple[Key, int]:
     device = reader.take(reader.unpack("<H")[0]).decode()
     rank, count = reader.unpack("<iI")
     return Key(metric, device, None if rank < 0 else rank), count

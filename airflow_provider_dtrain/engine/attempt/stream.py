@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.rank_log import RankLog
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hosts.channel.link import HostLink
-    from airflow_provider_dtrain.hosts.wire import Frame, Progress
+    from airflow_provider_dtrain.hosts.wire import Frame, ProgressFrame
     from airflow_provider_dtrain.store.records.trials import AttemptView
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class HostFollower:
         *,
         quota: AttemptQuota,
         on_link: Callable[[str], None],
-        on_progress: Callable[[str, Progress], None],
+        on_progress: Callable[[str, ProgressFrame], None],
         on_event: Callable[[str, dict[str, Any], float], None],
     ) -> None:
         self.rt = rt

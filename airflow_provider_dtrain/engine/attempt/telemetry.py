@@ -64,7 +64,7 @@ PRUNINGS_MOST = 50
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class TelemetryPiece:
     """Points in one answer of a host."""
 
     series: Mapping[Key, Points] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class TelemetryCollector:
         is_usable = link is not None and link.alive and link not in self._broken
         return is_usable and self._allowances[host].has_room()
 
-    def _part(self, host: str, piece: Piece) -> HostTelemetry:
+    def _part(self, host: str, piece: TelemetryPiece) -> HostTelemetry:
         state = (self._states or {}).get(host)
         return HostTelemetry(
             host=host,
@@ -211,7 +211,7 @@ class TelemetryCollector:
             commits=state.commits if state is not None else 0,
         )
 
-    async def _ask(self, host: str, limit: asyncio.Semaphore) -> Piece | None:
+    async def _ask(self, host: str, limit: asyncio.Semaphore) -> TelemetryPiece | None:
         """Return the next points of a host, None when it does not answer as expected."""
         async with limit:
             link = self.links[host]
@@ -239,7 +239,7 @@ class TelemetryCollector:
         state = (self._states or {}).get(host)
         return state.positions.get(stream, 0) if state is not None else 0
 
-    def _points(self, host: str, found: list[Measurements], clock: Clock) -> Piece:
+    def _points(self, host: str, found: list[Measurements], clock: Clock) -> TelemetryPiece:
         """Return the points in an answer. Runs in a thread, because parsing takes milliseconds."""
         series: dict[Key, Points] = {}
         positions: dict[str, int] = {}
@@ -270,7 +270,7 @@ class TelemetryCollector:
                 TelemetryGap(stream=one.stream, code=code, lines=lines, size_bytes=size, first_at_s=at)
                 for code, (lines, size, at) in reading.gaps.items()
             ]
-        return Piece(series=series, positions=positions, gaps=tuple(gaps), is_behind=is_behind)
+        return TelemetryPiece(series=series, positions=positions, gaps=tuple(gaps), is_behind=is_behind)
 
     async def _keep_up(self) -> None:
         """Compact the slices of this attempt and remove what is old, each after a while."""

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.errors import DtrainError, ProcessStuckError, RankH
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
-    from airflow_provider_dtrain.hosts.wire import Progress
+    from airflow_provider_dtrain.hosts.wire import ProgressFrame
 
 #: Consecutive reports after which a live rank is named. A single one may have been written right after a pause of the
 #: whole machine, before any rank could make progress.
@@ -33,7 +33,7 @@ class GangWatchdog:
         self._hang_timeout_s = hang_timeout_s
         self._log = log
         #: host -> time.monotonic() when its latest report arrived, and the report
-        self._reports: dict[str, tuple[float, Progress]] = {}
+        self._reports: dict[str, tuple[float, ProgressFrame]] = {}
         #: rank -> number of consecutive reports in which it is behind
         self._polls: dict[int, int] = {}
         #: rank -> time.monotonic() when it was named, and its latest state
@@ -44,7 +44,7 @@ class GangWatchdog:
         self._judged: dict[str, float] = {}
         self._supervisors: set[str] = set()
 
-    def take(self, host: str, progress: Progress) -> None:
+    def take(self, host: str, progress: ProgressFrame) -> None:
         """Record a host's report. The link's reader thread calls it, so it returns at once."""
         self._reports[host] = time.monotonic(), progress
 
@@ -116,7 +116,7 @@ class GangWatchdog:
             return RankHangsError(reason, rank=one.report.rank)
         return None
 
-    def _check_supervisors(self, fresh: Mapping[str, Progress]) -> None:
+    def _check_supervisors(self, fresh: Mapping[str, ProgressFrame]) -> None:
         stopped = {host for host, report in fresh.items() if report.supervisor_stopped_s >= STOPPED_S}
         for host in sorted(stopped - self._supervisors):
             self._log.warning(

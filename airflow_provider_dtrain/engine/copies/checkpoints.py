@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.checkpoint_location import (
     UntrustedPathError,
     shown_path,
 )
-from airflow_provider_dtrain.core.checkpoint_policy import Kept, Saved, unkept
+from airflow_provider_dtrain.core.checkpoint_policy import KeptCheckpoints, Saved, unkept
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size
 from airflow_provider_dtrain.engine.copies.keeper import Keeper
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED, DamagedCopyError, fetched, put_in_place
@@ -173,10 +173,10 @@ class TrialFullError(Exception):
     """The copies of a trial leave too little room for another one."""
 
 
-def numbers_of(config: ExperimentConfig) -> Kept:
+def numbers_of(config: ExperimentConfig) -> KeptCheckpoints:
     """Return how many checkpoints a configuration keeps in the end."""
     storage = config.checkpoint_storage
-    return Kept(
+    return KeptCheckpoints(
         experiment_best=storage.save_experiment_best,
         trial_best=storage.save_trial_best,
         trial_latest=storage.save_trial_latest,
@@ -184,12 +184,12 @@ def numbers_of(config: ExperimentConfig) -> Kept:
     )
 
 
-def while_running(kept: Kept) -> Kept:
+def while_running(kept: KeptCheckpoints) -> KeptCheckpoints:
     """Return the numbers for one trial that still runs.
 
     The best of the experiment are among the best of their trials; a restart needs the latest.
     """
-    return Kept(
+    return KeptCheckpoints(
         trial_best=max(kept.trial_best, kept.experiment_best),
         trial_latest=max(1, kept.trial_latest),
         smaller_is_better=kept.smaller_is_better,

@@ -41,7 +41,7 @@ from airflow_provider_dtrain.train.inference.ledger import (
     PARTS,
     PLAN,
     RUN,
-    Entry,
+    FinishedShard,
     Ledger,
     decode,
     encode,
@@ -84,7 +84,7 @@ class _RunForm(BaseModel, strict=True):
 
 
 class _EntryForm(BaseModel, strict=True, extra="forbid"):
-    """Fields of an :class:`Entry`, as a host may send them."""
+    """Fields of an :class:`FinishedShard`, as a host may send them."""
 
     shard: _Count
     run: str
@@ -363,17 +363,17 @@ def _plan_of(found: Any) -> list[Shard]:
     return plan
 
 
-def _entry_of(found: Any, ledger: Ledger, shard: int) -> Entry:
+def _entry_of(found: Any, ledger: Ledger, shard: int) -> FinishedShard:
     """Return the entry of a shard, after a check of every field."""
     with checked(f"the entry of shard {shard}"):
         _EntryForm.model_validate(found)
-    entry = Entry(**found)
+    entry = FinishedShard(**found)
     if (entry.shard, entry.run) != (shard, ledger.run) or entry.part not in (None, ledger.part_name(shard)):
         raise DamagedCopyError(f"the entry of shard {shard} is not one of this run")
     return entry
 
 
-def _combined(entries: list[Entry]) -> dict[str, float]:
+def _combined(entries: list[FinishedShard]) -> dict[str, float]:
     try:
         return metrics.combined([entry.metrics for entry in entries])
     except (ArithmeticError, ValueError) as error:

@@ -42,7 +42,7 @@ from airflow_provider_dtrain.hosts.wire import (
     Frame,
     FrameReader,
     LostRun,
-    Progress,
+    ProgressFrame,
     WireError,
     encode,
     fields_of,
@@ -65,7 +65,7 @@ _LAST_MESSAGE_S = 2.0
 MOST_FAULTS = 3
 
 Sink = Callable[[Frame], None]
-ProgressSink = Callable[[Progress], None]
+ProgressSink = Callable[[ProgressFrame], None]
 
 
 @dataclass(frozen=True)
@@ -388,7 +388,7 @@ class HostLink:
         if kind == "beat":
             self._beat(document)
         elif kind == "progress":
-            progress = Progress.parse(document, self.host)
+            progress = ProgressFrame.parse(document, self.host)
             self._deliver(self._progress.get(progress.run), progress)
         elif kind == "gone":
             gone = fields_of(document, LostRun, "a frame")
@@ -451,7 +451,7 @@ class HostLink:
             except Exception:
                 log.exception("A beat of host '%s' could not be handled", self.host)
 
-    def _deliver(self, sink: Callable[[Any], None] | None, frame: Frame | Progress) -> None:
+    def _deliver(self, sink: Callable[[Any], None] | None, frame: Frame | ProgressFrame) -> None:
         if sink is None:
             return
         try:

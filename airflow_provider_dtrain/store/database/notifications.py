@@ -18,7 +18,7 @@ MESSAGE_BYTES = 7000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class PoolChange:
     """A change that another transaction made to a pool."""
 
     pool: str
@@ -55,12 +55,12 @@ def _pieces(ids: Sequence[str]) -> Iterator[str]:
         yield ",".join(ids[start : start + most])
 
 
-def parsed(payload: str, schema: str) -> Message | None:
+def parsed(payload: str, schema: str) -> PoolChange | None:
     """Return the parsed message, None when it is of another store or of an unknown kind."""
     home, _, rest = payload.partition(" ")
     match rest.split(" "):
         case ["changed", pool]:
-            return Message(pool=pool) if home == schema else None
+            return PoolChange(pool=pool) if home == schema else None
         case ["granted", pool, ids] if home == schema and all(one.isdigit() for one in ids.split(",")):
-            return Message(pool=pool, granted=frozenset(map(int, ids.split(","))))
+            return PoolChange(pool=pool, granted=frozenset(map(int, ids.split(","))))
     return None

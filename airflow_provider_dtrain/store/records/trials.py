@@ -27,7 +27,7 @@ _MOST_STORES, _MOST_CHARS = 4096, 500
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class StoreCheck:
     """Result of one check of :meth:`Store.check`."""
 
     name: str

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryState
-from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, gaps_of, slice_of, with_gaps
+from airflow_provider_dtrain.store.telemetry.host_rows import TelemetryKey, gaps_of, slice_of, with_gaps
 from airflow_provider_dtrain.store.telemetry.sparklines import with_utilization
 
 
@@ -34,7 +34,7 @@ class Commit:
     :param row: state of the host that the commit continues, None for the first one
     """
 
-    def __init__(self, key: HostKey, part: HostTelemetry, row: sa.Row[Any] | None) -> None:
+    def __init__(self, key: TelemetryKey, part: HostTelemetry, row: sa.Row[Any] | None) -> None:
         self.key = key
         self.is_first = row is None
         self.commits = row.commits if row is not None else 0
@@ -117,7 +117,7 @@ _BEGIN = (
 )
 _CONTINUE = (
     telemetry_hosts.update()
-    .where(*(telemetry_hosts.c[name] == sa.bindparam(f"of_{name}") for name in HostKey._fields))
+    .where(*(telemetry_hosts.c[name] == sa.bindparam(f"of_{name}") for name in TelemetryKey._fields))
     .where(telemetry_hosts.c.commits == sa.bindparam("known"))
     .values(
         {

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.core.series.points import Key, Points, merged
 from airflow_provider_dtrain.core.series.tiers import SLICE_S, TIERS, by_window
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.telemetry.chunk_rows import decoded
-from airflow_provider_dtrain.store.telemetry.host_rows import ChunkRow, HostKey, chunks_of, insert_chunks
+from airflow_provider_dtrain.store.telemetry.host_rows import ChunkRow, TelemetryKey, chunks_of, insert_chunks
 
 #: Slices of one compaction. A host has 60 in ten minutes.
 SLICES_MOST = 200
@@ -24,7 +24,7 @@ Series = dict[Key, Points]
 class Compaction:
     """Slices of one host, and the rows that replace them."""
 
-    key: HostKey
+    key: TelemetryKey
     #: Commits of the host when its slices were read.
     commits: int
     #: Ids of the slices, and of the chunks into which they are merged.
@@ -32,7 +32,7 @@ class Compaction:
     chunks: Sequence[ChunkRow]
 
 
-def next_compaction(conn: Connection, key: HostKey) -> Compaction | None:
+def next_compaction(conn: Connection, key: TelemetryKey) -> Compaction | None:
     """Return the oldest slices of a host with their chunks, None without slices."""
     of = telemetry_chunks.c
     own = (of.attempt_id == key.attempt_id, of.token == key.token, of.host == key.host)

@@ -17,7 +17,7 @@ from airflow_provider_dtrain.store.database.tables import telemetry_chunks, tele
 from airflow_provider_dtrain.store.records.telemetry import TelemetryGap, TelemetryState
 
 
-class HostKey(NamedTuple):
+class TelemetryKey(NamedTuple):
     """Primary key of a row of ``telemetry_hosts``."""
 
     attempt_id: int
@@ -41,7 +41,7 @@ class ChunkRow:
     end_s: int
     data: bytes
 
-    def values(self, key: HostKey) -> dict[str, Any]:
+    def values(self, key: TelemetryKey) -> dict[str, Any]:
         """Return the columns of the row."""
         return {**key._asdict(), **self.__dict__}
 
@@ -65,7 +65,7 @@ def chunks_of(series: Mapping[Key, Points], tier: Tier, start: int) -> list[Chun
     ]
 
 
-def insert_chunks(conn: Connection, key: HostKey, rows: Sequence[ChunkRow]) -> None:
+def insert_chunks(conn: Connection, key: TelemetryKey, rows: Sequence[ChunkRow]) -> None:
     """Insert chunks of one host with one statement."""
     if rows:
         conn.execute(telemetry_chunks.insert(), [row.values(key) for row in rows])

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.series.tiers import SLICE_S, TIERS
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
-from airflow_provider_dtrain.store.telemetry.host_rows import HostKey
+from airflow_provider_dtrain.store.telemetry.host_rows import TelemetryKey
 
 #: Rows per transaction, which takes some milliseconds.
 BATCH = 500
@@ -26,12 +26,12 @@ class Pruned:
     size_bytes: int
 
 
-def left_slices(conn: Connection, now: datetime) -> list[HostKey]:
+def left_slices(conn: Connection, now: datetime) -> list[TelemetryKey]:
     """Return hosts with slices that their follower has left."""
     of = telemetry_chunks.c
     is_old = (of.step_s == SLICE_S, of.end_s < int(now.timestamp()) - LEFT_S)
     query = sa.select(of.attempt_id, of.token, of.host).where(*is_old).distinct().limit(BATCH)
-    return [HostKey(*row) for row in conn.execute(query)]
+    return [TelemetryKey(*row) for row in conn.execute(query)]
 
 
 def old_chunks(now: datetime, days: int) -> list[sa.ColumnElement[bool]]:

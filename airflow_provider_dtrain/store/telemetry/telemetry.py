@@ -24,7 +24,7 @@ from airflow_provider_dtrain.store.records.telemetry import (
 from airflow_provider_dtrain.store.telemetry import queries, rank_queries
 from airflow_provider_dtrain.store.telemetry.commits import Commit, OvertakenError, RunRows, rows_of, write_all
 from airflow_provider_dtrain.store.telemetry.compaction import Compaction, next_compaction, write_compaction
-from airflow_provider_dtrain.store.telemetry.host_rows import HostKey, state_of
+from airflow_provider_dtrain.store.telemetry.host_rows import TelemetryKey, state_of
 from airflow_provider_dtrain.store.telemetry.retention import (
     Pruned,
     count_chunks,
@@ -63,7 +63,7 @@ class Telemetry:
             row = known.hosts.get(part.host)
             if part.commits not in (None, row.commits if row is not None else 0):
                 return None
-            commits.append(Commit(HostKey(attempt_id, known.token, part.host), part, row))
+            commits.append(Commit(TelemetryKey(attempt_id, known.token, part.host), part, row))
         try:
             self._add(attempt_id, watch, commits)
         except OvertakenError:
@@ -87,18 +87,18 @@ class Telemetry:
         for key in self._keys(attempt_id):
             self._compact(key)
 
-    def _compact(self, key: HostKey) -> None:
+    def _compact(self, key: TelemetryKey) -> None:
         while (compaction := self._next_compaction(key)) is not None and self._write_compaction(compaction):
             pass
 
     @reads
-    def _keys(self, conn: Connection, attempt_id: int) -> list[HostKey]:
+    def _keys(self, conn: Connection, attempt_id: int) -> list[TelemetryKey]:
         of = telemetry_hosts.c
         query = sa.select(of.attempt_id, of.token, of.host).where(of.attempt_id == attempt_id)
-        return [HostKey(*row) for row in conn.execute(query.order_by(of.host))]
+        return [TelemetryKey(*row) for row in conn.execute(query.order_by(of.host))]
 
     @reads
-    def _next_compaction(self, conn: Connection, key: HostKey) -> Compaction | None:
+    def _next_compaction(self, conn: Connection, key: TelemetryKey) -> Compaction | None:
         return next_compaction(conn, key)
 
     @writes
@@ -127,7 +127,7 @@ class Telemetry:
         return Pruned(sum(one.count for one in found), sum(one.size_bytes for one in found))
 
     @reads
-    def _left_slices(self, conn: Connection) -> list[HostKey]:
+    def _left_slices(self, conn: Connection) -> list[TelemetryKey]:
         return left_slices(conn, self.db.now())
 
     @writes

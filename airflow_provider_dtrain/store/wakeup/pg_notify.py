@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_provider_dtrain.errors import StoreUnavailableError
 from airflow_provider_dtrain.store.database.connections import gate
-from airflow_provider_dtrain.store.database.notifications import CHANNEL, Message, message, parsed
+from airflow_provider_dtrain.store.database.notifications import CHANNEL, PoolChange, message, parsed
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Listener:
             "shares connections (pgbouncer in transaction mode?). The store is polled instead."
         )
 
-    def messages(self, wake: socket.socket, timeout_s: float) -> list[Message]:
+    def messages(self, wake: socket.socket, timeout_s: float) -> list[PoolChange]:
         """Return received messages, as soon as there is one, ``wake`` is readable, or the time is over.
 
         :raises StoreUnavailableError: the connection was lost

@@ -17,7 +17,7 @@ from typing import Any
 
 from airflow_provider_dtrain.errors import DtrainError, StoreUnavailableError
 from airflow_provider_dtrain.store.database.connections import gate
-from airflow_provider_dtrain.store.database.notifications import Message
+from airflow_provider_dtrain.store.database.notifications import PoolChange
 from airflow_provider_dtrain.store.database.transactions import Database
 from airflow_provider_dtrain.store.wakeup.pg_notify import Listener, can_listen
 from airflow_provider_dtrain.store.wakeup.polling import Polling, Sign
@@ -260,7 +260,7 @@ class Changes:
         with contextlib.suppress(BlockingIOError, OSError):
             self._bell_in.send(b"!")
 
-    def _pass_on(self, messages: Sequence[Message]) -> None:
+    def _pass_on(self, messages: Sequence[PoolChange]) -> None:
         changed = {message.pool for message in messages if not message.granted}
         if changed and not self._notified:
             self._notified_at = time.monotonic() + random.uniform(0, SPREAD_S)  # noqa: S311 - no secret

@@ -21,7 +21,7 @@ FILES = "files"
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class SavedCheckpoint:
     """One checkpoint on disk."""
 
     path: Path
@@ -71,7 +71,7 @@ def metadata_text(step: int, facts: Mapping[str, Any], files: Mapping[str, Any])
     return text
 
 
-def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
+def parse(text: bytes, path: Path, url: str | None = None) -> SavedCheckpoint:
     """Return the description that the text of a ``metadata.json`` gives.
 
     :param path: folder that the files are in, or will be in
@@ -97,7 +97,7 @@ def parse(text: bytes, path: Path, url: str | None = None) -> Checkpoint:
             f"{url or path} has format {str(metadata.get('format'))[:50]}; this version reads format {FORMAT}. "
             "Use the version of airflow-provider-dtrain that wrote it, or a newer one."
         )
-    return Checkpoint(path, step, hashlib.sha256(text).hexdigest(), size + len(text), metadata, url)
+    return SavedCheckpoint(path, step, hashlib.sha256(text).hexdigest(), size + len(text), metadata, url)
 
 
 def is_plain_name(name: str) -> bool:
@@ -116,7 +116,7 @@ def _size_of(name: object, file: Mapping[str, Any]) -> int:
     return int(file["size_bytes"])
 
 
-def refuse_files(checkpoint: Checkpoint) -> None:
+def refuse_files(checkpoint: SavedCheckpoint) -> None:
     """Raise when the library cannot read the weights of a checkpoint, because a program wrote its files itself.
 
     :raises CheckpointError: names the checkpoint

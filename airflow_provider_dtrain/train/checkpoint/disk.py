@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.description import METADATA, METADATA_LIMIT_BYTES, Checkpoint, parse
+from airflow_provider_dtrain.train.checkpoint.description import METADATA, METADATA_LIMIT_BYTES, SavedCheckpoint, parse
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError
 from airflow_provider_dtrain.train.files.digests import describe
 
@@ -31,7 +31,7 @@ OTHERS = "others.pt"
 _MOST_READERS = 8
 
 
-def read(path: Path) -> Checkpoint:
+def read(path: Path) -> SavedCheckpoint:
     """Return a checkpoint's description. Only its metadata is read.
 
     :raises DamagedCheckpointError: the metadata is missing or differs from what was written
@@ -44,7 +44,7 @@ def read(path: Path) -> Checkpoint:
     return parse(text, path)
 
 
-def whole(path: Path) -> Checkpoint:
+def whole(path: Path) -> SavedCheckpoint:
     """Return a checkpoint after a check of its files.
 
     :raises DamagedCheckpointError: the checkpoint is incomplete or differs from what was written
@@ -54,7 +54,7 @@ def whole(path: Path) -> Checkpoint:
     return checkpoint
 
 
-def verify(checkpoint: Checkpoint) -> None:
+def verify(checkpoint: SavedCheckpoint) -> None:
     """Check every file against its digest. Several files are read at once.
 
     :raises DamagedCheckpointError: a file is missing, shorter, or different

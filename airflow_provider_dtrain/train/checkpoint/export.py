@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import key_of
 from airflow_provider_dtrain.train.checkpoint.weights import model_of, place_of
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError
 
 
@@ -43,7 +43,7 @@ def export_weights(
     with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
         found = storage.reader(place, storage_config or {})(Path(scratch))
         description.refuse_files(found)
-        skeleton, source = reading.open_state(found, found.metadata, Distributed(Environment()))
+        skeleton, source = reading.open_state(found, found.metadata, Distributed(RankEnvironment()))
         saved = model_of(skeleton, index, str(place))
         partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import description, disk
-from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.description import SavedCheckpoint
 from airflow_provider_dtrain.train.checkpoint.rank_transfer import RankTransfer
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.distributed import PIECE_BYTES, Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 
@@ -69,7 +69,7 @@ class FileCheckpoints:
     A rank that sees rank 0's folder writes beside it. The files of any other rank are sent to rank 0.
     """
 
-    def __init__(self, env: Environment, distributed: Distributed, saver: Saver) -> None:
+    def __init__(self, env: RankEnvironment, distributed: Distributed, saver: Saver) -> None:
         self._env = env
         self._distributed = distributed
         self._saver = saver
@@ -261,7 +261,7 @@ class FileCheckpoints:
             assert found is not None
             return _saved(found.path, found.where, found.metadata, is_source=is_source)
 
-    def _find(self, where: str, scratch: Path, *, alone: bool = False) -> tuple[Checkpoint | None, bool]:
+    def _find(self, where: str, scratch: Path, *, alone: bool = False) -> tuple[SavedCheckpoint | None, bool]:
         """Return a checkpoint, and whether it is ``searcher.source_checkpoint``."""
         is_latest = where == str(self._env.latest_checkpoint)
         try:
@@ -275,7 +275,7 @@ class FileCheckpoints:
                 "together."
             ) from error
 
-    def _everywhere(self, find: Callable[[Path], tuple[Checkpoint | None, bool]]) -> SavedFiles | None:
+    def _everywhere(self, find: Callable[[Path], tuple[SavedCheckpoint | None, bool]]) -> SavedFiles | None:
         """Return what rank 0 finds, on all ranks.
 
         :param find: takes a folder for copies; returns a checkpoint, and whether it is the source checkpoint

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.description import METADATA, Checkpoint
+from airflow_provider_dtrain.train.checkpoint.description import METADATA, SavedCheckpoint
 from airflow_provider_dtrain.train.checkpoint.disk import read
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 
 log = logging.getLogger(__name__)
 
 #: Key that sorts by age, path or URL, and a function that reads and checks a checkpoint. It takes a folder for copies.
-Candidate = tuple[Any, str, Callable[[Path], Checkpoint]]
+Candidate = tuple[Any, str, Callable[[Path], SavedCheckpoint]]
 
 
-def newest(found: Sequence[Candidate], scratch: Path) -> Checkpoint | None:
+def newest(found: Sequence[Candidate], scratch: Path) -> SavedCheckpoint | None:
     """Return the newest undamaged checkpoint, or None. Log the damaged ones that are skipped.
 
     :param scratch: folder for copies

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.distributed import Distributed, load_bytes
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError
 
 
-def everywhere(found: description.Checkpoint | None, name: str, distributed: Distributed) -> Any:
+def everywhere(found: description.SavedCheckpoint | None, name: str, distributed: Distributed) -> Any:
     """Return the object in a file of a checkpoint, loaded without running any pickle. Called by all ranks.
 
     :param found: the checkpoint, on rank 0
@@ -25,12 +25,12 @@ def everywhere(found: description.Checkpoint | None, name: str, distributed: Dis
     return state
 
 
-def _content(found: description.Checkpoint | None, name: str, distributed: Distributed) -> bytes:
+def _content(found: description.SavedCheckpoint | None, name: str, distributed: Distributed) -> bytes:
     return distributed.broadcast_bytes((found.path / name).read_bytes() if found else None)
 
 
 def open_state(
-    found: description.Checkpoint | None, metadata: Mapping[str, Any], distributed: Distributed
+    found: description.SavedCheckpoint | None, metadata: Mapping[str, Any], distributed: Distributed
 ) -> tuple[Any, TensorSource]:
     """Return the state of a checkpoint without its tensors, and the source of these. Called by all ranks.
 

@@ -20,14 +20,14 @@ from airflow_provider_dtrain.train.checkpoint import (
     storage,
     warm_start,
 )
-from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.description import SavedCheckpoint
 from airflow_provider_dtrain.train.checkpoint.state_values import decode
 from airflow_provider_dtrain.train.checkpoint.targets import Targets
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.trial_storage import TrialStorage
 from airflow_provider_dtrain.train.data.position import Progress, describe
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, DamagedCheckpointError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
@@ -58,7 +58,7 @@ class Restorer:
     def __init__(
         self,
         home: TrialStorage,
-        env: Environment,
+        env: RankEnvironment,
         distributed: Distributed,
         prepared: Prepared,
         progress: Progress,
@@ -130,7 +130,7 @@ class Restorer:
             return None
         return SavedProgress(metadata["step"], metadata.get("epochs"), metadata.get("metrics") or {})
 
-    def _find(self, scratch: Path, *, start_over: bool = False) -> Checkpoint | None:
+    def _find(self, scratch: Path, *, start_over: bool = False) -> SavedCheckpoint | None:
         found = storage.candidates(self._home.storage, self.first, self._home.config)
         newest = found_checkpoints.newest(found, scratch)
         if newest is None and found:
@@ -143,7 +143,7 @@ class Restorer:
             log.warning("None of %d checkpoints is intact: training starts from step 0.", len(found))
         return newest
 
-    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[Checkpoint | None, bool]:
+    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[SavedCheckpoint | None, bool]:
         """Return the newest intact checkpoint, and whether it is the source checkpoint. Called by rank 0.
 
         :param scratch: folder for copies
@@ -161,7 +161,7 @@ class Restorer:
             self._home.latest = found
         return found, is_source
 
-    def read_files(self, where: str, scratch: Path) -> Checkpoint:
+    def read_files(self, where: str, scratch: Path) -> SavedCheckpoint:
         """Return the checkpoint of files at a path or URL, after a check of its files.
 
         :param scratch: folder for copies
@@ -174,7 +174,7 @@ class Restorer:
             self._home.latest = found
         return found
 
-    def _read_source(self, source: Path | str, scratch: Path) -> Checkpoint:
+    def _read_source(self, source: Path | str, scratch: Path) -> SavedCheckpoint:
         try:
             return storage.reader(source, self._home.config)(scratch)
         except DamagedCheckpointError as error:
@@ -210,10 +210,10 @@ class Restorer:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _everywhere(self, found: Checkpoint | None, name: str) -> Any:
+    def _everywhere(self, found: SavedCheckpoint | None, name: str) -> Any:
         return reading.everywhere(found, name, self._distributed)
 
-    def _open(self, found: Checkpoint | None, metadata: Mapping[str, Any]) -> tuple[Any, TensorSource]:
+    def _open(self, found: SavedCheckpoint | None, metadata: Mapping[str, Any]) -> tuple[Any, TensorSource]:
         """Return the state without its tensors, and the source of these. Called by all ranks."""
         return reading.open_state(found, metadata, self._distributed)
 
@@ -262,7 +262,7 @@ class Restorer:
         return None
 
 
-def _refuse_prepared(found: Checkpoint) -> None:
+def _refuse_prepared(found: SavedCheckpoint) -> None:
     if not found.is_of_files:
         raise CheckpointError(
             f"The checkpoint {found.where} was written by ctx.save_checkpoint. Load it with "

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.description import SavedCheckpoint
 from airflow_provider_dtrain.train.checkpoint.found_checkpoints import order
 
 
-def keep(checkpoints: Sequence[Checkpoint], policy: Mapping[str, Any]) -> list[Checkpoint]:
+def keep(checkpoints: Sequence[SavedCheckpoint], policy: Mapping[str, Any]) -> list[SavedCheckpoint]:
     """Return the checkpoints among the best of the trial or among its latest, newest first.
 
     A checkpoint without the metric, or with one that is not finite, is never among the best. Of equal ones, the later

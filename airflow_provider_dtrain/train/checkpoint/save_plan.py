@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, TensorSlot, header, row_by_row
-from airflow_provider_dtrain.train.checkpoint.tensor_index import Box, Chunk, Entry, TensorIndex
+from airflow_provider_dtrain.train.checkpoint.tensor_index import Box, Chunk, SavedTensor, TensorIndex
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.sharded_tensors import is_dtensor, local_part
@@ -20,7 +20,7 @@ def file_name(rank: int) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A part of a tensor that one rank saves."""
 
     key: str
@@ -30,7 +30,7 @@ class Part:
     shape: tuple[int, ...]
     box: Box
     is_sharded: bool
-    #: As in :class:`Entry`.
+    #: As in :class:`SavedTensor`.
     strides: tuple[int, ...] | None = None
 
     @property
@@ -46,7 +46,7 @@ class Part:
 class SavePlan:
     """Parts that this rank saves."""
 
-    parts: Sequence[Part]
+    parts: Sequence[TensorPart]
     #: This rank's tensor of each part.
     tensors: Sequence[Any]
     #: Ranks that save a file; complete on rank 0.
@@ -82,9 +82,11 @@ def make(tensors: Mapping[str, Any], distributed: Distributed, *, is_sharded: bo
     )
 
 
-def _whole(key: str, tensor: Any) -> Part:
+def _whole(key: str, tensor: Any) -> TensorPart:
     shape = tuple(tensor.shape)
-    return Part(key, DTYPES.by_dtype[tensor.dtype], shape, Box((0,) * len(shape), shape), False, strides_of(tensor))
+    return TensorPart(
+        key, DTYPES.by_dtype[tensor.dtype], shape, Box((0,) * len(shape), shape), False, strides_of(tensor)
+    )
 
 
 def strides_of(tensor: Any) -> tuple[int, ...] | None:
@@ -97,7 +99,7 @@ def strides_of(tensor: Any) -> tuple[int, ...] | None:
     return tuple(torch.empty_like(tensor, device="meta").stride())
 
 
-def _divided(sharded: Mapping[str, Any], distributed: Distributed) -> list[list[Part]]:
+def _divided(sharded: Mapping[str, Any], distributed: Distributed) -> list[list[TensorPart]]:
     """Return the parts of sharded tensors that each rank saves, by the planner of torch.distributed.checkpoint."""
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
@@ -125,23 +127,23 @@ def _holds_numbers(item: Any) -> bool:
     return 0 not in item.tensor_data.chunk.sizes
 
 
-def _part(item: Any) -> Part:
+def _part(item: Any) -> TensorPart:
     data = item.tensor_data
     box = Box(tuple(data.chunk.offsets), tuple(data.chunk.sizes))
-    return Part(item.index.fqn, DTYPES.by_dtype[data.properties.dtype], tuple(data.size), box, True)
+    return TensorPart(item.index.fqn, DTYPES.by_dtype[data.properties.dtype], tuple(data.size), box, True)
 
 
-def index_of(everyones: Sequence[Sequence[Part]]) -> TensorIndex:
+def index_of(everyones: Sequence[Sequence[TensorPart]]) -> TensorIndex:
     """Return the index of the files that the ranks write.
 
     :param everyones: parts of each rank, in order of rank
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, SavedTensor] = {}
     for rank, parts in enumerate(everyones):
         _, starts = header([part.slot for part in parts])
         for part, start in zip(parts, starts):
             chunk = Chunk(part.box, file_name(rank), start)
             known = entries.get(part.key)
             chunks = (*known.chunks, chunk) if known else (chunk,)
-            entries[part.key] = Entry(part.dtype, part.shape, chunks, part.is_sharded, part.strides)
+            entries[part.key] = SavedTensor(part.dtype, part.shape, chunks, part.is_sharded, part.strides)
     return TensorIndex(entries)

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.train.checkpoint import (
     storage,
 )
 from airflow_provider_dtrain.train.checkpoint.async_writer import Background
-from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
+from airflow_provider_dtrain.train.checkpoint.description import SavedCheckpoint
 from airflow_provider_dtrain.train.checkpoint.rank_files import RankFiles
 from airflow_provider_dtrain.train.checkpoint.restorer import Restorer
 from airflow_provider_dtrain.train.checkpoint.save_plan import SavePlan
@@ -32,7 +32,7 @@ from airflow_provider_dtrain.train.checkpoint.unsaveable import located
 from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_unsaved
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, NonFiniteWeightsError
 from airflow_provider_dtrain.train.files.file_systems import is_url
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
@@ -76,7 +76,7 @@ class Saver:
 
     def __init__(
         self,
-        env: Environment,
+        env: RankEnvironment,
         distributed: Distributed,
         writer: EventWriter,
         prepared: Prepared,
@@ -336,7 +336,7 @@ class Saver:
         self,
         target: storage.Storage,
         step: int,
-        write: Callable[[], Checkpoint],
+        write: Callable[[], SavedCheckpoint],
         pauses_s: Sequence[float] = (),
     ) -> None:
         """Write the checkpoint, prune, and write the event. Runs in the background.
@@ -344,7 +344,7 @@ class Saver:
         :param pauses_s: seconds before each further try when the storage rejects the checkpoint
         """
 
-        def attempt() -> Checkpoint:
+        def attempt() -> SavedCheckpoint:
             self.home.check()
             self.home.sweep()
             return write()
@@ -380,7 +380,7 @@ class Saver:
         self.home.claim()
         return self.restorer.restore(start_over=start_over)
 
-    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[Checkpoint | None, bool]:
+    def find_files(self, scratch: Path, *, start_over: bool = False) -> tuple[SavedCheckpoint | None, bool]:
         """Return the newest intact checkpoint, and whether it is the source checkpoint. Called by rank 0.
 
         :param scratch: folder for copies
@@ -390,7 +390,7 @@ class Saver:
         self.finish()
         return self.restorer.find_files(scratch, start_over=start_over)
 
-    def read_files(self, where: str, scratch: Path) -> Checkpoint:
+    def read_files(self, where: str, scratch: Path) -> SavedCheckpoint:
         """Return the checkpoint of files at a path or URL, after a check of its files.
 
         :param scratch: folder for copies
@@ -418,7 +418,7 @@ def _fail(error: Exception) -> dict[str, Any]:
     raise error
 
 
-def _tried(write: Callable[[], Checkpoint], pauses_s: Sequence[float]) -> Checkpoint:
+def _tried(write: Callable[[], SavedCheckpoint], pauses_s: Sequence[float]) -> SavedCheckpoint:
     for pause_s in pauses_s:
         try:
             return write()

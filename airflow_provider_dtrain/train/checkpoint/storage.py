@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from airflow_provider_dtrain.train.checkpoint import checkpoint_file, description, disk, retention
-from airflow_provider_dtrain.train.checkpoint.description import METADATA, METADATA_LIMIT_BYTES, Checkpoint
+from airflow_provider_dtrain.train.checkpoint.description import METADATA, METADATA_LIMIT_BYTES, SavedCheckpoint
 from airflow_provider_dtrain.train.checkpoint.found_checkpoints import Candidate, order
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError, DamagedCheckpointError
 from airflow_provider_dtrain.train.files import open_place
@@ -79,7 +79,7 @@ class Storage:
         *,
         begun: Path | str | None = None,
         more: Callable[[], Mapping[str, Any]] | None = None,
-    ) -> Checkpoint:
+    ) -> SavedCheckpoint:
         """Write a checkpoint. Return it once it is complete and durable.
 
         :param where: return value of :meth:`reserve`
@@ -100,7 +100,7 @@ class Storage:
         """Return a new folder for files that :meth:`write_tree` makes a checkpoint. :meth:`sweep` removes it."""
         return self.place.stage(description.step_name(step))
 
-    def write_tree(self, where: Path | str, step: int, folder: Path, facts: Mapping[str, Any]) -> Checkpoint:
+    def write_tree(self, where: Path | str, step: int, folder: Path, facts: Mapping[str, Any]) -> SavedCheckpoint:
         """Make a subfolder of :meth:`stage` a checkpoint. Return it once it is complete and durable.
 
         :param where: return value of :meth:`reserve`
@@ -116,7 +116,7 @@ class Storage:
 
     def _complete(
         self, begun: Path | str, where: Path | str, step: int, facts: Mapping[str, Any], files: Mapping[str, Any]
-    ) -> Checkpoint:
+    ) -> SavedCheckpoint:
         text = description.metadata_text(step, facts, files)
         self.place.complete(begun, _name(where), METADATA, text)
         return _parse(text, where)
@@ -164,7 +164,7 @@ class Storage:
         where = self.place.locate(name)
         return order(where), str(where), partial(self.read_whole, name)
 
-    def read_whole(self, name: str, scratch: Path) -> Checkpoint:
+    def read_whole(self, name: str, scratch: Path) -> SavedCheckpoint:
         """Return a checkpoint after a check of its files. One in a bucket is copied.
 
         :param scratch: folder for the copy
@@ -188,7 +188,7 @@ class Storage:
         (target / METADATA).write_bytes(text)
         return description.parse(text, target, where)
 
-    def _read(self, name: str) -> Checkpoint:
+    def _read(self, name: str) -> SavedCheckpoint:
         return _parse(self._metadata(name), self.place.locate(name))
 
     def _metadata(self, name: str) -> bytes:
@@ -216,7 +216,7 @@ def _rejected(step: int, where: Path | str, error: OSError) -> CheckpointStorage
     return CheckpointStorageError(f"The checkpoint of step {step} cannot be written to {where}: {error}")
 
 
-def _parse(text: bytes, where: Path | str) -> Checkpoint:
+def _parse(text: bytes, where: Path | str) -> SavedCheckpoint:
     if isinstance(where, Path):
         return description.parse(text, where)
     return description.parse(text, Path(_name(where)), where)
@@ -249,14 +249,14 @@ def candidates(storage: Storage | None, first: Path | str | None, config: Mappin
     return list({one[1]: one for one in found}.values())
 
 
-def reader(where: Path | str, config: Mapping[str, Any]) -> Callable[[Path], Checkpoint]:
+def reader(where: Path | str, config: Mapping[str, Any]) -> Callable[[Path], SavedCheckpoint]:
     """Return a function that reads and checks the checkpoint at a path or URL. It takes a folder for copies."""
     if not is_url(where):
         return partial(_whole, Path(where))
     return partial(_parent(where, config).read_whole, _name(where))
 
 
-def _whole(path: Path, _: Path) -> Checkpoint:
+def _whole(path: Path, _: Path) -> SavedCheckpoint:
     return disk.whole(path)
 
 

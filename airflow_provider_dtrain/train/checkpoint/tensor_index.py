@@ -46,7 +46,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Entry:
+class SavedTensor:
     """A saved tensor."""
 
     #: Name in the format of the files, e.g. ``F32``.
@@ -64,13 +64,13 @@ class Entry:
         return count(self.shape) * DTYPES.size_bytes(self.dtype)
 
 
-class TensorIndex(Mapping[str, Entry]):
+class TensorIndex(Mapping[str, SavedTensor]):
     """Saved tensors by key."""
 
-    def __init__(self, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, entries: Mapping[str, SavedTensor]) -> None:
         self._entries = dict(entries)
 
-    def __getitem__(self, key: str) -> Entry:
+    def __getitem__(self, key: str) -> SavedTensor:
         return self._entries[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -104,13 +104,13 @@ class TensorIndex(Mapping[str, Entry]):
         return cls(entries)
 
 
-def _document(entry: Entry) -> dict[str, Any]:
+def _document(entry: SavedTensor) -> dict[str, Any]:
     chunks = [[c.file, c.position, list(c.box.offsets), list(c.box.sizes)] for c in entry.chunks]
     strides = {} if entry.strides is None else {"strides": list(entry.strides)}
     return {"dtype": entry.dtype, "shape": list(entry.shape), **strides, "sharded": entry.is_sharded, "chunks": chunks}
 
 
-def _entry(document: Any, sizes: Mapping[str, int]) -> Entry:
+def _entry(document: Any, sizes: Mapping[str, int]) -> SavedTensor:
     """Return an entry of the file.
 
     :raises ValueError: a value is out of its range
@@ -124,7 +124,7 @@ def _entry(document: Any, sizes: Mapping[str, int]) -> Entry:
     chunks = tuple(_chunk(one, shape, dtype, sizes) for one in document["chunks"])
     refuse_gaps(shape, [chunk.box for chunk in chunks])
     strides = _strides(document["strides"], shape) if "strides" in document else None
-    return Entry(dtype, shape, chunks, document["sharded"], strides)
+    return SavedTensor(dtype, shape, chunks, document["sharded"], strides)
 
 
 def _chunk(document: Any, shape: tuple[int, ...], dtype: str, sizes: Mapping[str, int]) -> Chunk:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, count, row_by_row
-from airflow_provider_dtrain.train.checkpoint.tensor_index import Box, Chunk, Entry, TensorIndex
+from airflow_provider_dtrain.train.checkpoint.tensor_index import Box, Chunk, SavedTensor, TensorIndex
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.sharded_tensors import held_part, is_dtensor
@@ -136,7 +136,7 @@ class Block:
         self.target.copy_(numbers[self.taken])
 
 
-def blocks_for(entry: Entry, target: Any) -> Iterator[Block]:
+def blocks_for(entry: SavedTensor, target: Any) -> Iterator[Block]:
     """Yield the blocks of a saved tensor that fill this rank's part of a tensor."""
     for box, part in _held(target):
         for chunk in entry.chunks:
@@ -145,7 +145,7 @@ def blocks_for(entry: Entry, target: Any) -> Iterator[Block]:
                 yield from _blocks(entry.dtype, chunk, common, part[common.within(box)] if common.sizes else part)
 
 
-def _runs(entry: Entry) -> Iterator[Box]:
+def _runs(entry: SavedTensor) -> Iterator[Box]:
     """Yield consecutive parts of a tensor: runs of rows, a row being what follows the first fitting dimension."""
     shape = entry.shape
     width = DTYPES.size_bytes(entry.dtype)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint import retention, storage
-from airflow_provider_dtrain.train.checkpoint.description import Checkpoint
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.checkpoint.description import SavedCheckpoint
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStorageError
 from airflow_provider_dtrain.train.files.file_systems import is_url
 from airflow_provider_dtrain.train.files.lease import BEAT_S, Lease, describe
@@ -27,7 +27,7 @@ class TrialStorage:
     :param has_earlier: True: older checkpoints in it belong to this trial; False: it is a folder of this run alone
     """
 
-    def __init__(self, env: Environment, where: Path | str, *, has_earlier: bool, is_chief: bool) -> None:
+    def __init__(self, env: RankEnvironment, where: Path | str, *, has_earlier: bool, is_chief: bool) -> None:
         self._root = env.run_dir
         #: ``checkpoint_storage`` of the configuration.
         self.config: Mapping[str, Any] = env.config.get("checkpoint_storage") or {}
@@ -37,7 +37,7 @@ class TrialStorage:
         self._lease: Lease | None = None
         self._swept = False
         #: The newest checkpoint that this process wrote or restored; rank 0 only.
-        self.latest: Checkpoint | None = None
+        self.latest: SavedCheckpoint | None = None
         if is_chief and self.policy["keep"] != "none":
             self.storage = storage.open_storage(where, self.config, has_earlier=has_earlier)
             self._lease = lease_of(self.storage.place, env)
@@ -94,7 +94,7 @@ class TrialStorage:
         return str(where)
 
 
-def lease_of(place: Place, env: Environment) -> Lease:
+def lease_of(place: Place, env: RankEnvironment) -> Lease:
     """Return the lease of a place with checkpoints, which the run that writes them must acquire."""
 
     def in_use(holder: Mapping[str, Any], _is_taken: bool) -> CheckpointError:

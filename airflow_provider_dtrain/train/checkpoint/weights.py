@@ -10,7 +10,7 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint import description, reading, storage, warm_start
 from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.files.file_systems import is_url
 
@@ -36,7 +36,7 @@ def load_weights(
     with tempfile.TemporaryDirectory(prefix="dtrain-weights-") as scratch:
         found = storage.reader(place, storage_config or {})(Path(scratch))
         description.refuse_files(found)
-        alone = Distributed(Environment())
+        alone = Distributed(RankEnvironment())
         put(model, *reading.open_state(found, found.metadata, alone), index, str(place))
         return dict(found.metadata)
 

@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.errors import EmptyLoaderError, SetupError
 from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.process.streams import Streams
-from airflow_provider_dtrain.train.reports.timings import Timings
+from airflow_provider_dtrain.train.reports.timings import RankTimings
 
 
 class ScriptLoaders:
@@ -171,7 +171,7 @@ class Loader:
         progress: Progress,
         *,
         ranks: int = 1,
-        timings: Timings | None = None,
+        timings: RankTimings | None = None,
         on_last: Callable[[], None] | None = None,
         leaves: Callable[[], bool] | None = None,
         streams: Streams | None = None,
@@ -179,7 +179,7 @@ class Loader:
     ) -> None:
         self._shares = shares
         self._progress = progress
-        self._timings = timings or Timings()
+        self._timings = timings or RankTimings()
         self._on_last = on_last
         self._leaves = leaves if progress.in_epochs else None
         self._streams = streams

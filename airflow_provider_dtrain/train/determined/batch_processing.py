@@ -46,7 +46,7 @@ from airflow_provider_dtrain.train.determined import core
 from airflow_provider_dtrain.train.determined.checkpoints import METADATA, STEP
 from airflow_provider_dtrain.train.determined.distributed import DistributedContext
 from airflow_provider_dtrain.train.determined.refusals import refuse
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
 from airflow_provider_dtrain.train.trial.samplers import DistributedBatchSampler, SkipBatchSampler
@@ -205,7 +205,7 @@ def torch_batch_process(
     _check(dataset, options, batch_size, checkpoint_interval)
     per_batch = options.pop("batch_size", None) or batch_size or 1
     batches = BatchSampler(SequentialSampler(dataset), per_batch, bool(options.pop("drop_last", False)))
-    place = tempfile.TemporaryDirectory(prefix="results-", dir=Environment.read().run_dir)
+    place = tempfile.TemporaryDirectory(prefix="results-", dir=RankEnvironment.read().run_dir)
     with core.init(distributed=distributed_context) as core_context, place as folder:
         ranks = core_context.distributed
         run = _Run(core_context, Path(folder), len(batches), max_batches)
@@ -284,7 +284,7 @@ class _Run:
 
         Rank 0 takes over those of ranks that this attempt does not have.
         """
-        latest = Environment.read().latest_checkpoint
+        latest = RankEnvironment.read().latest_checkpoint
         if latest is None:
             return None
         rank = self._core.distributed.rank

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_dtrain.train.determined.refusals import refuse
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 
 _LOGIN = "There is no master: 'dtrain login' and the Python client read what the API offers."
 _ADDRESS = "Rank 0 is at MASTER_ADDR, and core_context.distributed.cross_size is the number of hosts."
@@ -64,7 +64,7 @@ class ClusterInfo:
 
 def get_cluster_info() -> ClusterInfo | None:
     """Return facts about the trial of this process, or None outside a trial."""
-    env = Environment.read()
+    env = RankEnvironment.read()
     if not env.on_cluster:
         return None
     start = env.latest_checkpoint or env.source_checkpoint

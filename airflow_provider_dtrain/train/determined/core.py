@@ -17,7 +17,7 @@ from airflow_provider_dtrain.train.determined.preemption import PreemptContext, 
 from airflow_provider_dtrain.train.determined.refusals import refuse
 from airflow_provider_dtrain.train.determined.reports import EarlyExitReason, ProfilerContext, TrainContext
 from airflow_provider_dtrain.train.determined.searcher import SearcherContext, SearcherMode, SearcherOperation, Unit
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import NotOfferedError
 from airflow_provider_dtrain.train.foreign_names import finder
 
@@ -57,7 +57,9 @@ class TensorboardMode(enum.Enum):
 class Context:
     """Context of a script, which ``core.init`` returns."""
 
-    def __init__(self, ctx: CoreContext, env: Environment, distributed: DistributedContext, mode: PreemptMode) -> None:
+    def __init__(
+        self, ctx: CoreContext, env: RankEnvironment, distributed: DistributedContext, mode: PreemptMode
+    ) -> None:
         #: The same in the library's own API.
         self.dtrain = ctx
         distributed.bind(ctx.distributed)
@@ -107,7 +109,7 @@ def init(
     :raises NotOfferedError: an argument has no equal here
     :raises SetupError: the environment is not valid, or the process already has a context
     """
-    env = Environment.read()
+    env = RankEnvironment.read()
     if checkpoint_storage is not None and (env.on_cluster or not isinstance(checkpoint_storage, str)):
         raise NotOfferedError(
             "core.init(checkpoint_storage=...) is for a folder or URL outside a trial. Set checkpoint_storage in the "

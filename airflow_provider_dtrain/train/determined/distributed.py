@@ -6,7 +6,7 @@ import os
 from typing import Any, NoReturn
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import NotOfferedError, SetupError
 
 
@@ -38,7 +38,7 @@ class DistributedContext:
         self.cross_rank = cross_rank
         self.cross_size = cross_size
         self._ranks: Distributed | None = None
-        actual = Distributed(Environment.read())
+        actual = Distributed(RankEnvironment.read())
         given = (rank, size, local_rank, local_size, cross_rank, cross_size)
         if given != _numbers(actual):
             names = "rank, size, local_rank, local_size, cross_rank and cross_size"
@@ -56,7 +56,7 @@ class DistributedContext:
         :raises KeyError: the environment has no ranks
         """
         os.environ["RANK"], os.environ["WORLD_SIZE"]  # noqa: B018 - scripts catch the KeyError of a single process
-        return cls.of(Distributed(Environment.read()))
+        return cls.of(Distributed(RankEnvironment.read()))
 
     @classmethod
     def of(cls, ranks: Distributed) -> DistributedContext:

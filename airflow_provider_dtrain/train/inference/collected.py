@@ -18,7 +18,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.files.place import Place
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, Skipped, decode, encode
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger, Skipped, decode, encode
 from airflow_provider_dtrain.train.inference.output_folder import OWN, open_folder
 from airflow_provider_dtrain.train.inference.shards import Shard
 
@@ -56,9 +56,9 @@ class CollectedLedger(Ledger):
             self.begin(known["run"], known["plan"])
         return super().open(facts, shards, overwrite=overwrite)
 
-    def entries(self) -> dict[int, Entry]:
+    def entries(self) -> dict[int, FinishedShard]:
         """Return the entry of each shard whose part is on the Airflow machine."""
-        found = [Entry(**item) for item in self._sent()["entries"]]
+        found = [FinishedShard(**item) for item in self._sent()["entries"]]
         return {one.shard: one for one in found}
 
     def skipped(self, done: Container[int] = ()) -> dict[int, Skipped]:
@@ -70,13 +70,13 @@ class CollectedLedger(Ledger):
         """Return the place of this run's part of a shard."""
         return f"{shard_folder(shard)}/{self.part_name(shard)}"
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: FinishedShard) -> None:
         """Record that a shard is done, beside its part."""
         self.folder.write(f"{shard_folder(entry.shard)}/{ENTRY}", encode(entry.__dict__))
 
     def publish(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[FinishedShard],
         skipped: Iterable[Skipped],
         facts: Mapping[str, Any],
         metrics: Mapping[str, Any],

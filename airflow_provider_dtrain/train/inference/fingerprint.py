@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.function import CALL, MODULE
 
 #: Settings of the section ``inference`` that do not change a row of the output.
@@ -20,7 +20,7 @@ _LIBRARY = __name__.partition(".")[0]
 
 
 def facts(
-    env: Environment,
+    env: RankEnvironment,
     settings: Mapping[str, Any],
     identity: Mapping[str, Any],
     weights: Any,

@@ -54,7 +54,7 @@ ERROR_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
-class Entry:
+class FinishedShard:
     """A shard that is done."""
 
     shard: int
@@ -187,7 +187,7 @@ class Ledger:
             if name.startswith(COMMON):
                 self.folder.remove(f"{OWN}/{name}")
 
-    def tidy(self, entries: Iterable[Entry]) -> None:
+    def tidy(self, entries: Iterable[FinishedShard]) -> None:
         """Remove all entries but these: of lost parts, of shards that two runs have computed, and damaged ones.
 
         Two runs may have written parts of one size, so an entry without its part could later be taken for that of the
@@ -200,20 +200,20 @@ class Ledger:
 
     # -- shards ----------------------------------------------------------------------------------------------------
 
-    def entries(self) -> dict[int, Entry]:
+    def entries(self) -> dict[int, FinishedShard]:
         """Return the entry of each shard that is done and whose part exists, read anew."""
         names = [f"{DONE}/{name}" for name in self.folder.names(DONE) if _ENTRY.fullmatch(name)]
         found = [(name, _entry(content)) for name, content in sorted(self.folder.read_all(names).items())]
         # A run that was cut off while it wrote leaves an entry that cannot be read.
         written = [entry for name, entry in found if entry is not None and entry.name == name]
         runs = Counter(entry.shard for entry in written)
-        first: dict[int, Entry] = {}
+        first: dict[int, FinishedShard] = {}
         for entry in written:
             if entry.shard not in first and self._has_part(entry, is_only=runs[entry.shard] == 1):
                 first[entry.shard] = entry
         return first
 
-    def _has_part(self, entry: Entry, *, is_only: bool) -> bool:
+    def _has_part(self, entry: FinishedShard, *, is_only: bool) -> bool:
         """Return whether the part of an entry exists.
 
         :param is_only: no other run has an entry of the shard. Else a published part is the entry's if its checksum is.
@@ -225,7 +225,7 @@ class Ledger:
             return True
         return hashlib.sha256(self.folder.read(place) or b"").hexdigest() == entry.sha256
 
-    def place_of(self, entry: Entry) -> str | None:
+    def place_of(self, entry: FinishedShard) -> str | None:
         """Return the name of a part in the folder, wherever it is now, or None when it is missing or was cut."""
         if entry.part is None:
             return None
@@ -246,7 +246,7 @@ class Ledger:
         """Return the name of this run's part of a shard."""
         return f"part-{shard:05d}.{self.run}.{self._suffix}"
 
-    def final_name(self, entry: Entry) -> str:
+    def final_name(self, entry: FinishedShard) -> str:
         """Return the name that a part has in the published folder."""
         assert entry.part is not None
         return f"part-{entry.shard:05d}.{self._suffix}" if self.folder.renames else entry.part
@@ -256,7 +256,7 @@ class Ledger:
         name = self.part_name(shard)
         return f"{PARTS}/{name}" if self.folder.renames else name
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: FinishedShard) -> None:
         """Record that a shard is done. Its part is in the folder already."""
         self.folder.write(entry.name, encode(entry.__dict__))
 
@@ -270,7 +270,7 @@ class Ledger:
 
     def publish(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[FinishedShard],
         skipped: Iterable[Skipped],
         facts: Mapping[str, Any],
         metrics: Mapping[str, Any],
@@ -317,7 +317,7 @@ class Ledger:
 
     def manifest(
         self,
-        ordered: Sequence[Entry],
+        ordered: Sequence[FinishedShard],
         skipped: Iterable[Skipped],
         facts: Mapping[str, Any],
         metrics: Mapping[str, Any],
@@ -400,7 +400,7 @@ class Ledger:
         )
 
 
-def merged_schema(entries: Iterable[Entry]) -> dict[str, str]:
+def merged_schema(entries: Iterable[FinishedShard]) -> dict[str, str]:
     """Return column -> type of all parts. A column has the type ``null`` only if it has no other one in any part."""
     found: dict[str, str] = {}
     for entry in entries:
@@ -467,9 +467,9 @@ def decode(content: bytes) -> Any:
         return None
 
 
-def _entry(content: bytes) -> Entry | None:
+def _entry(content: bytes) -> FinishedShard | None:
     found = decode(content)
     try:
-        return Entry(**found) if isinstance(found, dict) else None
+        return FinishedShard(**found) if isinstance(found, dict) else None
     except TypeError:
         return None

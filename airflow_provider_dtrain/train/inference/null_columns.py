@@ -15,19 +15,19 @@ import pyarrow.parquet as pq
 from airflow_provider_dtrain.train.errors import OutputFolderError
 from airflow_provider_dtrain.train.files.digests import describe
 from airflow_provider_dtrain.train.inference.column_types import parse_type
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, merged_schema
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger, merged_schema
 from airflow_provider_dtrain.train.inference.output_folder import explained
 from airflow_provider_dtrain.train.inference.outputs.parquet import GROUP_ROWS
 
 
-def with_types(ledger: Ledger, entries: Iterable[Entry]) -> list[Entry]:
+def with_types(ledger: Ledger, entries: Iterable[FinishedShard]) -> list[FinishedShard]:
     """Return the entries, with new parts for those that lack the type of a column. Rank 0 alone calls it."""
     entries = list(entries)
     schema = merged_schema(entries)
     return [one if one.schema in ({}, schema) else _retyped(ledger, one, schema) for one in entries]
 
 
-def _retyped(ledger: Ledger, entry: Entry, schema: Mapping[str, str]) -> Entry:
+def _retyped(ledger: Ledger, entry: FinishedShard, schema: Mapping[str, str]) -> FinishedShard:
     place = ledger.place_of(entry)
     content = ledger.folder.read(place) if place is not None else None
     if content is None:

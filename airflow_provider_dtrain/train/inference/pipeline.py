@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.files.digests import describe
 from airflow_provider_dtrain.train.inference.inputs import BadRow, Input, InputBatch
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.output_folder import explained
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
@@ -31,7 +31,7 @@ BAD_ROWS_MOST, ERROR_CHARACTERS = 20, 300
 _END = object()
 
 
-class Reader(threading.Thread):
+class ShardReader(threading.Thread):
     """Reads the batches of one shard ahead of their computation.
 
     :param after: reader of the shard before, which must have ended because one thread at a time uses the input
@@ -107,7 +107,7 @@ class Work:
     """A shard on its way through the pipeline."""
 
     shard: Shard
-    reader: Reader
+    reader: ShardReader
     metrics: ShardMetrics = field(default_factory=ShardMetrics)
     started_at: float = field(default_factory=time.monotonic)
     rows: int = 0
@@ -140,10 +140,10 @@ class PartOutput:
             self._writer = PartWriter(self._file, self._options)
         self._writer.write(rows)
 
-    def finish(self, work: Work) -> Entry:
+    def finish(self, work: Work) -> FinishedShard:
         """Deliver the part to the output folder and return its entry, which is not recorded yet."""
         bad_rows = sorted(work.bad_rows, key=lambda row: row.row_id)
-        entry = Entry(
+        entry = FinishedShard(
             shard=work.shard.index,
             run=self._ledger.run,
             part=None,
@@ -200,7 +200,7 @@ class Pipeline:
         begin: Callable[[ShardMetrics, int], None],
         move: Callable[[Any], Any],
         beat: Callable[[], None],
-        record: Callable[[Work, Entry], None],
+        record: Callable[[Work, FinishedShard], None],
         pins: bool,
     ) -> None:
         self._source = source
@@ -214,14 +214,14 @@ class Pipeline:
         if pins:
             # In this thread: readers would import it at the same time as the processor imports other parts of torch.
             importlib.import_module("torch.utils.data._utils.pin_memory")
-        self._reader: Reader | None = None
+        self._reader: ShardReader | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dtrain-write")
         self._behind = threading.BoundedSemaphore(WRITE_BEHIND)
         self._failed: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
     def read(self, shard: Shard, batch_size: int) -> Work:
         """Begin to read a shard."""
-        self._reader = Reader(self._source, shard, batch_size, pins=self._pins, after=self._reader)
+        self._reader = ShardReader(self._source, shard, batch_size, pins=self._pins, after=self._reader)
         return Work(shard, self._reader)
 
     def compute(self, work: Work) -> None:

@@ -27,7 +27,7 @@ from airflow_provider_dtrain.train.inference.outputs.options import OutputOption
 from airflow_provider_dtrain.train.inference.owner import owner_of
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
 from airflow_provider_dtrain.train.inference.read_files import ReadFiles
-from airflow_provider_dtrain.train.inference.run import Begun, Run
+from airflow_provider_dtrain.train.inference.run import BegunFolder, Run
 from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop
 from airflow_provider_dtrain.train.inference.weights import Weights
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
@@ -74,7 +74,7 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
     with _owned(run, folder, ledger) as owner:
         if run.collected_in is None:
             _check_common(run, folder)
-        begun: Begun = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used, read))
+        begun: BegunFolder = ctx.distributed.on_chief(lambda: _begin(run, ledger, source, used, read))
         source.prepare(begun.shards)
         with found.running():
             size = ctx.distributed.on_chief(lambda: _batch_size(run, ledger, source, begun, found, context))
@@ -167,7 +167,7 @@ def _sees(folder: Place, name: str) -> bool:
     return folder.read(name) is not None
 
 
-def _begin(run: Run, ledger: Ledger, source: Input, weights: Any, read: ReadFiles) -> Begun:
+def _begin(run: Run, ledger: Ledger, source: Input, weights: Any, read: ReadFiles) -> BegunFolder:
     """Plan, and open the ledger. Rank 0 alone calls it."""
     ledger.sweep()
     plan = source.plan()
@@ -178,10 +178,12 @@ def _begin(run: Run, ledger: Ledger, source: Input, weights: Any, read: ReadFile
     ledger.tidy(entries.values())
     skipped = ledger.skipped(entries)
     missing = tuple(shard.index for shard in shards if shard.index not in entries and shard.index not in skipped)
-    return Begun(facts, known.get("batch_size"), shards, tuple(entries.values()), tuple(skipped.values()), missing)
+    return BegunFolder(
+        facts, known.get("batch_size"), shards, tuple(entries.values()), tuple(skipped.values()), missing
+    )
 
 
-def _batch_size(run: Run, ledger: Ledger, source: Input, begun: Begun, found: Processor, context: Any) -> int:
+def _batch_size(run: Run, ledger: Ledger, source: Input, begun: BegunFolder, found: Processor, context: Any) -> int:
     """Return the batch size: that of earlier runs into the folder, else the configured or the best one.
 
     Rank 0 alone calls it.
@@ -199,7 +201,7 @@ def _batch_size(run: Run, ledger: Ledger, source: Input, begun: Begun, found: Pr
     return size
 
 
-def _grown(run: Run, source: Input, begun: Begun, found: Processor, context: Any) -> int:
+def _grown(run: Run, source: Input, begun: BegunFolder, found: Processor, context: Any) -> int:
     """Return the best batch size for the first shard. Its rows and metrics are discarded."""
     import torch
 

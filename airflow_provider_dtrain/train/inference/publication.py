@@ -12,8 +12,8 @@ from airflow_provider_dtrain.train.errors import BadShardError
 from airflow_provider_dtrain.train.files.lease import Lease
 from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference import metrics
-from airflow_provider_dtrain.train.inference.ledger import Entry, Ledger, Skipped, manifest_event
-from airflow_provider_dtrain.train.inference.run import Begun, Run
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger, Skipped, manifest_event
+from airflow_provider_dtrain.train.inference.run import BegunFolder, Run
 from airflow_provider_dtrain.train.inference.shards import rows_of
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, HERE
@@ -27,7 +27,7 @@ RANGES_CHARACTERS = 4096
 WAITING = ("exchange", "the shards of other ranks")
 
 
-class Progress(threading.Thread):
+class ProgressLog(threading.Thread):
     """Logs the progress of all ranks, from rank 0's counters.
 
     :param total: rows of the missing shards; None: unknown
@@ -87,7 +87,7 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def announce(run: Run, folder: Place, queue: WorkQueue, begun: Begun, batch_size: int) -> Progress | None:
+def announce(run: Run, folder: Place, queue: WorkQueue, begun: BegunFolder, batch_size: int) -> ProgressLog | None:
     """Report what is to be done, and return the running progress on rank 0, None if nothing is missing."""
     if not run.is_chief:
         return None
@@ -120,7 +120,7 @@ def announce(run: Run, folder: Place, queue: WorkQueue, begun: Begun, batch_size
     )
     if not missing:
         return None
-    progress = Progress(queue, len(missing), rows_of(missing))
+    progress = ProgressLog(queue, len(missing), rows_of(missing))
     progress.start()
     return progress
 
@@ -138,7 +138,7 @@ def ranges(numbers: Iterable[int]) -> str | None:
 
 
 def end(
-    run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: Begun, *, stopped: bool
+    run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder, *, stopped: bool
 ) -> dict[str, Any] | None:
     """Wait for all ranks and publish, if no shard is missing. Called by all ranks.
 
@@ -161,7 +161,7 @@ def end(
     return manifest
 
 
-def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: Begun) -> dict[str, Any]:
+def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder) -> dict[str, Any]:
     new, aside = queue.results()
     entries = [*begun.entries, *new]
     skipped = [*begun.skipped, *aside]
@@ -186,7 +186,7 @@ def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, be
     return manifest
 
 
-def _refuse_nothing(entries: Sequence[Entry], skipped: Sequence[Skipped]) -> None:
+def _refuse_nothing(entries: Sequence[FinishedShard], skipped: Sequence[Skipped]) -> None:
     """Raise when every row of the input was set aside or left out.
 
     :raises BadShardError: names the first error
@@ -202,5 +202,5 @@ def _refuse_nothing(entries: Sequence[Entry], skipped: Sequence[Skipped]) -> Non
     )
 
 
-def _number(entry: Entry) -> int:
+def _number(entry: FinishedShard) -> int:
     return entry.shard

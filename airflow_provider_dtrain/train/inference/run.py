@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.errors import SetupError
-from airflow_provider_dtrain.train.inference.ledger import Entry, Skipped, merged_schema
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Skipped, merged_schema
 from airflow_provider_dtrain.train.inference.shards import Shard
 
 
@@ -66,7 +66,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Begun:
+class BegunFolder:
     """State of the output folder at the start, the same on all ranks."""
 
     facts: Mapping[str, Any]
@@ -74,7 +74,7 @@ class Begun:
     batch_size: int | None
     shards: tuple[Shard, ...]
     #: Shards that are done or set aside already.
-    entries: tuple[Entry, ...]
+    entries: tuple[FinishedShard, ...]
     skipped: tuple[Skipped, ...]
     missing: tuple[int, ...]
 

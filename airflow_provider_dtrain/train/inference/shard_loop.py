@@ -20,7 +20,7 @@ from airflow_provider_dtrain.train.errors import (
 from airflow_provider_dtrain.train.files.lease import Lease
 from airflow_provider_dtrain.train.inference.adapters import Processor
 from airflow_provider_dtrain.train.inference.inputs import Input
-from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, NULL, Entry, Ledger, difference
+from airflow_provider_dtrain.train.inference.ledger import ERROR_CHARACTERS, NULL, FinishedShard, Ledger, difference
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work
@@ -194,7 +194,7 @@ class ShardLoop:
         ctx._batches += 1
         HERE.now = DATA
 
-    def _record(self, work: Work, entry: Entry) -> None:
+    def _record(self, work: Work, entry: FinishedShard) -> None:
         """Record a complete shard. Runs in the writer's thread."""
         if self._owner is not None:
             self._owner.check()
@@ -207,7 +207,7 @@ class ShardLoop:
         seconds = round(time.monotonic() - work.started_at, 3)
         self._event("shard_done", {"shard": entry.shard, **facts, "seconds": seconds})
 
-    def _check_schema(self, entry: Entry) -> None:
+    def _check_schema(self, entry: FinishedShard) -> None:
         """Raise when the shard's output has other columns or types than earlier ones of the gang.
 
         A column without any value gets its type when the results are published, unless another machine does that.

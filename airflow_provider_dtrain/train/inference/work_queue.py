@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from airflow_provider_dtrain.train.distributed import Distributed
-from airflow_provider_dtrain.train.inference.ledger import Entry, Skipped
+from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Skipped
 
 #: Interval at which ranks that are done look for the others, seconds.
 POLL_S = 0.1
@@ -31,9 +31,9 @@ class WorkQueue:
         place = self._distributed.count("shards") - 1
         return self._missing[place] if place < len(self._missing) else None
 
-    def post(self, result: Entry | Skipped) -> None:
+    def post(self, result: FinishedShard | Skipped) -> None:
         """Tell rank 0 how a shard ended."""
-        kind = "entry" if isinstance(result, Entry) else "skipped"
+        kind = "entry" if isinstance(result, FinishedShard) else "skipped"
         self._distributed.post(f"shard/{result.shard}", json.dumps([kind, result.__dict__]))
         self._distributed.count("ended")
 
@@ -46,10 +46,10 @@ class WorkQueue:
         """Number of shards that have ended."""
         return self._distributed.count("ended", 0)
 
-    def results(self) -> tuple[list[Entry], list[Skipped]]:
+    def results(self) -> tuple[list[FinishedShard], list[Skipped]]:
         """Return how the shards of this run ended, if all of them have. Only rank 0 calls it."""
         texts = [json.loads(self._distributed.posted(f"shard/{shard}")) for shard in self._missing]
-        entries = [Entry(**value) for kind, value in texts if kind == "entry"]
+        entries = [FinishedShard(**value) for kind, value in texts if kind == "entry"]
         skipped = [Skipped(**value) for kind, value in texts if kind == "skipped"]
         return entries, skipped
 

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 
 log = logging.getLogger(__name__)
 
 
-def log_validation(env: Environment, step: int, metrics: Mapping[str, Any]) -> None:
+def log_validation(env: RankEnvironment, step: int, metrics: Mapping[str, Any]) -> None:
     """Log the metrics of a validation over all ranks, off-cluster."""
     if env.on_cluster or env.rank != 0:
         return
@@ -20,7 +20,7 @@ def log_validation(env: Environment, step: int, metrics: Mapping[str, Any]) -> N
     log.info("Validation at step %d: %s", step, ", ".join(parts))
 
 
-def log_folder(env: Environment, checkpoint: str | None) -> None:
+def log_folder(env: RankEnvironment, checkpoint: str | None) -> None:
     """Log at the end where the latest checkpoint is and how to resume from it, off-cluster."""
     if env.on_cluster or env.rank != 0 or checkpoint is None:
         return
@@ -28,7 +28,7 @@ def log_folder(env: Environment, checkpoint: str | None) -> None:
     log.info("The latest checkpoint is %s. To resume from it, set checkpoint_dir=%r.", checkpoint, folder)
 
 
-def log_end(env: Environment, epoch: int, count: int) -> None:
+def log_end(env: RankEnvironment, epoch: int, count: int) -> None:
     """Log that all epochs are already trained."""
     if env.rank == 0 and epoch >= count > 0:
         log.info("Nothing is left to train: %d of %d epochs are done.", epoch, count)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class MlflowLogger:
 
     name = "mlflow"
 
-    def __init__(self, env: Environment, hparams: Mapping[str, Any]) -> None:
+    def __init__(self, env: RankEnvironment, hparams: Mapping[str, Any]) -> None:
         from mlflow import MlflowClient
 
         self._client = MlflowClient()
@@ -62,7 +62,7 @@ class WandbLogger:
 
     name = "wandb"
 
-    def __init__(self, env: Environment, hparams: Mapping[str, Any]) -> None:
+    def __init__(self, env: RankEnvironment, hparams: Mapping[str, Any]) -> None:
         import wandb
 
         self._run = wandb.init(project=_experiment(env), name=_run(env), config=dict(hparams), reinit="create_new")
@@ -78,7 +78,7 @@ class WandbLogger:
         self._run.finish()
 
 
-KINDS: Mapping[str, Callable[[Environment, Mapping[str, Any]], MetricsLogger]] = {
+KINDS: Mapping[str, Callable[[RankEnvironment, Mapping[str, Any]], MetricsLogger]] = {
     "mlflow": MlflowLogger,
     "wandb": WandbLogger,
 }
@@ -120,7 +120,7 @@ class Loggers:
                 log.warning("%s did not end its run: %s", logger.name, error)
 
 
-def open_loggers(env: Environment, hparams: Mapping[str, Any]) -> Loggers:
+def open_loggers(env: RankEnvironment, hparams: Mapping[str, Any]) -> Loggers:
     """Return the loggers that ``loggers`` of the configuration names, on rank 0.
 
     :raises SetupError: a logger is unknown, or its module is not installed
@@ -134,7 +134,7 @@ def open_loggers(env: Environment, hparams: Mapping[str, Any]) -> Loggers:
     return Loggers([found for name in dict.fromkeys(wanted) if (found := _open(name, env, hparams)) is not None])
 
 
-def _open(name: str, env: Environment, hparams: Mapping[str, Any]) -> MetricsLogger | None:
+def _open(name: str, env: RankEnvironment, hparams: Mapping[str, Any]) -> MetricsLogger | None:
     try:
         return KINDS[name](env, hparams)
     except ImportError as error:
@@ -147,11 +147,11 @@ def _open(name: str, env: Environment, hparams: Mapping[str, Any]) -> MetricsLog
         return None
 
 
-def _experiment(env: Environment) -> str:
+def _experiment(env: RankEnvironment) -> str:
     return str(env.config.get("name") or "dtrain")
 
 
-def _run(env: Environment) -> str:
+def _run(env: RankEnvironment) -> str:
     return f"trial {env.trial_id}, attempt {env.attempt}" if env.trial_id is not None else "off-cluster"
 
 

@@ -13,7 +13,7 @@ from airflow_provider_dtrain.train.errors import LimitError, MetricError, NonFin
 from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import Loggers
 from airflow_provider_dtrain.train.reports.reducers import number
-from airflow_provider_dtrain.train.reports.timings import Timings
+from airflow_provider_dtrain.train.reports.timings import RankTimings
 
 log = logging.getLogger(__name__)
 
@@ -47,11 +47,11 @@ class Reporter:
         *,
         average: bool = True,
         fail_on_nan: bool = True,
-        timings: Timings | None = None,
+        timings: RankTimings | None = None,
     ) -> None:
         self._distributed = distributed
         self._writer = writer
-        self._timings = timings or Timings()
+        self._timings = timings or RankTimings()
         self._rank = distributed.get_rank()
         self._average = average and distributed.get_size() > 1
         self._fail_on_nan = fail_on_nan

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process.heartbeat import HERE, TRACE
 from airflow_provider_dtrain.train.reports.events import EventWriter
@@ -38,7 +38,7 @@ class Profiler:
     A profiler that fails is logged and switched off. Training continues.
     """
 
-    def __init__(self, env: Environment, writer: EventWriter) -> None:
+    def __init__(self, env: RankEnvironment, writer: EventWriter) -> None:
         self._env = env
         self._writer = writer
         #: Whether each batch calls :meth:`step`.

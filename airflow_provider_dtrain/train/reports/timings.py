@@ -37,7 +37,7 @@ EARLY_LINES = 300
 _INSIDE, _INSIDE_SCRIPT = ("backward", "step_optimizer"), ("to_device", "step_lr_schedulers")
 
 
-class Timings:
+class RankTimings:
     """Durations of one rank, cheap enough for every batch.
 
     Without a writer, it measures nothing and costs only calls of empty functions.
@@ -248,7 +248,7 @@ def _evenly(count: int, total: float) -> Sums:
     return Sums(count, total, total / count, total / count)
 
 
-def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: EventWriter, rank: int) -> Timings:
+def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: EventWriter, rank: int) -> RankTimings:
     """Return the timings of a rank, as ``profiling`` configures them. Off-cluster, they measure nothing.
 
     :param events_path: ``DTRAIN_EVENTS``; the other files are written beside it
@@ -256,14 +256,14 @@ def open_timings(events_path: Path | None, config: Mapping[str, Any], writer: Ev
     """
     profiling = config.get("profiling") or {}
     if events_path is None or not (profiling.get("enabled", True) and profiling.get("timings", True)):
-        return Timings()
+        return RankTimings()
     summary_s = SUMMARY_S if rank == 0 else RANKS_SUMMARY_S
     try:
         samples = SampleFile(events_path.with_name("samples"))
         seconds = SecondsFile(events_path.with_name("timings"))
     except OSError:
-        return Timings(writer, summary_s=summary_s)
-    return Timings(writer, samples, seconds, summary_s=summary_s)
+        return RankTimings(writer, summary_s=summary_s)
+    return RankTimings(writer, samples, seconds, summary_s=summary_s)
 
 
 def _drop_named(name: str, duration_s: float) -> None:

@@ -23,7 +23,7 @@ FIRST_POLL_S, POLL_S = 0.002, 0.05
 DEFAULT_TIMEOUT_S = 30.0
 
 
-class Rungs:
+class RungQuestions:
     """Questions of rank 0 to the searcher, and the answers. The other ranks never ask.
 
     :param units: length of each rung, ascending; empty without a searcher that decides

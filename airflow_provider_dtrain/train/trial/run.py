@@ -10,14 +10,14 @@ from airflow_provider_dtrain.train.checkpoint import description, disk, reading,
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.durations import Length
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.initialization import init
 from airflow_provider_dtrain.train.process.config_check import scheduling_unit
 from airflow_provider_dtrain.train.trial.base import PyTorchTrial
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
-from airflow_provider_dtrain.train.trial.trainer import Plan, Trainer
+from airflow_provider_dtrain.train.trial.trainer import Plan, TrialTrainer
 from airflow_provider_dtrain.train.trial.validation import Validator
 
 
@@ -53,7 +53,7 @@ def train(trial_class: Any, ctx: Context, *, max_length: Any = None) -> dict[str
     if not (isinstance(trial_class, type) and issubclass(trial_class, PyTorchTrial)):
         raise SetupError(f"The trial class must be a subclass of PyTorchTrial, got {trial_class!r}.")
     context = PyTorchTrialContext(ctx)
-    return Trainer(trial_class(context), context).run(plan_of(ctx.config, max_length, ctx._rungs.units))
+    return TrialTrainer(trial_class(context), context).run(plan_of(ctx.config, max_length, ctx._rungs.units))
 
 
 def plan_of(config: Mapping[str, Any], max_length: Any = None, rungs: Sequence[int] = ()) -> Plan:
@@ -119,5 +119,5 @@ def load_models(models: list[Any], path: Path) -> None:
     """
     found = disk.whole(path)
     description.refuse_files(found)
-    opened = reading.open_state(found, found.metadata, Distributed(Environment()))
+    opened = reading.open_state(found, found.metadata, Distributed(RankEnvironment()))
     warm_start.load_weights(models, *opened, str(path))

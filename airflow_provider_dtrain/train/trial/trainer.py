@@ -44,7 +44,7 @@ class Plan:
     rungs: tuple[Length, ...] = ()
 
 
-class Trainer:
+class TrialTrainer:
     """Trains one trial on this rank, from the latest checkpoint to the end.
 
     :param trial: trial that was created with ``context``

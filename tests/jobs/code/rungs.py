@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.search.rungs import Rungs
+from airflow_provider_dtrain.train.search.rungs import RungQuestions
 
 last, pause_s = int(sys.argv[1]), float(sys.argv[2])
 run_dir, context = Path(os.environ["DTRAIN_RUN_DIR"]), json.loads(Path(os.environ["DTRAIN_CONTEXT"]).read_text())
@@ -67,7 +67,7 @@ def main():
     if number == 0:
         save(0)
     check(number)
-    rungs = Rungs(
+    rungs = RungQuestions(
         context["rungs"], writer, run_dir, timeout_s=float(context["config"].get("decision_timeout") or 30)
     )  # fmt: skip
     while number < last:

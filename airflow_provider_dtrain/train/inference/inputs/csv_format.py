@@ -24,7 +24,7 @@ from airflow_provider_dtrain.train.inference.inputs.csv_values import guessed, h
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings, split_codec
 from airflow_provider_dtrain.train.inference.inputs.sources import reason
 from airflow_provider_dtrain.train.inference.inputs.table_batches import recut
-from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, Part, Start
+from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, FileStart, ShardText
 from airflow_provider_dtrain.train.inference.inputs.text_types import JSON, declared_type, widest
 
 #: Bytes of a file's beginning, which decide the types.
@@ -48,7 +48,7 @@ class CsvFormat:
                     f"CSV has no values of type {text}, which inputs.schema declares for {name!r}. Read them as string."
                 )
 
-    def start(self, path: str, stream: BinaryIO) -> Start:
+    def start(self, path: str, stream: BinaryIO) -> FileStart:
         """Return the header's columns, with types that all values of the first rows have."""
         content = stream.read(START_BYTES)
         is_whole = len(content) < START_BYTES
@@ -68,11 +68,11 @@ class CsvFormat:
         if has_rows and stop > header:
             stream, columns = io.BytesIO(content[header:stop]), Columns({}, dict.fromkeys(chosen, "string"))
             skips = self._settings.skips_bad_rows
-            part = Part(path, stream, columns, 0, 0, at + 1, tuple(names), skips_bad_rows=skips)
+            part = ShardText(path, stream, columns, 0, 0, at + 1, tuple(names), skips_bad_rows=skips)
             rows = pa.Table.from_batches((piece for piece, _ in self._pieces(part)), rows.schema)
-        return Start(tuple(names), self._columns(rows.combine_chunks()), has_rows or not is_whole)
+        return FileStart(tuple(names), self._columns(rows.combine_chunks()), has_rows or not is_whole)
 
-    def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
+    def common(self, starts: Sequence[tuple[str, FileStart]]) -> Columns:
         """Return the columns of all files.
 
         :raises InputError: two files have other columns, or a column has numbers in one and texts in another
@@ -98,7 +98,7 @@ class CsvFormat:
             yield size, is_record and has_header
             has_header = has_header or is_record
 
-    def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
+    def batches(self, part: ShardText, batch_size: int) -> Iterator[InputBatch]:
         """Yield the rows of a part."""
         data = part.columns.data
         for rows in recut(self._typed(part), batch_size):
@@ -144,7 +144,7 @@ class CsvFormat:
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def _typed(self, part: Part) -> Iterator[pa.RecordBatch]:
+    def _typed(self, part: ShardText) -> Iterator[pa.RecordBatch]:
         """Yield the columns of the processor, those that are passed, and the numbers of the rows in the file."""
         kinds = [*part.columns.data.items(), *part.columns.passed.items()]
         types = [(name, declared_type(text)) for name, text in kinds]
@@ -158,7 +158,9 @@ class CsvFormat:
             arrays = [*columns, pa.array(numbers, pa.int64())]
             yield pa.RecordBatch.from_arrays(arrays, names=[str(i) for i in range(len(arrays))])
 
-    def _fits(self, part: Part, row: pa.RecordBatch, number: int, types: Sequence[tuple[str, pa.DataType]]) -> bool:
+    def _fits(
+        self, part: ShardText, row: pa.RecordBatch, number: int, types: Sequence[tuple[str, pa.DataType]]
+    ) -> bool:
         """Return whether the values of a row have the types of their columns. Other rows are left out.
 
         :raises InputError: a value has not, and such rows are not left out
@@ -177,7 +179,7 @@ class CsvFormat:
                 return False
         return True
 
-    def _pieces(self, part: Part) -> Iterator[tuple[pa.RecordBatch, Sequence[int]]]:
+    def _pieces(self, part: ShardText) -> Iterator[tuple[pa.RecordBatch, Sequence[int]]]:
         """Yield columns as texts, with the numbers of their rows in the file."""
         # The parser counts the header.
         first = part.first - 1 if part.record else part.first - 2
@@ -213,7 +215,7 @@ class CsvFormat:
             raise failed[0] if failed else _named(part.path, error, block_bytes) from error
 
     def _parsed(
-        self, part: Part, block_bytes: int, invalid: Callable[[csv.InvalidRow], str]
+        self, part: ShardText, block_bytes: int, invalid: Callable[[csv.InvalidRow], str]
     ) -> Iterator[pa.RecordBatch]:
         names = list(part.names) if part.record else None
         # The numbers of invalid rows are known to one thread only.

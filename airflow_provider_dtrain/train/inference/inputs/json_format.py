@@ -20,7 +20,7 @@ from airflow_provider_dtrain.train.inference.inputs.columns import values as ten
 from airflow_provider_dtrain.train.inference.inputs.json_parser import LineParser
 from airflow_provider_dtrain.train.inference.inputs.json_values import as_type, guessed, guessed_exact
 from airflow_provider_dtrain.train.inference.inputs.settings import InputSettings
-from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, Part, Start
+from airflow_provider_dtrain.train.inference.inputs.text_tables import Columns, FileStart, ShardText
 from airflow_provider_dtrain.train.inference.inputs.text_types import JSON, declared_type, widest
 
 #: Lines that decide the types of a file's columns.
@@ -52,18 +52,18 @@ class JsonFormat:
         for text in settings.types.values():
             declared_type(text)
 
-    def start(self, path: str, stream: BinaryIO) -> Start:
+    def start(self, path: str, stream: BinaryIO) -> FileStart:
         """Return the fields of the first lines."""
-        part = Part(path, stream, Columns({}, {}), 0, 0, 0, (), skips_bad_rows=self._settings.skips_bad_rows)
+        part = ShardText(path, stream, Columns({}, {}), 0, 0, 0, (), skips_bad_rows=self._settings.skips_bad_rows)
         rows = list(islice(self._rows(part), FIRST_LINES))
         names = list(dict.fromkeys(name for row in rows for name in row.values))
         types = self._settings.types
         read = names if self._settings.columns is None else self._settings.columns
         data = {name: guessed([row.values.get(name) for row in rows]) for name in read if name not in types}
         passed = {name: _guessed_exact(name, rows) for name in self._guessed_passed()}
-        return Start(tuple(names), Columns(data, passed), bool(rows or part.bad_rows))
+        return FileStart(tuple(names), Columns(data, passed), bool(rows or part.bad_rows))
 
-    def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
+    def common(self, starts: Sequence[tuple[str, FileStart]]) -> Columns:
         """Return the fields of all files.
 
         :raises InputError: a field that the settings name is in none of the first lines, and its type is not declared
@@ -94,7 +94,7 @@ class JsonFormat:
         for line in _lines(path, stream, 0):
             yield len(line), not _is_blank(line)
 
-    def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
+    def batches(self, part: ShardText, batch_size: int) -> Iterator[InputBatch]:
         """Yield the rows of a part."""
         rows = self._rows(part)
         while chosen := list(islice(rows, batch_size)):
@@ -112,7 +112,7 @@ class JsonFormat:
             return []
         return [name for name in self._settings.passed if name not in self._settings.types]
 
-    def _rows(self, part: Part) -> Iterator[Row]:
+    def _rows(self, part: ShardText) -> Iterator[Row]:
         """Yield the objects of a part's lines. Those that are not valid are left out, or fail the part."""
         parser = LineParser(keeps_texts=bool(self._settings.passed or self._settings.types))
         known = part.columns.data.keys() if self._settings.columns is None and part.columns.data else None
@@ -134,7 +134,7 @@ class JsonFormat:
                 yield Row(number, index, values, texts)
             number += 1
 
-    def _fits(self, part: Part, row: Row) -> bool:
+    def _fits(self, part: ShardText, row: Row) -> bool:
         """Return whether the values of a row have the types of their columns. Other rows are left out.
 
         :raises InputError: a value has not, and such rows are not left out
@@ -153,7 +153,7 @@ class JsonFormat:
                     return False
         return True
 
-    def _batch(self, part: Part, rows: Sequence[Row]) -> InputBatch:
+    def _batch(self, part: ShardText, rows: Sequence[Row]) -> InputBatch:
         """Return rows as a batch. Raises like :meth:`_column`."""
         data: dict[str, Any] = {}
         for name, kind in part.columns.data.items():

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.settings import FORMATS, InputSettings, format_of
-from airflow_provider_dtrain.train.inference.inputs.sources import Entry, SourceFile, Sources
+from airflow_provider_dtrain.train.inference.inputs.sources import InputPath, SourceFile, Sources
 
 #: Most files that an identity lists one by one. It has a checksum of a longer listing.
 LISTED_FILES = 1000
@@ -54,7 +54,7 @@ def identity_of(kind: str, settings: InputSettings, files: Sequence[SourceFile],
     return {**identity, "files_sha256": hashlib.sha256(json.dumps(documents).encode()).hexdigest()}
 
 
-def _common_format(entries: Sequence[Entry]) -> str:
+def _common_format(entries: Sequence[InputPath]) -> str:
     found: dict[str | None, str] = {}
     for file in (file for entry in entries for file in entry.files):
         found.setdefault(format_of(file.path), file.path)
@@ -73,7 +73,7 @@ def _common_format(entries: Sequence[Entry]) -> str:
     return str(next(iter(found)))
 
 
-def _chosen(entry: Entry, kind: str) -> Sequence[SourceFile]:
+def _chosen(entry: InputPath, kind: str) -> Sequence[SourceFile]:
     """Return the files of an entry: of a folder those with a suffix of the format, else all."""
     if not entry.files:
         raise InputError(f"No file was found at inputs.path {entry.path}. Names that begin with _ or . are no input.")
@@ -90,5 +90,5 @@ def _chosen(entry: Entry, kind: str) -> Sequence[SourceFile]:
     return chosen
 
 
-def _paths(entries: Sequence[Entry]) -> str:
+def _paths(entries: Sequence[InputPath]) -> str:
     return ", ".join(entry.path for entry in entries)

@@ -55,7 +55,7 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
-class Entry:
+class InputPath:
     """The files of one entry of ``inputs.path``."""
 
     path: str
@@ -74,7 +74,7 @@ class Sources:
         self._storage = storage
         self._systems: dict[str, Any] = {}
 
-    def entry(self, path: str) -> Entry:
+    def entry(self, path: str) -> InputPath:
         """Return the files of a path, URL or pattern, sorted by name.
 
         :raises InputError: it does not exist, or cannot be listed
@@ -85,7 +85,7 @@ class Sources:
             raise
         except Exception as error:
             raise unreadable(path, f"inputs.path {path} cannot be listed", error) from error
-        return Entry(path, tuple(sorted(set(files), key=lambda one: one.path)), is_folder)
+        return InputPath(path, tuple(sorted(set(files), key=lambda one: one.path)), is_folder)
 
     def file(self, path: str) -> SourceFile:
         """Return the current state of a file.

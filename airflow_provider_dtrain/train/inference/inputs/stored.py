@@ -15,7 +15,7 @@ from airflow_provider_dtrain.train.inference.libraries import require
 from airflow_provider_dtrain.train.inference.shards import InputPlan, Shard, rows_of
 
 
-class Reader(Protocol):
+class FormatReader(Protocol):
     """Reads files of one format."""
 
     def shards(self, files: Sequence[SourceFile]) -> list[Shard]:
@@ -37,7 +37,7 @@ class StoredInput(Input):
     def __init__(self, settings: InputSettings, sources: Sources) -> None:
         self._settings = settings
         self._sources = sources
-        self._readers: dict[str, Reader] = {}
+        self._readers: dict[str, FormatReader] = {}
 
     def plan(self) -> InputPlan:
         """Return the division into shards."""
@@ -58,13 +58,13 @@ class StoredInput(Input):
         """Yield the batches of a shard in order."""
         return self._reader(str(shard.details["format"])).batches(shard, batch_size)
 
-    def _reader(self, kind: str) -> Reader:
+    def _reader(self, kind: str) -> FormatReader:
         if kind not in self._readers:
             self._readers[kind] = _open_reader(kind, self._settings, self._sources)
         return self._readers[kind]
 
 
-def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> Reader:
+def _open_reader(kind: str, settings: InputSettings, sources: Sources) -> FormatReader:
     """Return the reader of a format. Only its own libraries are imported.
 
     :raises InputError: a setting is for other formats

@@ -10,7 +10,7 @@ from typing import NamedTuple
 PLACES_MOST = 4096
 
 
-class Place(NamedTuple):
+class RowStart(NamedTuple):
     """The beginning of a row."""
 
     #: Byte of the file.
@@ -23,14 +23,14 @@ class Place(NamedTuple):
 class Cuts:
     """The beginning of every ``stride``-th row of a file."""
 
-    places: tuple[Place, ...]
+    places: tuple[RowStart, ...]
     stride: int
     #: Rows and bytes of the file, and bytes of its longest record.
     rows: int
     size: int
     longest: int
 
-    def ranges(self, most: int) -> Iterator[tuple[int, int, Place, int]]:
+    def ranges(self, most: int) -> Iterator[tuple[int, int, RowStart, int]]:
         """Yield the ranges of shards: first row, row behind the last, place of the first, byte behind the last.
 
         :param most: rows of a shard; rounded up to a multiple of the stride
@@ -49,12 +49,12 @@ def cuts_of(records: Iterable[tuple[int, bool]], stride: int, *, is_fixed: bool)
     :param stride: rows from one place to the next
     :param is_fixed: False: the stride is doubled as long as there would be too many places
     """
-    places: list[Place] = []
+    places: list[RowStart] = []
     rows = offset = longest = 0
     for number, (size, is_row) in enumerate(records):
         if is_row:
             if rows % stride == 0:
-                places.append(Place(offset, number))
+                places.append(RowStart(offset, number))
                 if len(places) > PLACES_MOST and not is_fixed:
                     places, stride = places[::2], stride * 2
             rows += 1

@@ -48,7 +48,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class Start:
+class FileStart:
     """The beginning of a file, which decides the types of its columns."""
 
     #: All columns of a CSV file in its order; the fields that the first lines of JSON lines have.
@@ -58,7 +58,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardText:
     """The bytes of one shard, and its rows that cannot be read."""
 
     #: Path or URL, for messages.
@@ -115,10 +115,10 @@ class TextFormat(Protocol):
 
     name: str
 
-    def start(self, path: str, stream: BinaryIO) -> Start:
+    def start(self, path: str, stream: BinaryIO) -> FileStart:
         """Return the columns of a file, with types that its first rows have."""
 
-    def common(self, starts: Sequence[tuple[str, Start]]) -> Columns:
+    def common(self, starts: Sequence[tuple[str, FileStart]]) -> Columns:
         """Return the columns of all files.
 
         :param starts: path and start of each file that has columns
@@ -127,7 +127,7 @@ class TextFormat(Protocol):
     def records(self, path: str, stream: BinaryIO) -> Iterator[tuple[int, bool]]:
         """Yield the bytes of each record of a file, and whether it is a row: no header, no blank line."""
 
-    def batches(self, part: Part, batch_size: int) -> Iterator[InputBatch]:
+    def batches(self, part: ShardText, batch_size: int) -> Iterator[InputBatch]:
         """Yield the rows of a part in batches, without those that it leaves out."""
 
 
@@ -178,7 +178,7 @@ class TextReader:
         self._sources.check_version(shard)
         details = shard.details
         with self._open(shard.source, details.get("offset", 0), details.get("size")) as stream:
-            part = Part(
+            part = ShardText(
                 path=shard.source,
                 stream=stream,
                 columns=Columns(details["data"], details["passed"]),
@@ -193,7 +193,7 @@ class TextReader:
             if part.bad_rows:
                 yield part.batch({}, (), ())
 
-    def _start(self, file: SourceFile) -> Start:
+    def _start(self, file: SourceFile) -> FileStart:
         with self._open(file.path) as stream:
             return self._format.start(file.path, stream)
 
