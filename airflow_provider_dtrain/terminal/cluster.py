@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.clock_offset import offset_text
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX
 from airflow_provider_dtrain.terminal.output import hint, is_table, short_time, show
 
@@ -82,10 +83,9 @@ def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
 def _with_clock(row: dict[str, Any]) -> dict[str, Any]:
     if "clock_uncertainty_s" not in row:
         return row
-    offset_s, uncertainty_s = row["clock_offset_s"], row["clock_uncertainty_s"]
-    words = None if offset_s is None else f"{offset_s:+.3f} s ± {uncertainty_s or 0.0:.3f} s"
+    clock = offset_text(row["clock_offset_s"], row["clock_uncertainty_s"])
     kept = {name: value for name, value in row.items() if name != "clock_uncertainty_s"}
-    return {("clock" if name == "clock_offset_s" else name): value for name, value in kept.items()} | {"clock": words}
+    return {("clock" if name == "clock_offset_s" else name): value for name, value in kept.items()} | {"clock": clock}
 
 
 def _few(stores: Sequence[str]) -> str:

@@ -7,18 +7,10 @@ import shutil
 
 import pytest
 
-from airflow_provider_dtrain.train.files.bucket import BucketPlace
 from airflow_provider_dtrain.train.files.local import LocalPlace
 
+pytest_plugins = ["tests.support.places"]
 MARK = "metadata.json"
-
-
-@pytest.fixture(params=["folder", "bucket"])
-def place(request, tmp_path):
-    if request.param == "folder":
-        return LocalPlace(tmp_path / "out")
-    fs = pytest.importorskip("fsspec").filesystem("memory")
-    return BucketPlace(f"memory://place{tmp_path}", fs)
 
 
 def complete(place, name="step-1", **files):

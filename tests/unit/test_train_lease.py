@@ -19,21 +19,13 @@ from airflow_provider_dtrain.train.errors import (
     FolderInUseError,
     OutputFolderError,
 )
-from airflow_provider_dtrain.train.files.bucket import BucketPlace
 from airflow_provider_dtrain.train.files.lease import Lease, describe
 from airflow_provider_dtrain.train.files.local import LocalPlace
 from airflow_provider_dtrain.train.inference.output_folder import open_folder
 from airflow_provider_dtrain.train.inference.owner import OWNER, owner_of
 
+pytest_plugins = ["tests.support.places"]
 NAME = "writer.json"
-
-
-@pytest.fixture(params=["folder", "bucket"])
-def place(request, tmp_path):
-    if request.param == "folder":
-        return LocalPlace(tmp_path / "out")
-    fs = pytest.importorskip("fsspec").filesystem("memory")
-    return BucketPlace(f"memory://lease{tmp_path}", fs)
 
 
 def lease(place, run="run-1", key="task", pause=lambda _: None, beat_s=60.0, **options):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.clock_offset import offset_text
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.launch.requirements import OLDEST_TORCH, dotted, is_older
 from airflow_provider_dtrain.hosts.transport.registry import host_keys
@@ -71,9 +72,8 @@ def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clock_text(facts: Mapping[str, Any]) -> str:
-    """Return the offset of a host's clock with its uncertainty, e.g. ``+0.120 s ± 0.004 s``."""
-    offset_s, uncertainty_s = facts.get("clock_offset_s"), facts.get("clock_uncertainty_s")
-    return "-" if offset_s is None else f"{offset_s:+.3f} s ± {uncertainty_s or 0.0:.3f} s"
+    """Return the offset of a host's clock in the facts of a probe."""
+    return offset_text(facts.get("clock_offset_s"), facts.get("clock_uncertainty_s"))
 
 
 def is_clock_wrong(facts: Mapping[str, Any]) -> bool:
