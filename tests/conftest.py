@@ -88,7 +88,6 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_finish() -> None:
     """Begin garbage collection, without what the tests have imported, which would be examined again and again."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -64,11 +64,11 @@ class Recovery:
 
         :param has_ranks: only those whose ranks were started
         """
-        gone_at = self.db.now() - LEASE_TTL
-        asks = sa.and_(attempts.c.state == "waiting", sa.func.coalesce(allocations.c.renewed_at, _NEVER) > gone_at)
+        expired_at = self.db.now() - LEASE_TTL
+        asks = sa.and_(attempts.c.state == "waiting", sa.func.coalesce(allocations.c.renewed_at, _NEVER) > expired_at)
         where = [
             attempts.c.ended_at.is_(None),
-            sa.func.coalesce(attempts.c.renewed_at, _NEVER) <= gone_at,
+            sa.func.coalesce(attempts.c.renewed_at, _NEVER) <= expired_at,
             sa.not_(asks),
         ]
         if trial_id is not None:

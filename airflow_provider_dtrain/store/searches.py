@@ -203,10 +203,10 @@ class Searches:
         by = list(vars(key).values())
         former = search.announced
         if former is not None and former["by"] != by:
-            said = former["metric"]
+            former_metric = former["metric"]
             sign = 1 if search.smaller_is_better else -1
-            if sign * metric >= sign * said:
-                return float(said)
+            if sign * metric >= sign * former_metric:
+                return float(former_metric)
         values = {"announced": {"metric": metric, "by": by}}
         conn.execute(searches.update().where(searches.c.id == search_id).values(**values))
         return None

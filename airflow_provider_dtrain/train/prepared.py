@@ -22,7 +22,7 @@ class Prepared:
         self.optimizers: list[Any] = []
         self.schedulers: list[Any] = []
         #: Anything else with ``state_dict`` and ``load_state_dict``.
-        self.others: list[Any] = []
+        self.further: list[Any] = []
         #: Position in ``others`` -> name that the program registered the object by.
         self.names: dict[int, str] = {}
         self._on_save: Callable[[dict[str, Any]], None] | None = None
@@ -36,7 +36,7 @@ class Prepared:
         self._on_load = on_load
 
     def __len__(self) -> int:
-        return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.others)
+        return len(self.models) + len(self.optimizers) + len(self.schedulers) + len(self.further)
 
     def register(self, name: str, item: Any) -> None:
         """Add one object under a name. It is neither moved nor wrapped.
@@ -51,8 +51,8 @@ class Prepared:
                 f"for {name!r}. Give its class both methods. A plain value has none: keep it in an object that returns "
                 "it from state_dict()."
             )
-        self.names[len(self.others)] = name
-        self.others.append(item)
+        self.names[len(self.further)] = name
+        self.further.append(item)
 
     def add(self, item: Any) -> str:
         """Add one object. Return its kind: model, optimizer, scheduler or other.
@@ -77,7 +77,7 @@ class Prepared:
             self.schedulers.append(item)
             return "scheduler"
         if hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
-            self.others.append(item)
+            self.further.append(item)
             return "other"
         raise SetupError(
             "ctx.prepare takes models, optimizers, learning rate schedulers and objects with state_dict and "
@@ -109,7 +109,7 @@ class Prepared:
         sharded = [_shapes(model) for model in self.models if sharded_kind(model) is not None]
         if not sharded:
             return
-        for item in (*self.models, *self.others):
+        for item in (*self.models, *self.further):
             if is_average(item) and sharded_kind(item) is None and _shapes(item.module) in sharded:
                 raise SetupError(
                     f"An AveragedModel must be sharded as its model is, got whole tensors beside the sharded "
@@ -119,7 +119,7 @@ class Prepared:
 
     def other_states(self) -> list[Any]:
         """Return the states of the objects that are no model, optimizer or scheduler."""
-        return [item.state_dict() for item in self.others]
+        return [item.state_dict() for item in self.further]
 
     def state(self, states: list[Any]) -> dict[str, Any]:
         """Return the state of every object. The state of a model is that of its unwrapped module.
@@ -183,9 +183,9 @@ class Prepared:
             state = dict(state)
             self._on_load(state)
         self.refuse_other_numbers(state)
-        others = self._in_my_order(state.get("others", []), state.get("names") or {})
+        further = self._in_my_order(state.get("others", []), state.get("names") or {})
         for kind, items in self.groups().items():
-            saved = others if kind == "others" else state.get(kind, [])
+            saved = further if kind == "others" else state.get(kind, [])
             for index, (item, values) in enumerate(zip(items, saved)):
                 self._load_one(kind, index, bare(item) if kind == "models" else item, values)
 
@@ -209,8 +209,8 @@ class Prepared:
         :param names: position in the checkpoint -> name of a registered object
         :param count: number of states in the checkpoint
         """
-        named = {name: self.others[index] for index, name in self.names.items()}
-        unnamed = iter([item for index, item in enumerate(self.others) if index not in self.names])
+        named = {name: self.further[index] for index, name in self.names.items()}
+        unnamed = iter([item for index, item in enumerate(self.further) if index not in self.names])
         return [named.get(names[index]) if index in names else next(unnamed, None) for index in range(count)]
 
     def _in_my_order(self, saved: list[Any], names: Mapping[int, str]) -> list[Any]:
@@ -228,8 +228,8 @@ class Prepared:
             )
         by_name = {name: saved[index] for index, name in names.items()}
         unnamed = iter([state for index, state in enumerate(saved) if index not in names])
-        ordered = [by_name[self.names[i]] if i in self.names else next(unnamed, None) for i in range(len(self.others))]
-        return ordered if len(saved) == len(self.others) else saved
+        ordered = [by_name[self.names[i]] if i in self.names else next(unnamed, None) for i in range(len(self.further))]
+        return ordered if len(saved) == len(self.further) else saved
 
     def _load_one(self, kind: str, index: int, item: Any, values: Any) -> None:
         try:
@@ -245,7 +245,7 @@ class Prepared:
             "models": self.models,
             "optimizers": self.optimizers,
             "schedulers": self.schedulers,
-            "others": self.others,
+            "others": self.further,
         }
 
 

@@ -63,7 +63,7 @@ def uncounted_shard(pause_s: float, *, keeps_gang: bool = True) -> Restart:
     return Restart(counted=False, pause_s=pause_s, keeps_gang=keeps_gang)
 
 
-LEFT_OUT, GONE = MoveOn(excludes=True, is_away=False), Finish(waits_until_gone=True)
+LEFT_OUT, GONE = MoveOn(excludes=True, is_away=False), Finish(waits_for_end=True)
 CASES: dict[str, tuple[dict[str, Any], Action]] = {
     # -- the user's code
     "a failed rank fences its gang first": (RANK, Fence(then=counted(4))),

@@ -128,7 +128,7 @@ class Finish:
     #: The trial resumes from its latest checkpoint when Airflow retries its task.
     resumes: bool = False
     #: Wait first until no process of the attempt can still be running.
-    waits_until_gone: bool = False
+    waits_for_end: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +207,7 @@ def _after_request(facts: Facts, request: Request) -> Action:
 
 def _after_host_failure(facts: Facts) -> Action:
     if facts.is_salvaged or facts.is_held_gang:
-        return Finish(waits_until_gone=not facts.is_held_gang)
+        return Finish(waits_for_end=not facts.is_held_gang)
     excludes = not facts.is_behind or facts.is_refused_too_often
     return MoveOn(excludes=excludes, is_away=facts.error in AWAY and facts.losses + 1 < MOST_LOSSES)
 

@@ -111,9 +111,9 @@ def _floats(columns: Sequence[list[float]]) -> bytes:
     total = sum(values)
     if len(values) and not (total - total == 0 and min(values) >= -LARGEST and max(values) <= LARGEST):
         raise ValueError(f"values of a series must be finite and at most {LARGEST:g}")
-    words = array("i")
-    words.frombytes(array("f", values).tobytes())
-    data = array("i", [(word + _HALF) & _KEPT for word in words]).tobytes()
+    numbers = array("i")
+    numbers.frombytes(array("f", values).tobytes())
+    data = array("i", [(word + _HALF) & _KEPT for word in numbers]).tobytes()
     return _FLOATS + b"".join(data[byte::4] for byte in _PLANES)
 
 

@@ -209,7 +209,7 @@ class Restarts:
         return None
 
     async def _end(self, failed: Failed, action: Finish) -> Outcome:
-        if action.waits_until_gone:
+        if action.waits_for_end:
             await self._until_ended(failed.view, ended=_silent(failed))
         return await finish(self.rt, await self.rt.view(), "errored", failed.error, is_final=not action.resumes)
 

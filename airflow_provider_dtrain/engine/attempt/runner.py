@@ -434,12 +434,12 @@ class AttemptRunner:
         give_way = gang.give_way if gang.give_way.gave_way() else None
         if error is not None or give_way is not None:
             first = error.host if isinstance(error, HostError) else None
-            others = {host: lost for host, lost in end.lost.items() if host != first}
-            return await self.restarts.attempt_failed(view, error, also=others, give_way=give_way)
+            other_hosts = {host: lost for host, lost in end.lost.items() if host != first}
+            return await self.restarts.attempt_failed(view, error, also=other_hosts, give_way=give_way)
         error = await collector.publish() if collector is not None else None
         if collector is not None and isinstance(error, HostError):
-            others = {host: lost for host, lost in collector.lost.items() if host != error.host}
-            return await self.restarts.attempt_failed(view, error, also=others)
+            other_hosts = {host: lost for host, lost in collector.lost.items() if host != error.host}
+            return await self.restarts.attempt_failed(view, error, also=other_hosts)
         error = error or await check_manifest(self.rt, view, job) or await check_metric(self.rt, view, job)
         return await finish(self.rt, view, "errored" if error else "completed", error)
 

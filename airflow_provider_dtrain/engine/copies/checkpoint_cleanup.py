@@ -63,13 +63,13 @@ async def find_unkept(rt: Runtime, view: AttemptView, state: str, error: DtrainE
         return None
     checkpoints = await rt.db(rt.store.checkpoints.of_experiment, view.experiment_id)
     metric = config.searcher.metric
-    gone = {one.checkpoint_id for one in unkept([as_saved(c, metric) for c in checkpoints], numbers_of(config))}
-    if not gone:
+    removed_ids = {one.checkpoint_id for one in unkept([as_saved(c, metric) for c in checkpoints], numbers_of(config))}
+    if not removed_ids:
         return None
     # Only now: a search may have thousands of trials, and this runs at the end of each.
     trials = await rt.db(lambda: rt.store.trials.list(experiment_id=view.experiment_id, limit=None))
     done = {one.trial_id for one in trials if one.state in DONE} | {view.trial_id}
-    unwanted = [c for c in checkpoints if c.checkpoint_id in gone and c.trial_id in done]
+    unwanted = [c for c in checkpoints if c.checkpoint_id in removed_ids and c.trial_id in done]
     return Unkept(view.experiment_id, config, stored.secrets, unwanted) if unwanted else None
 
 
@@ -119,7 +119,7 @@ async def _remove(rt: Runtime, unkept: Unkept) -> None:
             groups[_Folder(one.host, run, place.root, place.folder)].append(one)
     removed += await _from_bucket(rt, unkept.config, unkept.sealed, buckets) if buckets else []
     answers = await asyncio.gather(*(_from_host(rt, where, found) for where, found in groups.items()))
-    removed += [one for gone in answers for one in gone]
+    removed += [one for of_host in answers for one in of_host]
     for one in removed:
         await _forget(rt, one, unkept.experiment_id)
     if removed:
@@ -146,19 +146,19 @@ async def _from_host(rt: Runtime, where: _Folder, found: Sequence[CheckpointView
     asked |= {"run": where.run} if where.run is not None else {"root": where.root}
     try:
         link = await rt.link(where.host)
-        told = await answer(link, "remove_checkpoints", timeout_s=REMOVE_TIMEOUT_S, **asked)
+        document = await answer(link, "remove_checkpoints", timeout_s=REMOVE_TIMEOUT_S, **asked)
     except DtrainError as error:
         rt.log.warning("%d checkpoint(s) on host '%s' are kept for now: %s", len(found), where.host, error)
         return []
-    kept = told.get("kept")
+    kept = document.get("kept")
     reasons = [f"{name} ({kept[name]!s:.200})" for name in names if name in kept] if isinstance(kept, dict) else []
     if reasons:
         more = f" and {len(reasons) - MOST_SHOWN} more" if len(reasons) > MOST_SHOWN else ""
-        words = ", ".join(reasons[:MOST_SHOWN]) + more
-        rt.log.warning("Checkpoints in %s on host '%s' stay: %s", where.folder, where.host, words)
-    answered = told.get("removed")
-    gone = {name for name in answered if isinstance(name, str)} if isinstance(answered, list) else set()
-    return [one for one, name in zip(found, names, strict=True) if name in gone]
+        reasons_text = ", ".join(reasons[:MOST_SHOWN]) + more
+        rt.log.warning("Checkpoints in %s on host '%s' stay: %s", where.folder, where.host, reasons_text)
+    answered = document.get("removed")
+    removed_ids = {name for name in answered if isinstance(name, str)} if isinstance(answered, list) else set()
+    return [one for one, name in zip(found, names, strict=True) if name in removed_ids]
 
 
 async def _from_bucket(
@@ -179,7 +179,7 @@ def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[Ch
     from airflow_provider_dtrain.train.checkpoint.storage import Storage, open_storage
 
     storages: dict[str, Storage] = {}
-    gone = []
+    removed_ids = []
     for one in found:
         place = removable(one, storage_root(options) or "")
         if place is None:
@@ -188,8 +188,8 @@ def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[Ch
         if root not in storages:
             storages[root] = open_storage(root, options)
         if storages[root].remove(place.name):
-            gone.append(one)
-    return gone
+            removed_ids.append(one)
+    return removed_ids
 
 
 async def _forget(rt: Runtime, one: CheckpointView, experiment_id: int) -> None:

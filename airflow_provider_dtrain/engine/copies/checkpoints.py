@@ -51,7 +51,7 @@ class CheckpointCopier(Keeper):
         storage = config.checkpoint_storage.model_dump(mode="json")
         self.places = CheckpointPlaces.of(storage, view.experiment_id, view.trial_id)
         #: Ids of checkpoints that exceed a limit. They are not tried again.
-        self._said_too_large: set[int] = set()
+        self._reported_too_large: set[int] = set()
 
     def reported(self, event: Mapping[str, Any]) -> None:
         """Log a checkpoint event that is in the store, and wake the copier."""
@@ -81,7 +81,7 @@ class CheckpointCopier(Keeper):
             (one for one in checkpoints if one.copy_url is not None), key=lambda one: (one in kept, _age(one))
         )
         for checkpoint in kept:
-            is_new = checkpoint.copy_url is None and checkpoint.checkpoint_id not in self._said_too_large
+            is_new = checkpoint.copy_url is None and checkpoint.checkpoint_id not in self._reported_too_large
             if is_new and is_in_run_folder(checkpoint):
                 await self._copy_with_room(checkpoint, copied, kept)
         for checkpoint in copied:
@@ -119,8 +119,8 @@ class CheckpointCopier(Keeper):
             return list(checkpoints)
         if self.policy == "none":
             return []
-        gone = {one.checkpoint_id for one in unkept([as_saved(one, self.metric) for one in checkpoints], self.numbers)}
-        return [one for one in checkpoints if one.checkpoint_id not in gone]
+        dropped = {one.checkpoint_id for one in unkept([as_saved(c, self.metric) for c in checkpoints], self.numbers)}
+        return [one for one in checkpoints if one.checkpoint_id not in dropped]
 
     async def _copy(self, checkpoint: CheckpointView) -> None:
         """Copy a checkpoint.
@@ -152,9 +152,9 @@ class CheckpointCopier(Keeper):
         await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, str(target), size_bytes=size)
 
     def _warn_too_large(self, checkpoint: CheckpointView, error: Exception) -> None:
-        if checkpoint.checkpoint_id in self._said_too_large:
+        if checkpoint.checkpoint_id in self._reported_too_large:
             return
-        self._said_too_large.add(checkpoint.checkpoint_id)
+        self._reported_too_large.add(checkpoint.checkpoint_id)
         self.rt.log.warning(
             "Checkpoint of step %d stays only on host '%s': %s. checkpoint_copy_limit is %d, trial_copy_limit %d. "
             "Set checkpoint_storage to shared storage, or raise the limits.",

@@ -164,8 +164,8 @@ class Collector:
         for error in (*self.lost.values(), *self.refused):
             if isinstance(error, HostUnreachableError):
                 await self.rt.note_host(error.host, HostState.UNREACHABLE, str(error))
-            words = f"{missing} not arrived from host '{error.host}', and the next attempt computes them: {error}"
-            return ResultsLostError(error.host, words)
+            message = f"{missing} not arrived from host '{error.host}', and the next attempt computes them: {error}"
+            return ResultsLostError(error.host, message)
         return None
 
     # -- one host --------------------------------------------------------------------------------------------------
@@ -229,18 +229,18 @@ class Collector:
                     self.rt.log.warning("Fetching %s from host '%s' again: %s", what, host, error)
                 # While the ranks run, the gang's follower decides on a silent host.
                 if self._closed_at is not None and time.monotonic() - max(since, self._closed_at) > PATIENCE_S:
-                    words = f"Host '{host}' has not sent {what} for {PATIENCE_S:.0f} s: {error}."
-                    return self._give_up(HostUnreachableError(host, words))
+                    message = f"Host '{host}' has not sent {what} for {PATIENCE_S:.0f} s: {error}."
+                    return self._give_up(HostUnreachableError(host, message))
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 2, RECONNECT_MOST_S)
         return False
 
     def _refuse(self, host: str, what: str, error: Exception) -> bool:
         """Leave something that cannot be fetched to the next attempt. Return False."""
-        words = f"Host '{host}' does not send {what} as it was written: {as_sentence(error)}"
+        message = f"Host '{host}' does not send {what} as it was written: {as_sentence(error)}"
         if not self.refused:
-            self.rt.log.warning("%s It is computed again, as everything else that does not arrive.", words)
-        self.refused.append(HostProtocolError(host, words))
+            self.rt.log.warning("%s It is computed again, as everything else that does not arrive.", message)
+        self.refused.append(HostProtocolError(host, message))
         return False
 
     def _give_up(self, error: HostError) -> bool:

@@ -50,7 +50,7 @@ async def until_copied(
         rt.log.warning(
             "The follower stopped waiting for the last copies of checkpoints and outputs: %s. "
             "Files that were not copied stay on their hosts.",
-            _words(found, most_s),
+            _message(found, most_s),
         )
     finally:
         copying.cancel()
@@ -75,7 +75,7 @@ async def _requested(rt: Runtime, requests: tuple[type[Exception], ...], has_run
         await asyncio.sleep(CHECK_S)
 
 
-def _words(found: Exception | None, most_s: float | None) -> str:
+def _message(found: Exception | None, most_s: float | None) -> str:
     match found:
         case None:
             return f"they took more than {most_s:g} s"

@@ -67,7 +67,7 @@ class OutputKeeper(Keeper):
         self.rt = rt
         self.view = view
         self.copies = copies_of(rt, view)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def run(self) -> None:
         """Copy every ``output_sync_period`` until :meth:`close`."""
@@ -107,7 +107,7 @@ class OutputKeeper(Keeper):
             if not is_absent(error) or await _has(self.rt, view, "started"):
                 self._warn_lost(error, is_final=is_final)
             return None
-        self._tell(found, is_final=is_final)
+        self._report(found, is_final=is_final)
         return found
 
     async def _take(self, manifest: Manifest, *, traces: bool) -> Generation:
@@ -122,10 +122,10 @@ class OutputKeeper(Keeper):
         """Return how many bytes the outputs may have. Blocks."""
         settings = self.rt.settings
         newest = self.copies.newest()
-        others = tree_bytes(self.copies.folder) - (tree_bytes(newest.folder) if newest else 0)
-        return max(0, min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - others))
+        other_bytes = tree_bytes(self.copies.folder) - (tree_bytes(newest.folder) if newest else 0)
+        return max(0, min(settings.checkpoint_copy_limit_bytes, settings.trial_copy_limit_bytes - other_bytes))
 
-    def _tell(self, found: Generation, *, is_final: bool) -> None:
+    def _report(self, found: Generation, *, is_final: bool) -> None:
         manifest = found.manifest
         if is_final and manifest.files:
             self.rt.log.info(
@@ -138,25 +138,25 @@ class OutputKeeper(Keeper):
                 f"{', '.join(manifest.left_out)}. They stay only on host '{manifest.host}'."
             )
         if manifest.others:
-            words = "output(s) are links, sockets, unreadable or have no plain name: they are not copied."
-            self._warn(f"{manifest.others} {words}")
+            message = "output(s) are links, sockets, unreadable or have no plain name: they are not copied."
+            self._warn(f"{manifest.others} {message}")
 
     def _warn_lost(self, error: BaseException, *, is_final: bool) -> None:
         if not is_final:
-            self._warn(f"Outputs could not be copied from host '{chief_of(self.view)}', retrying: {_words(error)}")
+            self._warn(f"Outputs could not be copied from host '{chief_of(self.view)}', retrying: {_message(error)}")
             return
         self.rt.log.warning(
             "Outputs that rank 0 wrote on host '%s' since the last copy (%s) do not reach the next attempt: %s",
             chief_of(self.view),
             last_copy_text(self.copies.newest()),
-            _words(error),
+            _message(error),
         )
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, message: str) -> None:
         """Log a warning once for each attempt."""
-        if words not in self._told:
-            self._told.add(words)
-            self.rt.log.warning("%s", words)
+        if message not in self._reported:
+            self._reported.add(message)
+            self.rt.log.warning("%s", message)
 
 
 def is_absent(error: BaseException) -> bool:
@@ -248,7 +248,7 @@ def size_text(manifest: Manifest) -> str:
     return f"{len(manifest.files)} file(s), {manifest.size_bytes / 2**20:.1f} MiB"
 
 
-def _words(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if isinstance(error, DtrainError):
         return str(error)
     return f"{type(error).__name__}: {error}"

@@ -307,7 +307,7 @@ class _Shared:
     """Recovery rounds that all waiting coroutines of an event loop share."""
 
     def __init__(self, hook: DtrainHook) -> None:
-        self.look = RecoveryPass(hook)
+        self.round = RecoveryPass(hook)
         self.users = 0
         self.wanted_once = False
         self._task: asyncio.Task[None] | None = None
@@ -320,13 +320,13 @@ class _Shared:
         while self.users > 0 or self.wanted_once:
             self.wanted_once = False
             try:
-                await self.look.run()
+                await self.round.run()
             except DtrainError as error:
                 log.debug("Recovery is retried later: %s", error)
             except Exception as error:
-                self.look.report(error)
+                self.round.report(error)
             if self.users > 0:
-                await asyncio.sleep(RECOVERY_BUSY_EVERY_S if self.look.is_busy else RECOVERY_EVERY_S)
+                await asyncio.sleep(RECOVERY_BUSY_EVERY_S if self.round.is_busy else RECOVERY_EVERY_S)
 
 
 _shared_rounds: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Shared]] = weakref.WeakKeyDictionary()

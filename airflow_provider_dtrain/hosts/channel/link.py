@@ -391,9 +391,11 @@ class HostLink:
             progress = ProgressFrame.parse(document, self.host)
             self._deliver(self._progress.get(progress.run), progress)
         elif kind == "gone":
-            gone = fields_of(document, LostRun, "a frame")
-            run = gone["run"]
-            lost = HostLostError(self.host, f"Host '{self.host}' has lost run {plain(run)}: {plain(gone['reason'])}.")
+            lost_run = fields_of(document, LostRun, "a frame")
+            run = lost_run["run"]
+            lost = HostLostError(
+                self.host, f"Host '{self.host}' has lost run {plain(run)}: {plain(lost_run['reason'])}."
+            )
             self._deliver(self._sinks.get(run), Frame(t="lost", run=run, reason=str(lost), error=lost))
         elif kind in ("data", "gap"):
             frame = Frame.parse(document, raw)

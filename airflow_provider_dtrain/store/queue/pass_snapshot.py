@@ -243,9 +243,9 @@ def _machines(
 ) -> list[Host]:
     holders: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for allocation_id, placed in held.items():
-        who = names[allocation_id]
+        holder = names[allocation_id]
         for host, indices in placed.items():
-            holders.setdefault(host, []).append((who, indices))
+            holders.setdefault(host, []).append((holder, indices))
     unusable: dict[str, tuple[set[int], set[int]]] = {}
     for name, _, _, slot, enabled in rows:
         if slot is not None:
@@ -270,7 +270,7 @@ def _machine(
     off: frozenset[int],
     blocked: frozenset[int],
 ) -> Host:
-    taken = tuple(sorted((slot, who) for who, indices in holders for slot in indices))
+    taken = tuple(sorted((slot, holder) for holder, indices in holders for slot in indices))
     return Host(name, count, frozenset(slot for slot, _ in taken), state, off, blocked, taken)
 
 

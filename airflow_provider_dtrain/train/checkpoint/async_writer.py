@@ -19,7 +19,7 @@ class Background:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._said = False
+        self._has_reported = False
 
     def start(self, name: str, work: Callable[[], None]) -> None:
         """Start a piece of work and return. The previous one must have been waited for.
@@ -44,7 +44,7 @@ class Background:
         if thread is not None:
             thread.join()
             self._thread = None
-            self._say(time.monotonic() - started)
+            self._report(time.monotonic() - started)
         error = self._error
         self._error = None
         if error is not None:
@@ -56,9 +56,9 @@ class Background:
         except BaseException as error:
             self._error = error
 
-    def _say(self, waited_s: float) -> None:
-        if waited_s > LONG_WAIT_S and not self._said:
-            self._said = True
+    def _report(self, waited_s: float) -> None:
+        if waited_s > LONG_WAIT_S and not self._has_reported:
+            self._has_reported = True
             log.warning(
                 "Training waited %.1f s until the previous checkpoint was on disk: storage is slower than checkpoints "
                 "are taken. Save less often, or to a faster disk.",

@@ -26,7 +26,7 @@ RNG = "rng.pt"
 #: Gradients of each rank of an unfinished group of batches. The file exists only if there are any.
 PENDING = "pending.pt"
 #: States of prepared objects that differ between the ranks, for each rank. The file exists only if there are any.
-OTHERS = "others.pt"
+FURTHER = "others.pt"
 #: Most threads that compute checksums at once.
 _MOST_READERS = 8
 

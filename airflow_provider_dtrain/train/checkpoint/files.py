@@ -180,12 +180,12 @@ class FileCheckpoints:
 
         :raises CheckpointError: it has
         """
-        failed = [(rank, words) for rank, words in enumerate(self._distributed.allgather(error)) if words]
+        failed = [(rank, message) for rank, message in enumerate(self._distributed.allgather(error)) if message]
         if failed:
             self._drop(stage)
         if failed and error is None:
-            rank, words = failed[0]
-            raise CheckpointError(f"No checkpoint was written, because rank {rank} failed in ctx.checkpoint: {words}")
+            rank, message = failed[0]
+            raise CheckpointError(f"No checkpoint was written, because rank {rank} failed in ctx.checkpoint: {message}")
 
     def _drop(self, stage: Path | None) -> None:
         if stage is not None and self._distributed.rank == 0:
@@ -195,9 +195,9 @@ class FileCheckpoints:
         """Bring the files of all ranks into rank 0's tree. Return the reason if this rank cannot."""
         mine, problem = _listing(folder)
         parts = self._distributed.allgather([is_shared, mine, problem])
-        for rank, (_, _, words) in enumerate(parts):
-            if words:
-                return f"rank {rank}: {words}"
+        for rank, (_, _, message) in enumerate(parts):
+            if message:
+                return f"rank {rank}: {message}"
         if stage is None:
             return None
         received = Path(tempfile.mkdtemp(prefix="dtrain-received-", dir=self._run_dir()))
@@ -207,8 +207,8 @@ class FileCheckpoints:
                 return None
             for rank, (shared, names, _) in enumerate(parts):
                 source = stage / f"rank-{rank}" if shared else received / str(rank)
-                if rank and (words := _merge(source, stage / _TREE, [name for name, _ in names], rank)):
-                    return words
+                if rank and (message := _merge(source, stage / _TREE, [name for name, _ in names], rank)):
+                    return message
         except (OSError, CheckpointError) as error:
             return str(error)
         finally:

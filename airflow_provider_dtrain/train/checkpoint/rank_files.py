@@ -77,9 +77,9 @@ class RankFiles:
         try:
             answer = checkpoint_file.save(open_place(place, self._config), place, file_name(rank), content)
         except BaseException as error:
-            words = f"{type(error).__name__}: {error}"[:1000]
-            self._distributed.post(_key(begun, rank), json.dumps({"error": words}))
-            message = f"Rank {rank} cannot write its part of a checkpoint to {place}: {words}"
+            message = f"{type(error).__name__}: {error}"[:1000]
+            self._distributed.post(_key(begun, rank), json.dumps({"error": message}))
+            message = f"Rank {rank} cannot write its part of a checkpoint to {place}: {message}"
             raise CheckpointStorageError(message) from error
         self._distributed.post(_key(begun, rank), json.dumps(answer))
 
@@ -89,11 +89,13 @@ class RankFiles:
         :param ranks: ranks with a file
         :raises CheckpointStorageError: a rank could not write its file
         """
-        others = [rank for rank in ranks if rank]
-        sent = {rank: _LenientFile(Path(begun.place) / file_name(rank)) for rank in others if not begun.seeing[rank]}
+        other_ranks = [rank for rank in ranks if rank]
+        sent = {
+            rank: _LenientFile(Path(begun.place) / file_name(rank)) for rank in other_ranks if not begun.seeing[rank]
+        }
         RankTransfer(self._distributed, self._group).receive(sent)
         files = {file_name(rank): file.close() for rank, file in sent.items()}
-        files.update({file_name(rank): self._answer(begun, rank) for rank in others if begun.seeing[rank]})
+        files.update({file_name(rank): self._answer(begun, rank) for rank in other_ranks if begun.seeing[rank]})
         return files
 
     def _answer(self, begun: Begun, rank: int) -> dict[str, Any]:
@@ -157,10 +159,10 @@ def _inode(place: Path | str | None) -> int | None:
         return None
 
 
-def _wait(look: Callable[[], str | None], words: str) -> str:
+def _wait(poll: Callable[[], str | None], message: str) -> str:
     deadline = time.monotonic() + LIMIT_S
-    while (found := look()) is None:
+    while (found := poll()) is None:
         if time.monotonic() > deadline:
-            raise CheckpointError(f"{words} within {LIMIT_S / 3600:.0f} hours. Check its log and its storage.")
+            raise CheckpointError(f"{message} within {LIMIT_S / 3600:.0f} hours. Check its log and its storage.")
         time.sleep(_POLL_S)
     return found

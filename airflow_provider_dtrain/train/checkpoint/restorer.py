@@ -98,10 +98,10 @@ class Restorer:
             skeleton, source = self._open(found, metadata)
             rng = self._everywhere(found, disk.RNG)
             pending = self._everywhere(found, disk.PENDING) if disk.PENDING in metadata["files"] else None
-            apart = decode(self._everywhere(found, disk.OTHERS)) if disk.OTHERS in metadata["files"] else None
+            apart = decode(self._everywhere(found, disk.FURTHER)) if disk.FURTHER in metadata["files"] else None
             state = self._loaded(skeleton, source, f"step {metadata['step']}")
         if apart is not None:
-            state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.others, self._distributed)
+            state["others"] = rank_states.of_rank(state["others"], apart, self._prepared.further, self._distributed)
         self._prepared.load(state)
         position = state["progress"]
         random_states = self._own_random_states(rng)
@@ -230,12 +230,12 @@ class Restorer:
             prepared.refuse_other_numbers(skeleton)
             warm_start.refuse_other_groups(prepared.optimizers, saved[1], name)
         targets = Targets(source, in_place=not prepared.has_load_callback)
-        others = skeleton.get("others", [])
-        mine = prepared.further_as_saved(skeleton.get("names") or {}, len(others))
+        other_states = skeleton.get("others", [])
+        mine = prepared.further_as_saved(skeleton.get("names") or {}, len(other_states))
         state = {
             "models": targets.models(prepared.models, saved[0]),
             "optimizers": targets.optimizers(prepared.optimizers, saved[1]),
-            "others": targets.further(mine, others),
+            "others": targets.further(mine, other_states),
             "sharded_gradients": targets.gradients(
                 self._gradients.parameters(), skeleton.get("sharded_gradients") or []
             ),

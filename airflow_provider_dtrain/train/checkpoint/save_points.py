@@ -220,7 +220,7 @@ class SavePoints(Boundary):
                 "This is right if the program leaves batches out, and wrong if it reads ahead of its training, as "
                 "list(ctx.loader(data)) does.",
             )
-        if progress.is_unknown and not self._prepared.others:
+        if progress.is_unknown and not self._prepared.further:
             self._warn_once(
                 "unknown",
                 f"The checkpoint of step {step} was saved in an epoch whose data is not from ctx.loader, before its "

@@ -134,17 +134,17 @@ class Saver:
         self._refuse_other_forms()
         if self._is_dead():
             return None
-        others = self._prepared.other_states()
-        encoded = encode(others)
+        other_states = self._prepared.other_states()
+        encoded = encode(other_states)
         self._warn_once(encoded)
-        with located({"others": others}, self._prepared):
+        with located({"others": other_states}, self._prepared):
             apart = rank_states.gather(self._distributed, encoded)
         random_states = {**self._streams.state(), "before": self._progress.random_states(step)}
         ranks = self._distributed.gather((random_states, self._gradients.rank_state()))
         is_sharded = self._distributed.any(self._prepared.is_sharded() or holds_sharded(encoded))
         if ranks is None and not is_sharded:
             return Copied({}, None, None, is_sharded=False)
-        original = self._state(others, counters, is_chief=ranks is not None)
+        original = self._state(other_states, counters, is_chief=ranks is not None)
         original["progress"] = self._progress.state(step, begins_pass=begins_pass)
         state = encode(original)
         skeleton, tensors = split(state)
@@ -155,7 +155,7 @@ class Saver:
             if any(pending for _, pending in ranks):
                 contents[disk.PENDING] = [pending for _, pending in ranks]
             if apart is not None and any(apart):
-                contents[disk.OTHERS] = apart
+                contents[disk.FURTHER] = apart
         # One walk over everything, so that each tensor is copied once.
         with located(original, self._prepared):
             taken = self._snapshots.take({**contents, _TENSORS: list(plan.tensors)})
@@ -197,10 +197,10 @@ class Saver:
             log.warning("A checkpoint is left out, because the weights %s are not finite. The last one is kept.", names)
         return True
 
-    def _warn_once(self, others: list[Any]) -> None:
+    def _warn_once(self, other_states: list[Any]) -> None:
         if not self._warned and self._distributed.get_rank() == 0:
             self._warned = True
-            warn_of_unsaved(self._prepared, others)
+            warn_of_unsaved(self._prepared, other_states)
 
     def _refuse_other_forms(self) -> None:
         """Raise at the first save when the ranks have different models, because only those of rank 0 are saved."""
@@ -216,9 +216,9 @@ class Saver:
                 "the files of each rank with ctx.checkpoint(step)."
             )
 
-    def _state(self, others: list[Any], counters: Mapping[str, int], *, is_chief: bool) -> dict[str, Any]:
+    def _state(self, other_states: list[Any], counters: Mapping[str, int], *, is_chief: bool) -> dict[str, Any]:
         """Return the state to save. On other ranks than rank 0, only its sharded tensors count."""
-        state = self._prepared.state(others) if is_chief else self._prepared.sharded_state(others)
+        state = self._prepared.state(other_states) if is_chief else self._prepared.sharded_state(other_states)
         return {
             **state,
             "gradients": self._gradients.state_dict(),
@@ -245,10 +245,10 @@ class Saver:
             contents[INDEX] = plan.index.text()
         if plan.parts:
             contents[save_plan.file_name(0)] = copied.file
-        others: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if copied.is_sharded:
-            others = self._begin(where, step, plan.ranks)
-        write = partial(self.home.storage.write, where, step, contents, facts, **others)
+            options = self._begin(where, step, plan.ranks)
+        write = partial(self.home.storage.write, where, step, contents, facts, **options)
         # The parts of other ranks are collected once.
         pauses_s = () if copied.is_sharded else RETRY_AFTER_S
         self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write, pauses_s))

@@ -50,7 +50,7 @@ def _parts(prepared: Prepared) -> Iterator[tuple[str, Any]]:
         yield f"optimizers[{index}] ({type(optimizer).__name__})", repr(groups)
     for index, scheduler in enumerate(prepared.schedulers):
         yield f"schedulers[{index}] ({type(scheduler).__name__})", repr(scheduler.state_dict())
-    for index, item in enumerate(prepared.others):
+    for index, item in enumerate(prepared.further):
         if hasattr(item, "parameters") and hasattr(item, "buffers"):
             yield f"{prepared.names.get(index, f'others[{index}]')} ({type(item).__name__})", _versions(item)
 

@@ -143,8 +143,8 @@ class Storage:
             with contextlib.suppress(CheckpointError):
                 readable[name] = self._read(name)
         kept = retention.keep(list(readable.values()), policy)
-        gone = [name for name, checkpoint in readable.items() if checkpoint not in kept]
-        return [self.place.locate(name) for name in gone if self.remove(name)]
+        unkept = [name for name, checkpoint in readable.items() if checkpoint not in kept]
+        return [self.place.locate(name) for name in unkept if self.remove(name)]
 
     def remove(self, name: str) -> bool:
         """Delete a checkpoint. Return whether it is gone."""

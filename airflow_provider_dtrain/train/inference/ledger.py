@@ -166,9 +166,9 @@ class Ledger:
         """
         folder = self.folder
         own = {name for name in folder.names() if name.startswith("part-") or name == MANIFEST}
-        strangers = self._foreign_names() - own
-        if strangers:
-            raise OtherRunError(self._foreign(strangers))
+        foreign_names = self._foreign_names() - own
+        if foreign_names:
+            raise OtherRunError(self._foreign(foreign_names))
         folder.remove(MANIFEST)
         for place in (DONE, SKIPPED, PARTS):
             for name in folder.names(place):
@@ -371,9 +371,9 @@ class Ledger:
         """
         if self.known() is not None:
             return
-        strangers = self._foreign_names()
-        if strangers:
-            raise OtherRunError(self._foreign(strangers))
+        foreign_names = self._foreign_names()
+        if foreign_names:
+            raise OtherRunError(self._foreign(foreign_names))
 
     def _foreign_names(self) -> set[str]:
         return set(self.folder.entries()) - {OWN}
@@ -391,7 +391,7 @@ class Ledger:
         names = [name for name in facts if _plain(before.get(name)) != _plain(facts[name])]
         if not names:
             return
-        lines = "".join(f"\n  {name}: {_words(name, before.get(name), facts[name])}" for name in names)
+        lines = "".join(f"\n  {name}: {_difference(name, before.get(name), facts[name])}" for name in names)
         another = "Use another folder, or set inference.outputs.overwrite: true"
         advice = "Clear the task's output folder" if overwrite else another
         raise OtherRunError(
@@ -421,7 +421,7 @@ def manifest_event(manifest: Mapping[str, Any], digest: str, *, shards: int) -> 
     return {**{name: manifest[name] for name in names}, "shards": shards, "skipped": skipped, "sha256": digest}
 
 
-def _words(name: str, before: Any, now: Any) -> str:
+def _difference(name: str, before: Any, now: Any) -> str:
     if name == "inputs" and isinstance(before, Mapping):
         return "; ".join(differences(before, now))
     return difference(before, now)

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.train.process.heartbeat import CHIEF, HERE
 log = logging.getLogger(__name__)
 
 #: Interval of the lines about progress in the log, seconds.
-SAY_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0
 #: Most characters of the list of finished shards in an event.
 RANGES_CHARACTERS = 4096
 WAITING = ("exchange", "the shards of other ranks")
@@ -44,7 +44,7 @@ class ProgressLog(threading.Thread):
 
     def run(self) -> None:
         """Log until :meth:`end`."""
-        while not self._over.wait(SAY_EVERY_S):
+        while not self._over.wait(REPORT_EVERY_S):
             try:
                 log.info("%s", self.text())
             except RuntimeError:

@@ -246,27 +246,27 @@ class ShardLoop:
                 raise error
             shard = work.shard
             self._tries[shard.index] = tries = self._tries.get(shard.index, 0) + 1
-            words = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
+            message = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS]
             is_input = isinstance(error, InputError) and not isinstance(error, InputUnavailableError)
             # The input will be the same at the next try.
             is_final = is_input or tries >= MOST_TRIES
-            facts = {"shard": shard.index, "label": shard.label, "error": words, "tries": tries, "is_final": is_final}
+            facts = {"shard": shard.index, "label": shard.label, "error": message, "tries": tries, "is_final": is_final}
             self._event("shard_failed", facts)
             log.warning(
                 "Shard %d (%s) failed%s: %s",
                 shard.index,
                 shard.label,
                 "" if is_input else f", try {tries} of {MOST_TRIES}",
-                words,
+                message,
                 # The traceback of a bad input shows the library alone.
                 exc_info=error if tries == 1 and not is_input else None,
             )
             if is_final:
-                self._give_up(shard, words, error)
+                self._give_up(shard, message, error)
             else:
                 self._again.append(shard)
 
-    def _give_up(self, shard: Shard, words: str, error: BaseException | None) -> None:
+    def _give_up(self, shard: Shard, message: str, error: BaseException | None) -> None:
         """Set a shard aside, or end the run.
 
         :raises BadShardError: the configuration does not skip shards
@@ -275,10 +275,10 @@ class ShardLoop:
             tries = self._tries[shard.index]
             times = "failed" if tries == 1 else f"failed {tries} times; the last error"
             raise BadShardError(
-                f"Shard {shard.index} ({shard.label}) {times}: {words.rstrip('.')}. Mend the input or the processor, "
+                f"Shard {shard.index} ({shard.label}) {times}: {message.rstrip('.')}. Mend the input or the processor, "
                 "or set inference.on_bad_shard: skip."
             ) from error
-        skipped = self._ledger.set_aside(shard, words)
+        skipped = self._ledger.set_aside(shard, message)
         self._queue.post(skipped)
         self._event("shard_skipped", {"shard": shard.index, "label": shard.label, "error": skipped.error})
         log.warning("Shard %d (%s) is set aside: its rows are missing in the output", shard.index, shard.label)

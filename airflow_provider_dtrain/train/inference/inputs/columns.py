@@ -43,10 +43,10 @@ def common_schema(files: Iterable[tuple[str, pa.Schema]]) -> pa.Schema:
     :param files: path and chosen columns of each file, at least one
     :raises InputError: a column is missing in a file, or has types without a common one; the message names both files
     """
-    (first, common), *others = files
+    (first, common), *other_files = files
     #: Column -> the file that gave it its type.
     origins = dict.fromkeys(common.names, first)
-    for path, schema in others:
+    for path, schema in other_files:
         check_names(common.names, first, schema.names, path)
         for i, name in enumerate(common.names):
             before, now = common.field(i).type, schema.field(name).type

@@ -77,9 +77,9 @@ class CsvFormat:
 
         :raises InputError: two files have other columns, or a column has numbers in one and texts in another
         """
-        (first, start), *others = starts
+        (first, start), *other_starts = starts
         found = dict(start.columns.data)
-        for path, other in others:
+        for path, other in other_starts:
             check_names(start.columns.names, first, other.columns.names, path)
             for name, now in other.columns.data.items():
                 kind = widest((found[name], now), "null")

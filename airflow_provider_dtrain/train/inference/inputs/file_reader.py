@@ -135,8 +135,8 @@ def decode_image(path: str, content: bytes, *, orient: bool) -> torch.Tensor:
         return flat.reshape(height, width, 3).permute(2, 0, 1).contiguous()
     except Exception as error:
         # Pillow's own message has an address of memory.
-        words = "its format is unknown" if isinstance(error, UnidentifiedImageError) else reason(error)
-        raise InputError(f"{path} cannot be read as an image: {words}") from error
+        message = "its format is unknown" if isinstance(error, UnidentifiedImageError) else reason(error)
+        raise InputError(f"{path} cannot be read as an image: {message}") from error
 
 
 def _upright(image: Any) -> Any:

@@ -127,8 +127,8 @@ class JsonFormat:
             except InputError as error:
                 part.leave_out(number, f"line {index}", error)
             except (ValueError, RecursionError) as error:
-                words = " ".join(str(error).split())[:200]
-                refusal = InputError(f"{part.path}: line {index} is no JSON object: {words}")
+                message = " ".join(str(error).split())[:200]
+                refusal = InputError(f"{part.path}: line {index} is no JSON object: {message}")
                 part.leave_out(number, f"line {index}", refusal)
             else:
                 yield Row(number, index, values, texts)

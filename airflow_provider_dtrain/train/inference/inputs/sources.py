@@ -188,8 +188,8 @@ def reason(error: BaseException) -> str:
 
 def no_rows(files: Sequence[SourceFile]) -> InputError:
     """Return the error of an input whose files have no row."""
-    others = {1: " has", 2: " and another file have"}.get(len(files), f" and {len(files) - 1} more files have")
-    return InputError(f"The input is empty: {files[0].path}{others} no row.")
+    rest_text = {1: " has", 2: " and another file have"}.get(len(files), f" and {len(files) - 1} more files have")
+    return InputError(f"The input is empty: {files[0].path}{rest_text} no row.")
 
 
 def unreadable(path: str, message: str, error: BaseException) -> InputError:

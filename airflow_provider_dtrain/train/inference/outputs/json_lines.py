@@ -56,10 +56,10 @@ class JsonLinesEncoder:
         try:
             return json.dumps(row, allow_nan=False, ensure_ascii=False, default=_plain)
         except ValueError:
-            self._say_once()
+            self._warn_once()
             return json.dumps(_finite(row), allow_nan=False, ensure_ascii=False, default=_plain)
 
-    def _say_once(self) -> None:
+    def _warn_once(self) -> None:
         if "nan" not in self._options.notes:
             self._options.notes.add("nan")
             log.warning("NaN and infinite numbers are written as null, because JSON has neither.")

@@ -68,10 +68,10 @@ def _check_names(columns: Mapping[str, pa.Array], options: OutputOptions) -> Non
     if missing:
         found = ", ".join(columns)
         raise SchemaError(f"outputs.schema declares the column {missing[0]!r}, the result has only: {found}.")
-    gone = [name for name in options.known if name not in columns]
+    missing_columns = [name for name in options.known if name not in columns]
     new = [name for name in columns if name not in options.known]
-    if options.known and (gone or new):
-        change = f"has no column {gone[0]!r}" if gone else f"has a new column {new[0]!r}"
+    if options.known and (missing_columns or new):
+        change = f"has no column {missing_columns[0]!r}" if missing_columns else f"has a new column {new[0]!r}"
         raise SchemaError(
             f"The result {change}. The columns of earlier rows are {', '.join(options.known)}. Return the same columns "
             "for each batch. Of rows that are dicts, declare the keys that come later in outputs.schema."
@@ -98,8 +98,8 @@ def _converted(name: str, column: pa.Array, text: str, reason: str) -> pa.Array:
     try:
         return converted(column, parse_type(text))
     except (pa.ArrowException, SchemaError) as error:
-        words = " ".join(str(error).split())[:300]
-        raise SchemaError(f"Column {name!r} of the result is {type_text(column.type)}, {reason}: {words}") from error
+        message = " ".join(str(error).split())[:300]
+        raise SchemaError(f"Column {name!r} of the result is {type_text(column.type)}, {reason}: {message}") from error
 
 
 def _is_narrower(kind: pa.DataType, known: str) -> bool:
