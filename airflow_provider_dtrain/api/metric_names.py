@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_provider_dtrain.api.models.common import MetricName
-from airflow_provider_dtrain.store.records.curves import MetricKey
+from airflow_provider_dtrain.resources.metrics import MetricName
 
 #: Most names in one answer.
 NAMES_MOST = 2000
 
 
-def shown_names(keys: Sequence[MetricKey]) -> list[MetricName]:
+def shown_names(keys: Sequence[MetricName]) -> list[MetricName]:
     """Return the first names, those of validations before those of training."""
-    return [MetricName(group=one.group, name=one.name) for one in keys[:NAMES_MOST]]
+    return list(keys[:NAMES_MOST])
 
 
-def left_out_text(keys: Sequence[MetricKey]) -> list[str]:
+def left_out_text(keys: Sequence[MetricName]) -> list[str]:
     """Return a sentence about names that are left out, for the limits of a trial. Empty: all are shown."""
     if len(keys) <= NAMES_MOST:
         return []

@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, overload
 
 from fastapi import Query
 
-from airflow_provider_dtrain.api.models.common import ErrorAnswer, Number, TaskRef
-from airflow_provider_dtrain.store.records.trials import TrialKey
+from airflow_provider_dtrain.api.models.common import ErrorAnswer, Number
 
 #: Answers of every route besides success.
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -23,11 +22,6 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         503: "the store does not answer",
     }.items()
 }
-
-
-def task_ref(key: TrialKey) -> TaskRef:
-    """Return the task instance of a trial or gang."""
-    return TaskRef(dag_id=key.dag_id, run_id=key.run_id, task_id=key.task_id, map_index=key.map_index)
 
 
 @overload

@@ -8,9 +8,10 @@ from typing import Any
 
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.models.trials import TrialRow
-from airflow_provider_dtrain.api.rows import number, point, task_ref
+from airflow_provider_dtrain.api.rows import number, point
 from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
 from airflow_provider_dtrain.core.lifecycle.trial_text import end_text, rung_text
+from airflow_provider_dtrain.store.queries.tasks import task_ref
 from airflow_provider_dtrain.store.records.pages import TrialEntry
 
 

@@ -36,7 +36,7 @@ from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowE
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
-from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 if TYPE_CHECKING:
@@ -335,7 +335,7 @@ class Trial:
         """Return its record."""
         return self._client.source.trial(self.id)
 
-    def metrics(self, group: str | None = None, *, abandoned: bool = False) -> list[MetricLine]:
+    def metrics(self, group: str | None = None, *, abandoned: bool = False) -> list[MetricReport]:
         """Return its reports by step.
 
         :param group: ``training`` or ``validation``; None = both

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from airflow_provider_dtrain.client.decoder import Count
 from airflow_provider_dtrain.errors import Problem
-from airflow_provider_dtrain.resources.metrics import MetricLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +36,3 @@ class Refusal:
     """A refusal by a route of the provider, or of Airflow, which has a text."""
 
     detail: Detail | str
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricPage:
-    """Reports of a trial from an offset on."""
-
-    rows: list[MetricLine]
-    next_offset: Count | None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.common_answers import MetricPage
 from airflow_provider_dtrain.client.decoder import Answer, Record
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
@@ -14,7 +13,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
-from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
@@ -49,13 +48,13 @@ class ServerSource:
         """Return a trial."""
         return self._get("trial", trial_id=trial_id).row(TrialDescription)
 
-    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
+    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial."""
-        found: list[MetricLine] = []
+        found: list[MetricReport] = []
         offset: int | None = 0
         while offset is not None:
-            answer = self._get("metrics", trial_id=trial_id, group=group, abandoned=abandoned, offset=offset)
-            page = answer.record(MetricPage)
+            answer = self._of_trial(trial_id, "metrics", group=group, abandoned=abandoned, offset=offset)
+            page = answer.record(MetricReports)
             found += page.rows
             if page.next_offset is not None and page.next_offset != offset + len(page.rows):
                 raise ServerError("The server sent a page of metrics that leaves out reports. Try again.")
@@ -64,7 +63,7 @@ class ServerSource:
 
     def log(self, trial_id: int, *, rank: int, attempt: int | None, offset: int) -> LogPiece:
         """Return the bytes of a rank's log behind an offset."""
-        return self._get("log", trial_id=trial_id, rank=rank, attempt=attempt, offset=offset).row(LogPiece)
+        return self._of_trial(trial_id, "log", rank=rank, attempt=attempt, offset=offset).record(LogPiece)
 
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""

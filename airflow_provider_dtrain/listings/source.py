@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.listings.cluster import gang_line, host_line, slot_line
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
@@ -14,9 +13,10 @@ from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
-from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery
@@ -60,24 +60,9 @@ class StoreSource:
             raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
         return view
 
-    def metrics(
-        self, trial_id: int, *, group: str | None, abandoned: bool, offset: int = 0, limit: int | None = None
-    ) -> list[MetricLine]:
-        """Return a page of the reports of a trial."""
-        own = self._trial(trial_id).trial_id
-        rows = self.store.metrics.page(own, group, with_abandoned=abandoned, offset=offset, limit=limit)
-        return [
-            MetricLine(
-                attempt=row.attempt,
-                group=row.group,
-                step=row.step,
-                epoch=row.epoch,
-                rank=row.rank,
-                at=row.at,
-                metrics=plain_data(row.metrics),
-            )
-            for row in rows
-        ]
+    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
+        """Return the reports of a trial."""
+        return reports_of(self.store, self.rights, trial_id, group=group, abandoned=abandoned).rows
 
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""

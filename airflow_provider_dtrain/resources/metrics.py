@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
+MetricGroup = Literal["training", "validation"]
 #: A reported value; NaN and infinities by their names.
 Value = float | int | bool | str | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricLine:
+class MetricName:
+    """A reported metric."""
+
+    group: MetricGroup
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricReport:
     """One report of a trial."""
 
+    #: Number of the attempt that reported.
     attempt: int
-    #: ``training`` or ``validation``.
-    group: str
+    group: MetricGroup
     step: int
     epoch: float | None
     rank: int
+    #: By the clock of the host.
     at: datetime
-    metrics: dict[str, Any]
+    #: NaN and infinities are floats in the store's process, and outside they have their names.
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricReports:
+    """A page of the reports of a trial."""
+
+    rows: list[MetricReport]
+    #: Where the next page begins; None: this is the last one.
+    next_offset: int | None

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.reduction import reduced
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.store.database.connections import NON_FINITE, restore_floats
 from airflow_provider_dtrain.store.database.tables import attempts, metrics, streams
 from airflow_provider_dtrain.store.database.transactions import Database, reads
-from airflow_provider_dtrain.store.records.curves import CurveOf, MetricKey
-from airflow_provider_dtrain.store.records.trials import MetricGroup
+from airflow_provider_dtrain.store.records.curves import CurveOf
 
 #: Most reports that one answer reads. A trial with more is sampled.
 ROWS_MOST = 20_000
@@ -48,7 +48,7 @@ class Curves:
         return int(conn.scalar(sa.select(sa.func.max(metrics.c.id))) or 0)
 
     @reads
-    def names(self, conn: Connection, trial_ids: Sequence[int]) -> list[MetricKey]:
+    def names(self, conn: Connection, trial_ids: Sequence[int]) -> list[MetricName]:
         """Return the metrics that these trials reported lately, those of validations first.
 
         :param trial_ids: a few; each costs two queries
@@ -60,7 +60,7 @@ class Curves:
                 latest = sa.select(metrics.c.metrics).where(*of).order_by(metrics.c.step.desc()).limit(NAMES_OF_ROWS)
                 for reported in conn.scalars(latest):
                     found[group].update(reported)
-        return [MetricKey(group=group, name=name) for group in GROUPS for name in sorted(found[group])]
+        return [MetricName(group=group, name=name) for group in GROUPS for name in sorted(found[group])]
 
     @reads
     def have_epochs(self, conn: Connection, trial_ids: Sequence[int]) -> bool:
@@ -97,7 +97,7 @@ class Curves:
         return [_reduced(found[trial_id], points) for trial_id in trial_ids if trial_id in found]
 
     @reads
-    def of_trial(self, conn: Connection, trial_id: int, wanted: Sequence[MetricKey], *, points: int) -> list[CurveOf]:
+    def of_trial(self, conn: Connection, trial_id: int, wanted: Sequence[MetricName], *, points: int) -> list[CurveOf]:
         """Return several metrics of one trial.
 
         :param points: most points of one metric; minimum and maximum stay

@@ -20,13 +20,14 @@ from airflow_provider_dtrain.core.checkpoint_location import (
     shown_path,
 )
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricReport
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.connections import restore_floats
 from airflow_provider_dtrain.store.database.moments import moment
 from airflow_provider_dtrain.store.database.rows import AttemptRow, record_of
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, checkpoints, configs, metrics, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, reads, writes
-from airflow_provider_dtrain.store.records.trials import CheckpointView, MetricGroup, MetricRow
+from airflow_provider_dtrain.store.records.trials import CheckpointView
 from airflow_provider_dtrain.store.views import run_name, store_mark
 
 STEP_LIMIT = 2**63
@@ -46,7 +47,7 @@ class Metrics:
     @reads
     def of_trial(
         self, conn: Connection, trial_id: int, group: MetricGroup | None = None, *, rank: int | None = 0
-    ) -> list[MetricRow]:
+    ) -> list[MetricReport]:
         """Return reported metrics by step, then in the order of their arrival.
 
         :param group: None = both
@@ -66,7 +67,7 @@ class Metrics:
         with_abandoned: bool = False,
         offset: int = 0,
         limit: int | None = None,
-    ) -> list[MetricRow]:
+    ) -> list[MetricReport]:
         """Return a page of the reports of rank 0, by step and then in the order of their arrival.
 
         :param group: None = both
@@ -84,7 +85,7 @@ class Metrics:
         return [_metric_row(row) for row in conn.execute(query)]
 
     @reads
-    def since(self, conn: Connection, trial_id: int, after: int, *, limit: int) -> list[tuple[int, MetricRow]]:
+    def since(self, conn: Connection, trial_id: int, after: int, *, limit: int) -> list[tuple[int, MetricReport]]:
         """Return reports of rank 0 in the order of their arrival, each with its id.
 
         :param after: id of the last report that the caller has; 0 = none
@@ -190,9 +191,9 @@ _SINCE = (
 )
 
 
-def _metric_row(row: Row[Any]) -> MetricRow:
+def _metric_row(row: Row[Any]) -> MetricReport:
     of = {"group": row.metric_group, "metrics": restore_floats(row.metrics), "attempt": row.number}
-    return record_of(MetricRow, row, **of)
+    return record_of(MetricReport, row, **of)
 
 
 _REPORTS = metrics.join(attempts, attempts.c.id == metrics.c.attempt_id)

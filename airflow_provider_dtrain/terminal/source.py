@@ -9,7 +9,7 @@ from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
-from airflow_provider_dtrain.resources.metrics import MetricLine
+from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
@@ -23,7 +23,7 @@ class Source(Protocol):
     def trial(self, trial_id: int) -> TrialDescription:
         """Return a trial."""
 
-    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricLine]:
+    def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial.
 
         :param abandoned: also steps that a later attempt repeated

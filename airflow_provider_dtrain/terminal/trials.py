@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.gaps import Gap
     from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry
     from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
-    from airflow_provider_dtrain.resources.metrics import MetricLine
+    from airflow_provider_dtrain.resources.metrics import MetricReport
     from airflow_provider_dtrain.resources.trials import TrialLine
     from airflow_provider_dtrain.terminal.source import Source
 
@@ -142,7 +142,7 @@ def metrics(args: Namespace, source: Source) -> None:
         show(args, table, empty=f"Trial {args.trial_id} has reported nothing yet.")
 
 
-def metric_row(row: MetricLine, names: Sequence[str]) -> dict[str, Any]:
+def metric_row(row: MetricReport, names: Sequence[str]) -> dict[str, Any]:
     """Return a report as a row with a column per metric."""
     fixed = asdict(row)
     values = fixed.pop("metrics")

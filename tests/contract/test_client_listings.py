@@ -102,9 +102,9 @@ def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, 
 
 
 def test_metrics_come_in_pages(server, search, capsys, monkeypatch):
-    from airflow_provider_dtrain.api.routes import listings
+    from airflow_provider_dtrain.api.routes import trial
 
-    monkeypatch.setattr(listings, "METRICS_MOST", 1)
+    monkeypatch.setattr(trial, "REPORTS_MOST", 1)
     (ticket,) = (one for one in search.store.trials.list() if one.trial_id == 1)
     search.validate(ticket, loss=0.25)
     assert main(["trials", "metrics", "1", "-o", "json", "--server", server]) == 0

@@ -28,6 +28,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.metrics import MetricReports
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
@@ -123,11 +124,11 @@ ROUTES = (
     *(Route("GET", rf"/listings/{name}", kind, "rows") for name, kind in _LISTED.items()),
     Route("GET", r"/listings/trial", TrialDescription, "row"),
     Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
-    Route("GET", r"/listings/log", LogPiece, "row"),
-    Route("GET", r"/listings/metrics", c.MetricPage),
     Route("GET", r"/trials/1/curves", a.Curves),
     Route("GET", r"/trials/1/profile", a.Profile),
     Route("GET", r"/trials/1/timeline", TrialTimeline),
+    Route("GET", r"/trials/1/log", LogPiece),
+    Route("GET", r"/trials/1/metrics", MetricReports),
     Route("GET", r"/trials/1/outputs", a.Outputs),
     Route("GET", r"/trials/1/checkpoints", a.StoredCheckpoint, "rows"),
     Route("GET", r"/experiments/1/fork", a.ForkSource),

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, unchecked
+from airflow_provider_dtrain.api.models.common import Model, Number, unchecked
 from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
-from airflow_provider_dtrain.store.records.trials import MetricGroup
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 
 Axis = Literal["batches", "epochs", "time"]
 

@@ -8,9 +8,10 @@ from typing import Literal
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from airflow_provider_dtrain.api.models.common import Model, TaskRef, unchecked
+from airflow_provider_dtrain.api.models.common import Model, unchecked
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+from airflow_provider_dtrain.resources.tasks import TaskRef
 
 #: ``held`` prevails over the other states: a slot can be held and disabled at the same time.
 SlotState = Literal["free", "held", "disabled", "stuck", "busy_elsewhere"]

@@ -6,8 +6,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, with_config
 
-from airflow_provider_dtrain.store.records.trials import MetricGroup
-
 #: A single value. JSON has no NaN and no infinity, so these are sent as their names.
 Number = float | Literal["nan", "inf", "-inf"]
 
@@ -21,23 +19,6 @@ class Model(BaseModel):
 #: Decorator of answers with thousands of parts. They are dictionaries, which are sent as they are: a model checks each
 #: part, which takes ten times as long. mypy and the tests check their types.
 unchecked = with_config(ConfigDict(extra="forbid"))
-
-
-class TaskRef(Model):
-    """A task instance of Airflow."""
-
-    dag_id: str
-    run_id: str
-    task_id: str
-    #: -1: the task is not mapped.
-    map_index: int
-
-
-class MetricName(Model):
-    """A reported metric."""
-
-    group: MetricGroup
-    name: str
 
 
 class Problem(Model):

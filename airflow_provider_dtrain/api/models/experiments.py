@@ -9,10 +9,11 @@ from pydantic import Field
 
 from airflow_provider_dtrain.api import bounds
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
-from airflow_provider_dtrain.api.models.common import MetricName, Model, Number
+from airflow_provider_dtrain.api.models.common import Model, Number
 from airflow_provider_dtrain.api.models.configs import Document
 from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.resources.metrics import MetricName
 from airflow_provider_dtrain.store.records.searches import ExperimentState
 
 Tags = list[str]

@@ -7,8 +7,6 @@ from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
-from airflow_provider_dtrain.resources.logs import LogPiece
-from airflow_provider_dtrain.resources.metrics import MetricLine
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 
@@ -22,20 +20,6 @@ class OneTrial(Model):
     """A trial with everything that belongs to it."""
 
     row: TrialDescription
-
-
-class MetricList(Model):
-    """A page of the reports of a trial."""
-
-    rows: list[MetricLine]
-    #: Where the next page begins; None: this is the last one.
-    next_offset: int | None
-
-
-class OneLogPiece(Model):
-    """Part of a rank's log."""
-
-    row: LogPiece
 
 
 class CheckpointList(Model):

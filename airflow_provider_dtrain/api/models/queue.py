@@ -7,8 +7,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from airflow_provider_dtrain.api.models.common import Model, TaskRef
+from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.resources.tasks import TaskRef
 from airflow_provider_dtrain.store.records.pages import QueueClass
 
 

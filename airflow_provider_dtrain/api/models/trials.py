@@ -9,12 +9,13 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
-from airflow_provider_dtrain.api.models.common import MetricName, Model, Number, TaskRef, unchecked
+from airflow_provider_dtrain.api.models.common import Model, Number, unchecked
 from airflow_provider_dtrain.core.gaps import Gap
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState, TrialState
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
+from airflow_provider_dtrain.resources.tasks import TaskRef
 from airflow_provider_dtrain.store.records.pages import QueueClass
-from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 
 class TrialRow(Model):

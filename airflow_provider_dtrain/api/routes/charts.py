@@ -22,9 +22,8 @@ from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.differences import differences
 from airflow_provider_dtrain.errors import UserError
-from airflow_provider_dtrain.store.records.curves import MetricKey
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.store.records.pages import TrialChoice, TrialEntry, TrialHead
-from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 router = APIRouter(route_class=StoreRoute, tags=["charts"], responses=ERRORS)
 
@@ -129,7 +128,7 @@ def trial_curves(
     groups: tuple[MetricGroup, ...] = ("validation", "training") if group is None else (group,)
 
     def make() -> TrialCurves:
-        wanted = [MetricKey(group=of, name=name) for name in asked for of in groups]
+        wanted = [MetricName(group=of, name=name) for name in asked for of in groups]
         if not asked:
             wanted = [one for one in call.store.curves.names([trial_id]) if one.group in groups][:METRICS_USUAL]
         found = call.store.curves.of_trial(trial_id, wanted, points=max_points)

@@ -13,9 +13,10 @@ from airflow_provider_dtrain.api.cluster_rows import ClusterRecord, host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.cluster import Cluster, Holder, PoolSummary
 from airflow_provider_dtrain.api.prepared import as_json, with_parts
-from airflow_provider_dtrain.api.rows import ERRORS, task_ref
+from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells
+from airflow_provider_dtrain.store.queries.tasks import task_ref
 from airflow_provider_dtrain.store.records.pages import Dags, HolderMark, HolderView, HostMark, PoolCounts
 
 router = APIRouter(route_class=StoreRoute, tags=["cluster"], responses=ERRORS)

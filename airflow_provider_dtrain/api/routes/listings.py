@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from airflow_provider_dtrain.api.bounds import AirflowId, AttemptNumber, Id, Name, Number, Offset, TagFilter
+from airflow_provider_dtrain.api.bounds import AirflowId, Id, Name, TagFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.listings import (
@@ -14,9 +14,7 @@ from airflow_provider_dtrain.api.models.listings import (
     ExperimentList,
     GangList,
     HostList,
-    MetricList,
     OneExperiment,
-    OneLogPiece,
     OneTrial,
     SlotList,
     TrialList,
@@ -24,14 +22,10 @@ from airflow_provider_dtrain.api.models.listings import (
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
-from airflow_provider_dtrain.listings.logs import log_piece
 from airflow_provider_dtrain.listings.source import StoreSource
-from airflow_provider_dtrain.store.records.trials import MetricGroup
 
 router = APIRouter(prefix="/listings", route_class=StoreRoute, tags=["listings"], responses=ERRORS)
 
-#: Reports in one answer.
-METRICS_MOST = 5000
 Most = Annotated[int, Query(ge=1, le=1000)]
 Pool = Annotated[Name | None, Query(description="only this pool")]
 
@@ -56,37 +50,6 @@ def trials(
 def trial(call: CallDep, trial_id: Id) -> OneTrial:
     """Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs."""
     return OneTrial(row=_source(call).trial(trial_id))
-
-
-@router.get("/metrics", **guarded(Rule.READ))
-def metrics(
-    call: CallDep,
-    trial_id: Id,
-    group: MetricGroup | None = None,
-    abandoned: Annotated[bool, Query(description="also steps that a later attempt repeated")] = False,
-    offset: Offset = 0,
-) -> MetricList:
-    """Return a page of the reports of a trial, by step."""
-    # One more tells whether there is another page.
-    most = METRICS_MOST + 1
-    rows = _source(call).metrics(trial_id, group=group, abandoned=abandoned, offset=offset, limit=most)
-    following = offset + METRICS_MOST if len(rows) == most else None
-    return MetricList(rows=rows[:METRICS_MOST], next_offset=following)
-
-
-@router.get("/log", **guarded(Rule.READ_LOGS))
-def log(
-    call: CallDep,
-    trial_id: Id,
-    rank: Number = 0,
-    attempt: AttemptNumber = None,
-    offset: Annotated[Offset, Query(description="first byte that the client does not have")] = 0,
-) -> OneLogPiece:
-    """Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB."""
-    trial = call.store.trials.get(trial_id)
-    call.access.require_read(trial.key.dag_id, f"There is no trial {trial_id}. See: airflow dtrain trials list")
-    call.access.require_logs(trial.key.dag_id)
-    return OneLogPiece(row=log_piece(call.store, trial, attempt=attempt, rank=rank, offset=offset))
 
 
 @router.get("/checkpoints", **guarded(Rule.READ))

@@ -10,10 +10,11 @@ from airflow_provider_dtrain.api.bounds import Name, Offset
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.queue import Queue, QueuePool, QueueRow
-from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search, task_ref
+from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.store.queries.tasks import task_ref
 from airflow_provider_dtrain.store.records.pages import QueueEntry, QueueOrder, QueueQuery
 
 router = APIRouter(route_class=StoreRoute, tags=["queue"], responses=ERRORS)

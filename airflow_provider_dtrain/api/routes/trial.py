@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated
 
-from airflow_provider_dtrain.api.bounds import AttemptNumber
+from fastapi import APIRouter, Query
+
+from airflow_provider_dtrain.api.bounds import AttemptNumber, Number, Offset
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
@@ -20,7 +22,11 @@ from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.gaps import gap_of, limits_hit
 from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, state_text
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricReports
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
+from airflow_provider_dtrain.store.queries.logs import log_piece
+from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.records.pages import TrialEntry
 from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
@@ -29,6 +35,8 @@ router = APIRouter(route_class=StoreRoute, tags=["trial"], responses=ERRORS)
 
 #: Most attempts on the page of a trial, the latest ones.
 ATTEMPTS_MOST = 500
+#: Reports in one answer.
+REPORTS_MOST = 5000
 
 
 @router.get("/trials/{trial_id}", **guarded(Rule.READ))
@@ -159,6 +167,32 @@ def attempt_of(call: Call, trial_id: int, number: int | None) -> AttemptView:
 def timeline(call: CallDep, trial_id: int) -> TrialTimeline:
     """Return everything that happened to a trial, oldest first."""
     return timeline_of(call.store, call.access, trial_id)
+
+
+@router.get("/trials/{trial_id}/metrics", **guarded(Rule.READ))
+def metrics(
+    call: CallDep,
+    trial_id: int,
+    group: MetricGroup | None = None,
+    abandoned: Annotated[bool, Query(description="also steps that a later attempt repeated")] = False,
+    offset: Offset = 0,
+) -> MetricReports:
+    """Return a page of the reports of a trial, by step."""
+    return reports_of(
+        call.store, call.access, trial_id, group=group, abandoned=abandoned, offset=offset, most=REPORTS_MOST
+    )
+
+
+@router.get("/trials/{trial_id}/log", **guarded(Rule.READ_LOGS))
+def log(
+    call: CallDep,
+    trial_id: int,
+    rank: Number = 0,
+    attempt: AttemptNumber = None,
+    offset: Annotated[Offset, Query(description="first byte that the client does not have")] = 0,
+) -> LogPiece:
+    """Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB."""
+    return log_piece(call.store, call.access, trial_id, attempt=attempt, rank=rank, offset=offset)
 
 
 @router.get("/trials/{trial_id}/config", **guarded(Rule.READ))

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.gang import GangEnd
     from airflow_provider_dtrain.engine.attempt.job import Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-    from airflow_provider_dtrain.store.records.trials import AttemptView, MetricRow
+    from airflow_provider_dtrain.resources.metrics import MetricReport
+    from airflow_provider_dtrain.store.records.trials import AttemptView
 
 _INVALID_HP = "InvalidHP: "
 #: Parts that differ in two reports of one error: run folders, addresses of objects.
@@ -94,10 +95,10 @@ async def check_metric(rt: Runtime, view: AttemptView, job: Job) -> DtrainError 
     return MetricMissingError(message)
 
 
-def missing_metric(wanted: str, validations: Sequence[MetricRow], trainings: Sequence[MetricRow]) -> str:
+def missing_metric(wanted: str, validations: Sequence[MetricReport], trainings: Sequence[MetricReport]) -> str:
     """Return the message for a trial without the metric in its validations."""
 
-    def names(rows: Sequence[MetricRow]) -> str:
+    def names(rows: Sequence[MetricReport]) -> str:
         return ", ".join(sorted({name for row in rows for name in row.metrics})) or "nothing"
 
     return (

@@ -11,7 +11,8 @@ from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint, i
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView, MetricRow
+    from airflow_provider_dtrain.resources.metrics import MetricReport
+    from airflow_provider_dtrain.store.records.trials import AttemptView, CheckpointView
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -73,7 +74,7 @@ def checkpoint_url(checkpoint: CheckpointView | None) -> str | None:
     return f"{checkpoint.host}:{checkpoint.run}/{checkpoint.path}"
 
 
-def _best(rows: list[MetricRow], metric: str | None, smaller_is_better: bool) -> MetricRow | None:
+def _best(rows: list[MetricReport], metric: str | None, smaller_is_better: bool) -> MetricReport | None:
     """Return the validation with the best metric, or the last one when none has the metric.
 
     Of equal validations, the latest one is the best.

@@ -25,7 +25,8 @@ from airflow_provider_dtrain.errors import DtrainError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
-    from airflow_provider_dtrain.store.records.trials import AttemptView, MetricRow
+    from airflow_provider_dtrain.resources.metrics import MetricReport
+    from airflow_provider_dtrain.store.records.trials import AttemptView
     from airflow_provider_dtrain.store.store import Store
 
 #: Folder below the trial's folder in ``checkpoint_dir``.
@@ -75,7 +76,7 @@ class EventFile:
         if is_first:
             self._remove_earlier()
 
-    def _event(self, row: MetricRow) -> bytes:
+    def _event(self, row: MetricReport) -> bytes:
         at_s = row.at.timestamp()
         is_restart = self._attempt is not None and row.attempt != self._attempt
         self._attempt = row.attempt

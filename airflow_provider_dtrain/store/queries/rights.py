@@ -28,6 +28,9 @@ class Rights(Protocol):
     def may_read_logs(self, dag_id: str) -> bool:
         """Return whether the user may read the task logs of a DAG."""
 
+    def require_logs(self, dag_id: str) -> None:
+        """Raise an error unless the user may read the task logs of a DAG."""
+
     def may_edit(self, dag_ids: Collection[str]) -> frozenset[str]:
         """Return those of the DAGs whose runs the user may edit."""
 
@@ -49,6 +52,9 @@ class AllRights:
     def may_read_logs(self, dag_id: str) -> bool:
         """Return True."""
         return True
+
+    def require_logs(self, dag_id: str) -> None:
+        """Do nothing."""
 
     def may_edit(self, dag_ids: Collection[str]) -> frozenset[str]:
         """Return all of the DAGs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_provider_dtrain.store.records.trials import MetricGroup
+from airflow_provider_dtrain.resources.metrics import MetricGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,11 +26,3 @@ class CurveOf:
     attempts: Sequence[int]
     #: True: the trial has more reports than were read, so extreme values may be missing.
     is_sampled: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricKey:
-    """A reported metric."""
-
-    group: MetricGroup
-    name: str

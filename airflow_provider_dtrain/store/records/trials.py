@@ -16,7 +16,6 @@ from airflow_provider_dtrain.store.records.search_fields import InSearch, Judged
 #: ``stuck``: a process in it cannot be killed; ``busy_elsewhere``: a process outside this store holds it.
 SlotState = Literal["ready", "stuck", "busy_elsewhere"]
 EndState = Literal["completed", "errored", "killed", "stopped"]
-MetricGroup = Literal["training", "validation"]
 OnUnplaceable = Literal["fail", "wait"]
 #: Reason why a slot is free again; ``untaken``: no process was ever started under the grant.
 Proof = Literal["clear", "reboot", "removed", "untaken"]
@@ -413,21 +412,6 @@ class TrialView(Judged):
     result: Mapping[str, Any] | None
     created_at: datetime
     ended_at: datetime | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricRow:
-    """One report of a trial."""
-
-    step: int
-    group: MetricGroup
-    #: NaN and infinities are floats again.
-    metrics: Mapping[str, Any]
-    epoch: float | None
-    at: datetime
-    #: Number of the attempt that reported.
-    attempt: int
-    rank: int
 
 
 @dataclass(frozen=True, kw_only=True)

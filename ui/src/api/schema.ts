@@ -398,6 +398,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/metrics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Metrics
+         * @description Return a page of the reports of a trial, by step.
+         */
+        get: operations["metrics_api_v1_trials__trial_id__metrics_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Log
+         * @description Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB.
+         */
+        get: operations["log_api_v1_trials__trial_id__log_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/config": {
         parameters: {
             query?: never;
@@ -650,46 +690,6 @@ export interface paths {
          * @description Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs.
          */
         get: operations["trial_api_v1_listings_trial_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/metrics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Metrics
-         * @description Return a page of the reports of a trial, by step.
-         */
-        get: operations["metrics_api_v1_listings_metrics_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/log": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Log
-         * @description Return the bytes of a rank's log behind an offset. The store has at most the last 64 KiB.
-         */
-        get: operations["log_api_v1_listings_log_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -2585,41 +2585,6 @@ export interface components {
             version: string;
         };
         /**
-         * MetricLine
-         * @description One report of a trial.
-         */
-        MetricLine: {
-            /** Attempt */
-            attempt: number;
-            /** Group */
-            group: string;
-            /** Step */
-            step: number;
-            /** Epoch */
-            epoch: number | null;
-            /** Rank */
-            rank: number;
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Metrics */
-            metrics: {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * MetricList
-         * @description A page of the reports of a trial.
-         */
-        MetricList: {
-            /** Rows */
-            rows: components["schemas"]["MetricLine"][];
-            /** Next Offset */
-            next_offset: number | null;
-        };
-        /**
          * MetricName
          * @description A reported metric.
          */
@@ -2653,6 +2618,44 @@ export interface components {
             maximum: number;
             /** Count */
             count: number;
+        };
+        /**
+         * MetricReport
+         * @description One report of a trial.
+         */
+        MetricReport: {
+            /** Attempt */
+            attempt: number;
+            /**
+             * Group
+             * @enum {string}
+             */
+            group: "training" | "validation";
+            /** Step */
+            step: number;
+            /** Epoch */
+            epoch: number | null;
+            /** Rank */
+            rank: number;
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Metrics */
+            metrics: {
+                [key: string]: unknown;
+            };
+        };
+        /**
+         * MetricReports
+         * @description A page of the reports of a trial.
+         */
+        MetricReports: {
+            /** Rows */
+            rows: components["schemas"]["MetricReport"][];
+            /** Next Offset */
+            next_offset: number | null;
         };
         /**
          * MetricSeries
@@ -2704,13 +2707,6 @@ export interface components {
          */
         OneExperiment: {
             row: components["schemas"]["ExperimentDescription"];
-        };
-        /**
-         * OneLogPiece
-         * @description Part of a rank's log.
-         */
-        OneLogPiece: {
-            row: components["schemas"]["LogPiece"];
         };
         /**
          * OneTrial
@@ -5924,6 +5920,187 @@ export interface operations {
             };
         };
     };
+    metrics_api_v1_trials__trial_id__metrics_get: {
+        parameters: {
+            query?: {
+                group?: ("training" | "validation") | null;
+                /** @description also steps that a later attempt repeated */
+                abandoned?: boolean;
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MetricReports"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    log_api_v1_trials__trial_id__log_get: {
+        parameters: {
+            query?: {
+                rank?: number;
+                /** @description number of the attempt; the latest without it */
+                attempt?: number | null;
+                /** @description first byte that the client does not have */
+                offset?: number;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogPiece"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     config_api_v1_trials__trial_id__config_get: {
         parameters: {
             query?: never;
@@ -6995,185 +7172,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OneTrial"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    metrics_api_v1_listings_metrics_get: {
-        parameters: {
-            query: {
-                trial_id: number;
-                group?: ("training" | "validation") | null;
-                /** @description also steps that a later attempt repeated */
-                abandoned?: boolean;
-                offset?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["MetricList"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    log_api_v1_listings_log_get: {
-        parameters: {
-            query: {
-                trial_id: number;
-                rank?: number;
-                /** @description number of the attempt; the latest without it */
-                attempt?: number | null;
-                /** @description first byte that the client does not have */
-                offset?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OneLogPiece"];
                 };
             };
             /** @description not logged in */

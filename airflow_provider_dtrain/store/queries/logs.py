@@ -1,4 +1,4 @@
-"""Ends of logs, from the offset of a reader on."""
+"""Logs of ranks: their ends, from the offset of a reader on."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.store.queries.rights import readable_trial
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.store.queries.rights import Rights
     from airflow_provider_dtrain.store.records.trials import AttemptView, LogTail, TrialView
     from airflow_provider_dtrain.store.store import Store
 
 
-def log_piece(store: Store, trial: TrialView, *, attempt: int | None, rank: int, offset: int) -> LogPiece:
+def log_piece(store: Store, rights: Rights, trial_id: int, *, attempt: int | None, rank: int, offset: int) -> LogPiece:
     """Return the bytes of a rank's log behind an offset that the store has. Many followers ask each second.
 
     :param attempt: its number; None = the latest
     :param offset: offset of the reader; bytes between it and the piece's start are on the host only
-    :raises NotFoundError: there is no such attempt or rank
+    :raises NotFoundError: there is no such trial that the user may read, or it has no such attempt or rank
     """
+    trial = readable_trial(store, rights, trial_id)
+    rights.require_logs(trial.key.dag_id)
     # The state is read before the log: an attempt that is over then has its whole log in the store.
     view = _attempt(store, trial, attempt)
     tails = store.events.log_tails(view.attempt_id, beyond=offset)
