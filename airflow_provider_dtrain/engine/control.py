@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.control import Noun, Verb
+from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Noun, Verb
 from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE
-from airflow_provider_dtrain.errors import ConflictError
+from airflow_provider_dtrain.errors import ConflictError, UserError
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.trials import TrialView
@@ -105,49 +105,29 @@ class Control:
         count = self.store.experiments.activate(experiment_id, self.by)
         return f"Experiment {experiment_id} is resumed: {_trials(count)} back in the queue."
 
-    def set_priority(self, noun: Noun, number: int, priority: int) -> str:
-        """Change the priority of a trial's gang, or of all gangs of an experiment, waiting or running.
+    def set(self, noun: Noun, number: int, change: Change) -> str:
+        """Change labels, priority and share of a trial or an experiment, all of them or none.
 
-        :param priority: 1 to 99, smaller first
         :raises NotFoundError: there is none with this id
-        :raises ConflictError: the trial has ended
+        :raises ConflictError: the priority of a trial that has ended
+        :raises UserError: a value is out of range, or there is none
         """
-        if noun == "experiment":
-            self.store.experiments.set(number, priority=priority, by=self.by)
-            return f"The gangs of experiment {number} have priority {priority}."
-        state = self.store.trials.get(number).state
-        if state in TRIAL_ENDED:
+        if not change:
+            raise UserError("Nothing to set: the change has no field.")
+        if noun == "trial" and "priority" in change and (state := self.store.trials.get(number).state) in TRIAL_ENDED:
             raise ConflictError(f"Trial {number} has ended ({state}), so its priority cannot be changed.")
-        self.store.control.set_priority(number, priority, self.by)
-        return f"Trial {number} has priority {priority}."
+        self.store.control.set(noun, number, by=self.by, **change)
+        values = [f"{name} {change[name]:g}" for name in ("priority", "weight", "max_slots") if name in change]
+        parts = [f"{noun.capitalize()} {number} has {', '.join(values)}."] if values else []
+        parts += [f"The labels of {noun} {number} are changed."] if change.keys() - OF_QUEUE else []
+        if wider := self._wider(number, change.get("max_slots", 0)):
+            parts.append(f"Warning: trials that request more slots can never start: {', '.join(wider)}")
+        return " ".join(parts)
 
-    def set_share(self, experiment_id: int, share: Mapping[str, float]) -> str:
-        """Change the weight of an experiment, or the most slots that its gangs hold together.
-
-        :param share: ``weight``, ``max_slots`` or both
-        :raises NotFoundError: there is none with this id
-        """
-        self.store.experiments.set(experiment_id, by=self.by, **share)  # type: ignore[arg-type]
-        message = f"Experiment {experiment_id} has {', '.join(f'{name} {value:g}' for name, value in share.items())}."
-        most = share.get("max_slots")
-        if not most:
-            return message
-        tasks = self.store.queue_view.tasks()
-        waiting = [one for one in tasks if one.experiment_id == experiment_id and one.state == "waiting"]
-        wider = [str(one.trial_id) for one in waiting if one.slots > most]
-        if not wider:
-            return message
-        never = f"trials that request more than {most:g} slots can never start: {', '.join(wider)}"
-        return f"{message} Warning: {never}"
-
-    def set_labels(self, noun: Noun, number: int, labels: Mapping[str, Any]) -> str:
-        """Change names, description and tags.
-
-        :param labels: arguments of :meth:`LabelStore.set`
-        :raises NotFoundError: there is none with this id
-        """
-        self.store.labels.set(noun, number, by=self.by, **labels)
-        return f"The labels of {noun} {number} are changed."
+    def _wider(self, experiment_id: int, most: int) -> list[str]:
+        """Return the waiting trials of an experiment that request more slots than it may hold."""
+        waiting = [one for one in self.store.queue_view.tasks() if one.experiment_id == experiment_id and most]
+        return [str(one.trial_id) for one in waiting if one.state == "waiting" and one.slots > most]
 
 
 def lost_followers(trials: Sequence[int]) -> str:

@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError
 from airflow_provider_dtrain.store.database.rows import ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
@@ -17,8 +17,6 @@ from airflow_provider_dtrain.store.queue.control_requests import (
     bump_pools,
     pause_trial,
     request_end,
-    require_experiment,
-    set_priority_of,
 )
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
 
@@ -123,42 +121,6 @@ class Experiments:
         conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
         action = "activated" if request is None else f"{request} requested"
         self.db.audit(conn, by, action, f"experiment {experiment_id}")
-
-    @writes
-    def set(
-        self,
-        conn: Connection,
-        experiment_id: int,
-        *,
-        weight: float | None = None,
-        max_slots: int | None = None,
-        priority: int | None = None,
-        by: str = "",
-    ) -> None:
-        """Change an experiment's share of the queue. None leaves a value as it is.
-
-        :param weight: its share relative to other experiments, > 0
-        :param max_slots: most slots that its gangs hold at one time; 0 = no cap
-        :param priority: of all its gangs, 1 to 99, smaller first
-        :raises NotFoundError: there is no such experiment
-        :raises UserError: a value is out of range
-        """
-        if weight is not None and not 0 < weight < float("inf"):
-            raise UserError(f"weight must be finite and above 0 (the default is 1), got {weight:g}.")
-        if max_slots is not None and max_slots < 0:
-            raise UserError(f"max_slots must be 0 (no cap) or more, got {max_slots}.")
-        require_experiment(conn, experiment_id)
-        bump_pools(conn, trials.c.experiment_id == experiment_id)
-        given = {"weight": weight, "max_slots": max_slots}
-        values = {key: value for key, value in given.items() if value is not None}
-        if max_slots == 0:
-            values["max_slots"] = None  # type: ignore[assignment]
-        if values:
-            conn.execute(experiments.update().where(experiments.c.id == experiment_id).values(**values))
-        if priority is not None:
-            set_priority_of(conn, self.db.now(), trials.c.experiment_id == experiment_id, priority, by)
-        details = ", ".join(f"{key}={value}" for key, value in {**values, "priority": priority}.items())
-        self.db.audit(conn, by, "experiment set", f"experiment {experiment_id}", details)
 
     @reads
     def list(

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.errors import NotFoundError, UserError
-from airflow_provider_dtrain.store.database.tables import experiments, labels, tags, trials
-from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
+from airflow_provider_dtrain.core.lifecycle.control import Change, Noun
+from airflow_provider_dtrain.errors import UserError
+from airflow_provider_dtrain.store.database.tables import experiments, labels, tags
+from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.records.pages import Dags, Labels
 
-LabelKind = Literal["experiment", "trial"]
 NAME_CHARS = 250
 DESCRIPTION_CHARS = 10_000
 TAG_CHARS = 63
 TAGS_MAX = 20
-_TABLES = {"experiment": experiments, "trial": trials}
 
 
 class LabelStore:
@@ -28,56 +26,9 @@ class LabelStore:
         self.db = db
 
     @reads
-    def get(self, conn: Connection, kind: LabelKind, object_id: int) -> Labels:
+    def get(self, conn: Connection, kind: Noun, object_id: int) -> Labels:
         """Return the labels of an object, empty ones if it has none or does not exist."""
         return labels_of(conn, kind, [object_id]).get(object_id, Labels())
-
-    @writes
-    def set(
-        self,
-        conn: Connection,
-        kind: LabelKind,
-        object_id: int,
-        *,
-        display_name: str | None = None,
-        description: str | None = None,
-        tags: Sequence[str] | None = None,
-        add_tags: Sequence[str] = (),
-        remove_tags: Sequence[str] = (),
-        by: str,
-    ) -> Labels:
-        """Change the labels of an object and return them. None leaves a field as it is.
-
-        :param display_name: empty = the name from the configuration
-        :param tags: all tags that the object has from now on
-        :param add_tags: besides the tags that it has
-        :param remove_tags: an absent tag is ignored
-        :param by: the user
-        :raises NotFoundError: there is no such object
-        :raises UserError: a text is too long, or a tag is not usable
-        """
-        table = _TABLES[kind]
-        # Two users who change labels at the same time follow each other.
-        locked = sa.select(table.c.id).where(table.c.id == object_id).with_for_update()
-        if conn.scalar(locked) is None:
-            raise NotFoundError(f"There is no {kind} {object_id}. See: airflow dtrain {kind}s list")
-        before = labels_of(conn, kind, [object_id]).get(object_id, Labels())
-        removed = {tag.strip() for tag in remove_tags}
-        kept = [tag for tag in (before.tags if tags is None else tags) if tag not in removed]
-        chosen = check_tags([*kept, *add_tags])
-        name = before.display_name if display_name is None else _text("display_name", display_name, NAME_CHARS) or None
-        described = before.description if description is None else _text("description", description, DESCRIPTION_CHARS)
-        self._write(conn, kind, object_id, name, described)
-        if chosen != before.tags:
-            _replace_tags(conn, kind, object_id, chosen)
-        after = Labels(display_name=name, description=described, tags=chosen)
-        self.db.audit(conn, by, "labels set", f"{kind} {object_id}", f"name={name!r} tags={', '.join(after.tags)}")
-        return after
-
-    def _write(self, conn: Connection, kind: LabelKind, object_id: int, name: str | None, description: str) -> None:
-        values = {"display_name": name, "description": description}
-        insert = self.db.insert(labels).values(kind=kind, object_id=object_id, **values)
-        conn.execute(insert.on_conflict_do_update(index_elements=["kind", "object_id"], set_=values))
 
     @reads
     def tags_in_use(self, conn: Connection, dags: Dags = None) -> list[str]:
@@ -92,7 +43,28 @@ class LabelStore:
         return sorted(conn.scalars(query))
 
 
-def labels_of(conn: Connection, kind: LabelKind, ids: Collection[int]) -> dict[int, Labels]:
+def set_labels(db: Database, conn: Connection, noun: Noun, object_id: int, change: Change, by: str) -> None:
+    """Change the labels of an object, whose row is locked.
+
+    :raises UserError: a text is too long, or a tag is not usable
+    """
+    before = labels_of(conn, noun, [object_id]).get(object_id, Labels())
+    removed = {tag.strip() for tag in change.get("remove_tags", ())}
+    kept = [tag for tag in change.get("tags", before.tags) if tag not in removed]
+    chosen = check_tags([*kept, *change.get("add_tags", ())])
+    name = _text("display_name", change.get("display_name", before.display_name or ""), NAME_CHARS) or None
+    values = {
+        "display_name": name,
+        "description": _text("description", change.get("description", before.description), DESCRIPTION_CHARS),
+    }
+    insert = db.insert(labels).values(kind=noun, object_id=object_id, **values)
+    conn.execute(insert.on_conflict_do_update(index_elements=["kind", "object_id"], set_=values))
+    if chosen != before.tags:
+        _replace_tags(conn, noun, object_id, chosen)
+    db.audit(conn, by, "labels set", f"{noun} {object_id}", f"name={name!r} tags={', '.join(chosen)}")
+
+
+def labels_of(conn: Connection, kind: Noun, ids: Collection[int]) -> dict[int, Labels]:
     """Return the labels of objects that have any."""
     chosen = list(ids)
     own_tags: dict[int, list[str]] = {}
@@ -110,7 +82,7 @@ def labels_of(conn: Connection, kind: LabelKind, ids: Collection[int]) -> dict[i
     }
 
 
-def _replace_tags(conn: Connection, kind: LabelKind, object_id: int, chosen: Sequence[str]) -> None:
+def _replace_tags(conn: Connection, kind: Noun, object_id: int, chosen: Sequence[str]) -> None:
     conn.execute(tags.delete().where(tags.c.kind == kind, tags.c.object_id == object_id))
     if chosen:
         conn.execute(tags.insert(), [{"kind": kind, "object_id": object_id, "tag": tag} for tag in chosen])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import UsageError
@@ -12,7 +12,7 @@ from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_on
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.core.lifecycle.control import Noun, Verb
+    from airflow_provider_dtrain.core.lifecycle.control import Change, Noun, Verb
     from airflow_provider_dtrain.terminal.source import Source
 
 _LABELS = "--name, --description, --tag or --untag"
@@ -26,14 +26,8 @@ class Control(Protocol):
     def request(self, noun: Noun, number: int, verb: Verb) -> str:
         """Pause, activate, stop or kill a trial, or all trials of an experiment."""
 
-    def set_priority(self, noun: Noun, number: int, priority: int) -> str:
-        """Change the priority of a trial's gang, or of all gangs of an experiment."""
-
-    def set_share(self, experiment_id: int, share: Mapping[str, float]) -> str:
-        """Change ``weight`` and ``max_slots`` of an experiment."""
-
-    def set_labels(self, noun: Noun, number: int, labels: Mapping[str, Any]) -> str:
-        """Change ``display_name`` and ``description``, and the tags by ``add_tags`` and ``remove_tags``."""
+    def set(self, noun: Noun, number: int, change: Change) -> str:
+        """Change labels, priority and share of a trial or an experiment, all of them or none."""
 
 
 def _trial(verb: Verb) -> Callable[[Namespace, Source, Control], None]:
@@ -109,38 +103,29 @@ kill_experiment = _experiment("kill", "Kill experiment {}? Running trials lose t
 
 def set_trial(args: Namespace, source: Source, control: Control) -> None:
     """Change labels of a trial, or the priority of its gang, waiting or running."""
-    _set(args, source, control, "trial", args.trial_id, {})
+    _set(args, source, control, "trial", args.trial_id, {"priority": args.priority})
 
 
 def set_experiment(args: Namespace, source: Source, control: Control) -> None:
     """Change labels of an experiment, or priority, weight or cap of its waiting and running gangs."""
-    share = _given({"weight": args.weight, "max_slots": args.max_slots})
+    share = {"priority": args.priority, "weight": args.weight, "max_slots": args.max_slots}
     _set(args, source, control, "experiment", args.experiment_id, share)
 
 
 def _set(
-    args: Namespace, source: Source, control: Control, noun: Noun, number: int, share: Mapping[str, float]
+    args: Namespace, source: Source, control: Control, noun: Noun, number: int, share: Mapping[str, float | None]
 ) -> None:
-    labels = _given({"display_name": args.name, "description": args.description})
-    labels |= {name: tags for name, tags in (("add_tags", args.tag), ("remove_tags", args.untag)) if tags}
-    if args.priority is None and not labels and not share:
+    labels = {"display_name": args.name, "description": args.description}
+    lists = {"add_tags": args.tag or None, "remove_tags": args.untag or None}
+    given = {name: value for name, value in {**share, **labels, **lists}.items() if value is not None}
+    if not given:
         more = ", --weight, --max-slots" if noun == "experiment" else ""
         raise UsageError(f"Nothing to set. Give --priority{more}, {_LABELS}.")
-    row: dict[str, Any] = {noun: number}
-    if labels:
-        note(control.set_labels(noun, number, labels))
-    if args.priority is not None:
-        note(control.set_priority(noun, number, args.priority))
-        row["priority"] = args.priority
-    if share:
-        note(control.set_share(number, share))
-        row |= share
-    if labels:
+    note(control.set(noun, number, cast("Change", given)))
+    row: dict[str, Any] = {noun: number, **{name: value for name, value in given.items() if name in share}}
+    has_labels = bool(given.keys() - share.keys())
+    if has_labels:
         now = source.trial(number) if noun == "trial" else source.experiment(number)
         row |= {"display_name": now.display_name, "description": now.description, "tags": now.tags}
     show_one(args, row, with_empty=False)
-    hint(f"airflow dtrain {noun}s describe {number}" if labels else "airflow dtrain queue list")
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    hint(f"airflow dtrain {noun}s describe {number}" if has_labels else "airflow dtrain queue list")

@@ -105,10 +105,10 @@ def labels(site: Simulation) -> Life:
     """Annotate experiments and trials."""
     for experiment in site.store.experiments.list():
         if experiment.name in LABELS:
-            site.store.labels.set("experiment", experiment.experiment_id, **LABELS[experiment.name], by="alice")
+            site.store.control.set("experiment", experiment.experiment_id, **LABELS[experiment.name], by="alice")
         if experiment.name == "cifar10-asha" and experiment.best_trial is not None:
             words = {"description": "Deployed on Monday", "tags": ["deployed"]}
-            site.store.labels.set("trial", experiment.best_trial, **words, by="alice")
+            site.store.control.set("trial", experiment.best_trial, **words, by="alice")
     yield 1.0
 
 
@@ -308,7 +308,7 @@ def resnet(site: Simulation) -> Life:
     yield 3600.0
     waiting = [one for one in site.store.trials.list(state="queued") if one.experiment == "resnet-asha"]
     site.store.control.pause(waiting[0].trial_id, "bob")
-    site.store.control.set_priority(waiting[1].trial_id, 30, "op")
+    site.store.control.set("trial", waiting[1].trial_id, priority=30, by="op")
     running = [one for one in site.store.trials.list(state="running") if one.experiment == "resnet-asha"]
     site.store.control.kill(running[0].trial_id, "op")
     yield 1800.0
@@ -375,7 +375,7 @@ def paused_sweep(site: Simulation) -> Life:
     yield 3600.0
     experiment = site.store.searches.get(planned.search_id or 0).experiment_id
     site.store.experiments.pause(experiment, "bob")
-    site.store.experiments.set(experiment, weight=2.0, max_slots=4, by="bob")
+    site.store.control.set("experiment", experiment, weight=2.0, max_slots=4, by="bob")
 
 
 def held_gangs(site: Simulation) -> Life:

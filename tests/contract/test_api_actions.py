@@ -83,13 +83,23 @@ def test_a_trial_is_paused_activated_stopped_and_killed(api, search):
 
 def test_priorities_are_changed_within_their_range(api, search):
     ticket = search.submit(0, slots=1)
-    done(api, f"/trials/{ticket.trial_id}/priority", priority=7)
-    done(api, f"/experiments/{search.view.experiment_id}/priority", priority=9)
+    done(api, f"/trials/{ticket.trial_id}", "PATCH", priority=7)
+    done(api, f"/experiments/{search.view.experiment_id}", "PATCH", priority=9)
     with search.store.db.engine.connect() as conn:
         assert list(conn.scalars(sa.select(allocations.c.priority))) == [9]
     for wrong in (0, 100, "high"):
-        status = api.refusal("POST", f"/trials/{ticket.trial_id}/priority", json={"priority": wrong})[0]
+        status = api.refusal("PATCH", f"/trials/{ticket.trial_id}", json={"priority": wrong})[0]
         assert status == 422
+
+
+@pytest.mark.parametrize("rights", [{"hosts": False}, {"editable": ()}])
+def test_a_change_needs_the_rights_to_all_of_its_fields(search, rights):
+    api, ticket = Api(search.store, **rights), search.submit(0, slots=1)
+    for of in (f"/trials/{ticket.trial_id}", f"/experiments/{search.view.experiment_id}"):
+        assert api.refusal("PATCH", of, json={"tags": ["a"], "priority": 5})[0] == 403
+    assert search.store.attempts.get(ticket.attempt_id).priority == 42
+    assert search.store.labels.get("trial", ticket.trial_id).tags == ()
+    assert api.logged == []
 
 
 @pytest.mark.parametrize("action", ["pause", "stop", "kill"])
@@ -117,16 +127,17 @@ def test_a_tag_that_is_not_usable_is_refused(api, search, tags):
 
 ACTIONS = [
     ("POST", "/trials/{trial}/pause", {}), ("POST", "/trials/{trial}/activate", {}),
-    ("POST", "/trials/{trial}/stop", {}), ("POST", "/trials/{trial}/kill", {}), ("PATCH", "/trials/{trial}", {}),
+    ("POST", "/trials/{trial}/stop", {}), ("POST", "/trials/{trial}/kill", {}),
+    ("PATCH", "/trials/{trial}", {"tags": []}),
     ("POST", "/experiments/{experiment}/pause", {}), ("POST", "/experiments/{experiment}/activate", {}),
     ("POST", "/experiments/{experiment}/stop", {}), ("POST", "/experiments/{experiment}/kill", {}),
-    ("PATCH", "/experiments/{experiment}", {}),
+    ("PATCH", "/experiments/{experiment}", {"tags": []}),
 ]  # fmt: skip
 OF_HOSTS = [
     ("POST", "/hosts/a/drain", {}), ("POST", "/hosts/a/enable", {}), ("POST", "/hosts/a/disable", {}),
     ("POST", "/hosts/a/slots/0/enable", {}), ("POST", "/hosts/a/slots/0/disable", {}),
-    ("POST", "/trials/{trial}/priority", {"priority": 5}),
-    ("POST", "/experiments/{experiment}/priority", {"priority": 5}),
+    ("PATCH", "/trials/{trial}", {"priority": 5}),
+    ("PATCH", "/experiments/{experiment}", {"weight": 2}),
 ]  # fmt: skip
 
 

@@ -231,7 +231,7 @@ def test_trials_are_sorted_by_each_column_in_both_directions(api, search, ended,
 
 @pytest.mark.each_change
 def test_trials_are_found_by_state_text_number_and_tag(api, search, ended):
-    search.store.labels.set("trial", ended[2].trial_id, description="odd", tags=["x"], by="ann")
+    search.store.control.set("trial", ended[2].trial_id, description="odd", tags=["x"], by="ann")
     search.submit(3)
     assert numbers(api, search, state=["queued"]) == [3]
     assert numbers(api, search, q="ODD") == numbers(api, search, tag="x") == [2]
@@ -253,7 +253,7 @@ def test_a_row_of_a_trial_says_why_it_waits(api, search):
 
 
 def test_the_tables_are_exported_as_csv_without_formulas(api, search, ended):
-    search.store.labels.set("experiment", search.view.experiment_id, description="=1+1", by="ann")
+    search.store.control.set("experiment", search.view.experiment_id, description="=1+1", by="ann")
     (row,) = csv.DictReader(io.StringIO(api.answer("GET", "/experiments.csv").text))
     assert (row["name"], row["description"], row["best"]) == ("e", "'=1+1", "0.25")
     answer = api.answer("GET", path(search, "/trials.csv"))
@@ -265,11 +265,11 @@ def test_the_tables_are_exported_as_csv_without_formulas(api, search, ended):
 
 
 def test_the_csv_of_trials_has_the_order_the_filters_and_the_lengths_of_the_table(api, search, ended):
-    search.store.labels.set("trial", ended[1].trial_id, tags=["good"], by="ann")
+    search.store.control.set("trial", ended[1].trial_id, tags=["good"], by="ann")
     without_rung = search.start(3, slots=1, hparams=hparams(3))
     search.validate(without_rung, loss=0.9)
     for ticket in (ended[2], without_rung):
-        search.store.labels.set("trial", ticket.trial_id, tags=["good"], by="ann")
+        search.store.control.set("trial", ticket.trial_id, tags=["good"], by="ann")
     asked = {"sort": "best_metric", "order": "desc", "tag": "good"}
     table = api.get(path(search, "/trials"), **asked)["rows"]
     answer = api.answer("GET", f"{path(search, '/trials.csv')}?{urlencode(asked)}")

@@ -121,7 +121,7 @@ def test_the_queue_page_has_no_row_of_a_dag_that_the_user_may_not_read(search):
 @SQLITE
 def test_the_table_of_experiments_has_best_progress_and_tags(api, search, clock):
     search.ask(search.start(2, slots=1), 0, 0.25)
-    search.store.labels.set("experiment", search.view.experiment_id, description="a try", tags=["x", "big"], by="ann")
+    search.store.control.set("experiment", search.view.experiment_id, description="a try", tags=["x", "big"], by="ann")
     (row,) = api.get("/experiments")["rows"]
     assert (row["name"], row["method"], row["metric"], row["max_trials"]) == ("e", "async_halving", "loss", 4)
     assert row["trials"] == {"running": 3}
@@ -141,7 +141,7 @@ def test_the_table_of_experiments_has_best_progress_and_tags(api, search, clock)
 )  # fmt: skip
 def test_the_table_of_experiments_is_filtered_and_sorted(api, search, given, found):
     other_dag(search.store, search.config)
-    search.store.labels.set("experiment", search.view.experiment_id, tags=["x"], by="ann")
+    search.store.control.set("experiment", search.view.experiment_id, tags=["x"], by="ann")
     assert [row["name"] for row in api.get("/experiments", **given)["rows"]] == found
 
 

@@ -76,8 +76,8 @@ def test_priorities_and_commands_need_the_connections_of_the_team_of_the_dag_and
         access = api.answer("POST", "/operations/exec", json={"trial_id": 1, "argv": ["true"]}).status_code
         assert access == (201 if allowed else 403), team
         api.facts.dag_teams = {"d": "b"}
-        for path in ("/trials/1/priority", "/experiments/1/priority"):
-            assert (api.answer("POST", path, json={"priority": 5}).status_code == 200) == allowed, (team, path)
+        for path in ("/trials/1", "/experiments/1"):
+            assert (api.answer("PATCH", path, json={"priority": 5}).status_code == 200) == allowed, (team, path)
 
 
 @SQLITE

@@ -149,7 +149,7 @@ def test_the_version_of_the_queue_changes_with_everything_that_the_page_shows(ap
     attempt, watch = running.attempt_id, search.watches[running.attempt_id]
     actions = {
         "a reason and a place": lambda: store.queue.schedule("gpus"),
-        "a priority": lambda: store.control.set_priority(waiting.trial_id, 7, by="ann"),
+        "a priority": lambda: store.control.set("trial", waiting.trial_id, priority=7, by="ann"),
         "a pause": lambda: store.control.pause(waiting.trial_id, by="ann"),
         "an activation": lambda: store.control.activate(waiting.trial_id, by="ann"),
         "a new sample": lambda: search.draw_again(drawn),
@@ -254,10 +254,10 @@ def test_the_version_of_the_experiments_changes_with_everything_that_the_table_s
     first = search.start(0, slots=1)
     other = Search(store, name="other", run="other")
     actions = {
-        "a name": lambda: store.labels.set("experiment", own, display_name="best of all", by="ann"),
-        "a description": lambda: store.labels.set("experiment", own, description="a try", by="ann"),
-        "a tag": lambda: store.labels.set("experiment", own, tags=["x"], by="ann"),
-        "another tag": lambda: store.labels.set("experiment", own, tags=["y"], by="ann"),
+        "a name": lambda: store.control.set("experiment", own, display_name="best of all", by="ann"),
+        "a description": lambda: store.control.set("experiment", own, description="a try", by="ann"),
+        "a tag": lambda: store.control.set("experiment", own, tags=["x"], by="ann"),
+        "another tag": lambda: store.control.set("experiment", own, tags=["y"], by="ann"),
         "a best metric": lambda: search.validate(first, loss=0.5),
         "a better one": lambda: search.validate(first, loss=0.25),
         "a trial": lambda: search.submit(1, slots=1),

@@ -205,7 +205,7 @@ def test_weight_and_cap_of_an_experiment_are_set_from_any_machine(server, search
     assert main(["experiments", "set", "1", "--weight", "2.5", "--max-slots", "2", "-o", "json"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"experiment": 1, "weight": 2.5, "max_slots": 2}
-    assert "Experiment 1 has weight 2.5, max_slots 2. Warning: trials that request more than 2 slots" in shown.err
+    assert "Experiment 1 has weight 2.5, max_slots 2. Warning: trials that request more slots" in shown.err
     view = search.store.experiments.get(1)
     assert (view.weight, view.max_slots) == (2.5, 2)
     assert main(["experiments", "set", "1", "--max-slots", "0"]) == 0

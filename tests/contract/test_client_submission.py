@@ -274,7 +274,7 @@ def test_a_change_that_the_line_does_not_show_prints_no_line(server, search, tri
     def state() -> str:
         if (tag := next(tags, None)) is None:
             return "success"
-        search.store.labels.set("experiment", number, tags=[tag], by="ann")
+        search.store.control.set("experiment", number, tags=[tag], by="ann")
         return "running"
 
     monkeypatch.setattr("airflow_provider_dtrain.client.submission.POLL_S", 0.01)

@@ -12,9 +12,10 @@ from airflow_provider_dtrain.cli import _in_process
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.control import ServerControl
 from airflow_provider_dtrain.engine.operations.execution import serve
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError
+from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit
 from airflow_provider_dtrain.store.records.operations import Through
+from airflow_provider_dtrain.store.records.pages import Labels
 from airflow_provider_dtrain.terminal.control import Control
 from testbed.stores import host
 from tests.support.api_world import Api
@@ -143,16 +144,48 @@ def test_an_experiment_is_paused_and_resumed(control, search):
 
 def test_priority_share_and_labels_are_changed(control, search):
     search.submit(0, slots=4)
-    assert control.set_priority("trial", 1, 7) == "Trial 1 has priority 7."
-    assert control.set_priority("experiment", 1, 9) == "The gangs of experiment 1 have priority 9."
+    assert control.set("trial", 1, {"priority": 7}) == "Trial 1 has priority 7."
+    assert control.set("experiment", 1, {"priority": 9}) == "Experiment 1 has priority 9."
     assert search.store.attempts.get(1).priority == 9
-    assert control.set_share(1, {"weight": 2.5, "max_slots": 2}) == (
-        "Experiment 1 has weight 2.5, max_slots 2. Warning: trials that request more than 2 slots can never start: 1"
+    assert control.set("experiment", 1, {"weight": 2.5, "max_slots": 2}) == (
+        "Experiment 1 has weight 2.5, max_slots 2. Warning: trials that request more slots can never start: 1"
     )
-    control.set_labels("trial", 1, {"display_name": "first", "add_tags": ["a", "b"]})
-    assert control.set_labels("trial", 1, {"remove_tags": ["a", "c"]}) == "The labels of trial 1 are changed."
+    both = control.set("trial", 1, {"display_name": "first", "add_tags": ["a", "b"], "priority": 8})
+    assert both == "Trial 1 has priority 8. The labels of trial 1 are changed."
+    assert control.set("trial", 1, {"remove_tags": ["a", "c"]}) == "The labels of trial 1 are changed."
     labels = search.store.labels.get("trial", 1)
     assert (labels.display_name, labels.tags) == ("first", ("b",))
+
+
+@pytest.mark.parametrize(
+    ("noun", "change"),
+    [
+        ("trial", {"priority": 7, "display_name": "first", "add_tags": ["a,b"]}),
+        ("experiment", {"priority": 7, "display_name": "first", "add_tags": ["a,b"]}),
+        ("experiment", {"display_name": "first", "priority": 7, "max_slots": -1}),
+        ("experiment", {"weight": 2.0, "display_name": "first", "priority": 100}),
+    ],
+)
+def test_a_change_of_which_a_part_is_not_possible_changes_nothing(control, search, noun, change):
+    search.submit(0, slots=1)
+    with pytest.raises(UserError):
+        control.set(noun, 1, change)
+    view = search.store.experiments.get(1)
+    assert (search.store.attempts.get(1).priority, view.weight, view.max_slots) == (42, 1.0, None)
+    assert search.store.labels.get(noun, 1) == Labels()
+
+
+def test_a_change_without_a_field_is_refused(control, search):
+    search.submit(0, slots=1)
+    with pytest.raises(UserError, match="Nothing to set"):
+        control.set("trial", 1, {})
+
+
+def test_the_priority_of_a_trial_that_has_ended_is_not_changed(control, search):
+    search.end(search.start(0, slots=1))
+    with pytest.raises(ConflictError, match="has ended"):
+        control.set("trial", 1, {"priority": 7, "display_name": "first"})
+    assert search.store.labels.get("trial", 1) == Labels()
 
 
 @pytest.mark.parametrize("noun", ["trial", "experiment"])
@@ -160,8 +193,8 @@ def test_what_does_not_exist_is_refused(control, noun):
     for act in (
         lambda: control.request(noun, 99, "kill"),
         lambda: control.request(noun, 99, "pause"),
-        lambda: control.set_priority(noun, 99, 5),
-        lambda: control.set_labels(noun, 99, {"description": "why"}),
+        lambda: control.set(noun, 99, {"priority": 5}),
+        lambda: control.set(noun, 99, {"description": "why"}),
     ):
         with pytest.raises(NotFoundError, match=f"There is no {noun} 99"):
             act()

@@ -176,7 +176,7 @@ def test_a_priority_that_is_raised_while_waiting_interrupts(store, submit, start
     clock.advance(HALF_AN_HOUR)
     heard(store, wanted)
     assert store.queue.schedule("gpus").preempted == ()
-    store.control.set_priority(wanted.trial_id, 1, "ann")
+    store.control.set("trial", wanted.trial_id, priority=1, by="ann")
     assert store.queue.schedule("gpus").preempted == (victim.allocation_id,)
 
 
@@ -216,7 +216,7 @@ def test_an_experiment_holds_at_most_its_max_slots_and_waits_without_counting(st
     assert row_of(store, second.allocation_id).waited_s == pytest.approx(0, abs=0.01)
     assert row_of(store, second.allocation_id).eligible_since is None
     assert "at most 2 slots" in store.attempts.get(second.attempt_id).reason
-    store.experiments.set(first.experiment_id, max_slots=0, by="ann")
+    store.control.set("experiment", first.experiment_id, max_slots=0, by="ann")
     assert store.queue.schedule("gpus").granted == (second.allocation_id,)
 
 

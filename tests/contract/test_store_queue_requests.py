@@ -224,7 +224,7 @@ def test_a_priority_that_changes_while_waiting_changes_the_order(store, submit, 
     watch = start(running)
     first, second = submit(slots=2), submit(slots=2)
     assert store.queue.schedule("gpus").granted == ()
-    store.control.set_priority(second.trial_id, 10, "ann")
+    store.control.set("trial", second.trial_id, priority=10, by="ann")
     store.queue.release(running.attempt_id, watch, "h1", proof="clear")
     assert store.queue.schedule("gpus").granted == (second.allocation_id,)
     assert (store.attempts.get(first.attempt_id).priority, store.attempts.get(second.attempt_id).priority) == (42, 10)
@@ -234,18 +234,18 @@ def test_a_priority_that_changes_while_waiting_changes_the_order(store, submit, 
 def test_an_experiment_is_changed_as_a_whole_and_within_limits(store, submit):
     one, two = submit(), submit()
     other = submit(experiment_name="other")
-    store.experiments.set(one.experiment_id, weight=2.0, max_slots=4, priority=7, by="ann")
+    store.control.set("experiment", one.experiment_id, weight=2.0, max_slots=4, priority=7, by="ann")
     views = [store.attempts.get(ticket.attempt_id).priority for ticket in (one, two, other)]
     assert views == [7, 7, 42]
-    store.control.set_priority(experiment_id=one.experiment_id, priority=8, by="ann")
+    store.control.set("experiment", one.experiment_id, priority=8, by="ann")
     assert store.attempts.get(two.attempt_id).priority == 8
     for values in ({"weight": 0}, {"weight": float("inf")}, {"max_slots": -1}, {"priority": 100}):
         with pytest.raises(UserError):
-            store.experiments.set(one.experiment_id, **values)
+            store.control.set("experiment", one.experiment_id, **values, by="ann")
     with pytest.raises(NotFoundError):
-        store.experiments.set(10**6, weight=1)
+        store.control.set("experiment", 10**6, weight=1, by="ann")
     with pytest.raises(NotFoundError):
-        store.control.set_priority(10**6, 5)
+        store.control.set("trial", 10**6, priority=5, by="ann")
 
 
 @pytest.mark.each_change

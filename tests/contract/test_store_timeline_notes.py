@@ -69,8 +69,8 @@ def test_requests_of_users_are_in_the_timeline_with_their_names(
     store.control.pause(waiting.trial_id, "ada")
     clock.advance(40)
     store.control.activate(waiting.trial_id, "bob")
-    store.control.set_priority(waiting.trial_id, 7, "cleo")
-    store.control.set_priority(waiting.trial_id, 7, "cleo")
+    store.control.set("trial", waiting.trial_id, priority=7, by="cleo")
+    store.control.set("trial", waiting.trial_id, priority=7, by="cleo")
     store.control.stop(waiting.trial_id, "dan")
     store.control.kill(waiting.trial_id, "eve")
     found = store.timeline.of_trial(waiting.trial_id)
@@ -91,7 +91,7 @@ def test_a_request_to_an_experiment_is_in_the_timeline_of_each_of_its_trials(
     store.hosts.add(host("a", 1))
     tickets = [submit() for _ in range(3)]
     experiment = tickets[0].experiment_id
-    store.experiments.set(experiment, priority=3, by="ada")
+    store.control.set("experiment", experiment, priority=3, by="ada")
     store.experiments.pause(experiment, "bob")
     late = submit()
     for ticket in tickets:
@@ -260,7 +260,7 @@ def test_garbage_collection_keeps_the_main_entries(
 ) -> None:
     store.hosts.add(host("a", 1))
     ticket = submit()
-    store.control.set_priority(ticket.trial_id, 7, "ada")
+    store.control.set("trial", ticket.trial_id, priority=7, by="ada")
     watch = start(ticket)
     end(store, ticket, watch)
     clock.advance(1)

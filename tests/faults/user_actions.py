@@ -65,7 +65,7 @@ def change_priority(world: World, dice: random.Random) -> Undo:
     """Set the highest or the lowest priority for a trial."""
     trial, priority = _live_trial(world, dice), dice.choice([1, 99])
     if trial is not None:
-        _ask(lambda: world.store.control.set_priority(trial, priority, USER))
+        _ask(lambda: world.store.control.set("trial", trial, priority=priority, by=USER))
     return nothing
 
 

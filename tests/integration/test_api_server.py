@@ -208,7 +208,7 @@ def test_a_cookie_alone_changes_nothing_without_the_header(server):
 def test_an_action_is_in_the_audit_log_of_airflow_with_the_name_of_the_user(server):
     path = f"{PREFIX}/api/v1/experiments/1"
     assert server.request("PATCH", path, {"tags": ["x"]}, token=server.token("user"))[0] == 200
-    entry = last_entry(server, "dtrain_experiment_labels")
+    entry = last_entry(server, "dtrain_experiment_set")
     assert (entry["owner"], entry["dag_id"], entry["run_id"]) == ("user", "d", "r")
     assert '"experiment_id": 1' in entry["extra"]
 

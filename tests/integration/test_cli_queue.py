@@ -361,7 +361,7 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
     asked = store.gangs.submit(GangSubmission(key=key, pool="lab", slots=4, hold_for_s=900.0))
     before = submitted(store, "before", 4)
     store.gangs.watch(asked.allocation_id, watcher="sensor")
-    store.control.set_priority(before.trial_id, 50)
+    store.control.set("trial", before.trial_id, priority=50, by="ann")
     name = f"gang:{asked.allocation_id}"
     assert name in world("queue", "list").out
     assert world.rows("queue", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}

@@ -259,9 +259,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(which=ANY, crashes=SOMETIMES, priority=st.sampled_from([1, 42, 99]))
     def change_priority(self, which: int, crashes: bool, priority: int) -> None:
         if (picked := self.pick(which, False, HOLDS | {"waiting"})) is not None:
-            self.call(
-                "control.set_priority", self.store.attempts.get(picked[0]).trial_id, priority, "m", crashes=crashes
-            )
+            trial = self.store.attempts.get(picked[0]).trial_id
+            self.call("control.set", "trial", trial, priority=priority, by="m", crashes=crashes)
 
     @rule(which=ANY, stale=SOMETIMES, crashes=SOMETIMES, requested=st.booleans(), partly=st.booleans())
     def give_way(self, which: int, stale: bool, crashes: bool, requested: bool, partly: bool) -> None:

@@ -120,7 +120,7 @@ def body(method: str, path: str) -> object:
     """Return a body that a route accepts."""
     if method in READING:
         return None
-    return {"priority": 5} if path.endswith("/priority") else BODIES.get(path.removeprefix("/api/v1"), {})
+    return BODIES.get(path.removeprefix("/api/v1"), {})
 
 
 def refused(server: ApiServer, token: str, allowed: Mapping[Rule, bool]) -> dict[tuple[str, str], object]:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from airflow_provider_dtrain.api import bounds
 from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.common import Model, Number
 from airflow_provider_dtrain.api.models.configs import Document
@@ -23,7 +22,7 @@ class ExperimentRow(Model):
     """One experiment in a table."""
 
     experiment_id: int
-    #: The name from the configuration; ``display_name`` of :class:`Labels` prevails on pages.
+    #: The name from the configuration; ``display_name`` prevails on pages.
     name: str
     display_name: str | None
     dag_id: str
@@ -121,20 +120,6 @@ class Experiment(ExperimentRow):
     config_labels: list[str]
     hyperparameters: list[Hyperparameter]
     fork: Fork
-
-
-class Labels(Model):
-    """Body of a change of names, description and tags. A field that is left out keeps its value."""
-
-    #: Empty: the name from the configuration.
-    display_name: str | None = Field(default=None, max_length=250)
-    description: str | None = Field(default=None, max_length=10_000)
-    #: All tags that it has from now on.
-    tags: bounds.Tags | None = None
-    #: Besides the tags that it has.
-    add_tags: bounds.Tags = []
-    #: An absent tag is ignored.
-    remove_tags: bounds.Tags = []
 
 
 class ExperimentAction(Model):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
-from pydantic import Field
-
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.resources.tasks import TaskRef
@@ -64,22 +62,6 @@ class Queue(Model):
     pools: list[QueuePool]
     rows: list[QueueRow]
     total: int
-
-
-class Priority(Model):
-    """Body of a change of priority."""
-
-    #: 1 is first, 99 is last.
-    priority: int = Field(ge=1, le=99)
-
-
-class Share(Model):
-    """Body of a change of an experiment's share of the queue. None leaves a value as it is."""
-
-    #: Relative to other experiments; 1 is usual.
-    weight: float | None = Field(default=None, gt=0, le=1_000_000)
-    #: Most slots that its gangs hold together; 0: no cap.
-    max_slots: int | None = Field(default=None, ge=0, le=2**31 - 1)
 
 
 class GangAction(Model):

@@ -5,16 +5,15 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.control import control_of
+from airflow_provider_dtrain.api.control import change_of, control_of
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_row
 from airflow_provider_dtrain.api.found import experiment_entry
-from airflow_provider_dtrain.api.models.experiments import ExperimentAction, Labels
-from airflow_provider_dtrain.api.models.queue import Priority, Share
+from airflow_provider_dtrain.api.models.changes import ExperimentChange
+from airflow_provider_dtrain.api.models.experiments import ExperimentAction
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.control import Verb
-from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -45,33 +44,11 @@ def kill(call: CallDep, experiment_id: int) -> ExperimentAction:
     return _requested(call, experiment_id, "kill")
 
 
-@router.post("/experiments/{experiment_id}/priority", **guarded(Rule.CHANGE_HOSTS))
-def priority(call: CallDep, experiment_id: int, body: Priority) -> ExperimentAction:
-    """Change the priority of all gangs of an experiment, waiting or running."""
-    entry = experiment_entry(call, experiment_id)
-    call.access.require_queue(entry.view.dag_id)
-    call.log_action("experiment_priority", _key(entry), experiment_id=experiment_id, priority=body.priority)
-    return _answer(call, experiment_id, control_of(call).set_priority("experiment", experiment_id, body.priority))
-
-
-@router.post("/experiments/{experiment_id}/share", **guarded(Rule.CHANGE_HOSTS))
-def share(call: CallDep, experiment_id: int, body: Share) -> ExperimentAction:
-    """Change the weight of an experiment, or the most slots that its gangs hold together."""
-    entry = experiment_entry(call, experiment_id)
-    call.access.require_queue(entry.view.dag_id)
-    given = body.model_dump(exclude_none=True)
-    call.log_action("experiment_share", _key(entry), experiment_id=experiment_id, **given)
-    if not given:
-        raise UserError("Nothing to set: give weight or max_slots.")
-    return _answer(call, experiment_id, control_of(call).set_share(experiment_id, given))
-
-
 @router.patch("/experiments/{experiment_id}", **guarded(Rule.EDIT_DAG))
-def set_labels(call: CallDep, experiment_id: int, body: Labels) -> ExperimentAction:
-    """Change display name, description or tags of an experiment."""
-    _require_edit(call, "experiment_labels", experiment_id)
-    labels = body.model_dump(exclude_unset=True)
-    return _answer(call, experiment_id, control_of(call).set_labels("experiment", experiment_id, labels))
+def set_experiment(call: CallDep, experiment_id: int, body: ExperimentChange) -> ExperimentAction:
+    """Change labels, or priority, weight and cap of its gangs, which need the right to edit connections instead."""
+    change = change_of(call, "experiment", experiment_id, _key(experiment_entry(call, experiment_id)), body)
+    return _answer(call, experiment_id, control_of(call).set("experiment", experiment_id, change))
 
 
 def _require_edit(call: Call, event: str, experiment_id: int) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.control import control_of
+from airflow_provider_dtrain.api.control import change_of, control_of
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import trial_entry, units_in
-from airflow_provider_dtrain.api.models.experiments import Labels, TrialAction
-from airflow_provider_dtrain.api.models.queue import GangAction, Priority
+from airflow_provider_dtrain.api.models.changes import TrialChange
+from airflow_provider_dtrain.api.models.experiments import TrialAction
+from airflow_provider_dtrain.api.models.queue import GangAction
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.trial_rows import trial_row
@@ -18,15 +19,6 @@ from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.trials import TrialView
 
 router = APIRouter(route_class=StoreRoute, tags=["trial actions"], responses=ERRORS)
-
-
-@router.post("/trials/{trial_id}/priority", **guarded(Rule.CHANGE_HOSTS))
-def priority(call: CallDep, trial_id: int, body: Priority) -> TrialAction:
-    """Change the priority of a trial's gang, waiting or running."""
-    view = trial_entry(call, trial_id).view
-    call.access.require_queue(view.key.dag_id)
-    call.log_action("trial_priority", view.key, trial_id=trial_id, priority=body.priority)
-    return _answer(call, trial_id, control_of(call).set_priority("trial", trial_id, body.priority))
 
 
 @router.post("/trials/{trial_id}/pause", **guarded(Rule.EDIT_DAG))
@@ -54,11 +46,10 @@ def kill(call: CallDep, trial_id: int) -> TrialAction:
 
 
 @router.patch("/trials/{trial_id}", **guarded(Rule.EDIT_DAG))
-def set_labels(call: CallDep, trial_id: int, body: Labels) -> TrialAction:
-    """Change display name, description or tags of a trial."""
-    _require_edit(call, "trial_labels", trial_id)
-    labels = body.model_dump(exclude_unset=True)
-    return _answer(call, trial_id, control_of(call).set_labels("trial", trial_id, labels))
+def set_trial(call: CallDep, trial_id: int, body: TrialChange) -> TrialAction:
+    """Change labels of a trial, or its priority, which needs the right to edit connections instead."""
+    change = change_of(call, "trial", trial_id, trial_entry(call, trial_id).view.key, body)
+    return _answer(call, trial_id, control_of(call).set("trial", trial_id, change))
 
 
 @router.post("/gangs/{allocation_id}/kill", **guarded(Rule.EDIT_DAG))

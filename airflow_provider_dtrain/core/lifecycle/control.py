@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Final, Literal, TypedDict
 
 #: What a user controls as a whole.
 Noun = Literal["trial", "experiment"]
@@ -10,3 +11,27 @@ Noun = Literal["trial", "experiment"]
 ControlRequest = Literal["pause", "stop", "kill"]
 #: A request, or the end of a pause.
 Verb = Literal["pause", "activate", "stop", "kill"]
+
+
+class Change(TypedDict, total=False):
+    """Change of a trial or an experiment. A field that is missing keeps its value."""
+
+    #: Empty: the name from the configuration.
+    display_name: str
+    description: str
+    #: All tags that it has from now on.
+    tags: Sequence[str]
+    #: Besides the tags that it has.
+    add_tags: Sequence[str]
+    #: An absent tag is ignored.
+    remove_tags: Sequence[str]
+    #: Of its gangs, waiting or running: 1 to 99, smaller first.
+    priority: int
+    #: Share of an experiment relative to other ones, > 0.
+    weight: float
+    #: Most slots that the gangs of an experiment hold together; 0: no cap.
+    max_slots: int
+
+
+#: Fields of a change that decide about the queue. The other ones are labels.
+OF_QUEUE: Final = frozenset({"priority", "weight", "max_slots"})

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.core.lifecycle import states
-from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, ControlRequest, Noun
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, trials
 from airflow_provider_dtrain.store.database.transactions import Database, bump, lock_pool, lock_pool_of, reads, writes
+from airflow_provider_dtrain.store.labels import set_labels
 from airflow_provider_dtrain.store.queue.accounting import NOTHING_KEPT, ineligible, paused_by
 from airflow_provider_dtrain.store.queue.transitions import set_trial, ungrant
 from airflow_provider_dtrain.store.records.queue import PendingControlRequests
@@ -121,35 +122,32 @@ class ControlRequests:
         return activate_trial(self.db, conn, trial_id, by)
 
     @writes
-    def set_priority(
-        self,
-        conn: Connection,
-        trial_id: int | None = None,
-        priority: int | None = None,
-        by: str = "",
-        *,
-        experiment_id: int | None = None,
-    ) -> None:
-        """Change the priority of a trial's gang, or of all gangs of an experiment, waiting or running.
+    def set(self, conn: Connection, noun: Noun, number: int, *, by: str, **change: Unpack[Change]) -> None:
+        """Change labels, priority and share of a trial or an experiment, all of them or none.
 
-        :param priority: 1 to 99, smaller first
+        The priority applies to all its gangs, waiting or running.
+
         :param by: the user
-        :raises NotFoundError: there is no such trial or experiment
-        :raises UserError: the priority is out of range
+        :raises NotFoundError: there is none with this id
+        :raises UserError: a value is out of range, or a label is not usable
         """
-        if (trial_id is None) == (experiment_id is None):
-            raise UserError("set_priority needs either a trial or an experiment.")
-        if trial_id is not None:
-            where = trials.c.id == trial_id
-            subject = f"trial {trial_id}"
-            if conn.scalar(sa.select(trials.c.id).where(where)) is None:
-                raise _no_trial(trial_id)
-        else:
-            where = trials.c.experiment_id == experiment_id
-            subject = f"experiment {experiment_id}"
-            require_experiment(conn, experiment_id or 0)
-        set_priority_of(conn, self.db.now(), where, priority or 0, by)
-        self.db.audit(conn, by, "priority set", subject, str(priority))
+        of_trials = trials.c.id == number if noun == "trial" else trials.c.experiment_id == number
+        if OF_QUEUE & change.keys():
+            # Pools are locked before rows that belong to them.
+            bump_pools(conn, of_trials)
+        table = trials if noun == "trial" else experiments
+        # Two users who change labels at the same time follow each other.
+        if conn.scalar(sa.select(table.c.id).where(table.c.id == number).with_for_update()) is None:
+            raise NotFoundError(f"There is no {noun} {number}. See: airflow dtrain {noun}s list")
+        if "priority" in change:
+            _set_priority(conn, self.db.now(), of_trials, change["priority"], by)
+        if shares := _shares(change):
+            conn.execute(experiments.update().where(experiments.c.id == number).values(**shares))
+        if of_queue := {name: value for name, value in change.items() if name in OF_QUEUE}:
+            details = ", ".join(f"{name}={value}" for name, value in of_queue.items())
+            self.db.audit(conn, by, f"{noun} set", f"{noun} {number}", details)
+        if change.keys() - OF_QUEUE:
+            set_labels(self.db, conn, noun, number, change, by)
 
     @writes
     def set_gang_priority(self, conn: Connection, allocation_id: int, priority: int, by: str = "") -> None:
@@ -183,23 +181,26 @@ def _no_trial(trial_id: int) -> NotFoundError:
     return NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
 
 
-def require_experiment(conn: Connection, experiment_id: int) -> None:
-    """Check that an experiment exists.
+def _shares(change: Change) -> dict[str, float | None]:
+    """Return the columns of an experiment that a change sets.
 
-    :raises NotFoundError: there is none with this id
+    :raises UserError: a value is out of range
     """
-    if conn.scalar(sa.select(experiments.c.id).where(experiments.c.id == experiment_id)) is None:
-        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
+    shares: dict[str, float | None] = {}
+    if "weight" in change:
+        if not 0 < (weight := change["weight"]) < float("inf"):
+            raise UserError(f"weight must be finite and above 0 (the default is 1), got {weight:g}.")
+        shares["weight"] = weight
+    if "max_slots" in change:
+        if (most := change["max_slots"]) < 0:
+            raise UserError(f"max_slots must be 0 (no cap) or more, got {most}.")
+        shares["max_slots"] = most or None
+    return shares
 
 
-def set_priority_of(conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], priority: int, by: str) -> None:
-    """Change the priority of the gangs of these trials, waiting or running.
-
-    :param by: the user
-    :raises UserError: the priority is out of range
-    """
+def _set_priority(conn: Connection, now: datetime, of_trials: sa.ColumnElement[bool], priority: int, by: str) -> None:
+    """Change the priority of the gangs of these trials, waiting or running. Their pools are locked."""
     _check_priority(priority)
-    bump_pools(conn, of_trials)
     own = sa.select(trials.c.id).where(of_trials)
     where = (allocations.c.trial_id.in_(own), allocations.c.state.in_(states.ALLOCATION_LIVE))
     changed = trials.c.id.in_(sa.select(allocations.c.trial_id).where(*where, allocations.c.priority != priority))

@@ -14,7 +14,7 @@ export interface ExperimentTarget {
 /** Return whether an experiment has not ended: it is queued while all of its trials are. */
 export const isOpen = ({ state }: { state: string }): boolean => state === "queued" || state === "running";
 
-const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
+const post = (path: string) => send<{ message: string }>("POST", path);
 
 /** Return the actions that the state of an experiment and the rights of the user allow. */
 export const experimentActions = ({ experiment_id, name, state, control_request, may_edit }: ExperimentTarget, mayChangePriority: boolean): Action[] => {
@@ -27,7 +27,7 @@ export const experimentActions = ({ experiment_id, name, state, control_request,
       id: "priority", label: "Change the priority", icon: "flag", verb: "Change", title: `Priority of ${words}`,
       text: "It applies to all trials of the experiment. 1 is first, 99 is last.",
       question: { label: "Priority", kind: "number", required: true, least: 1, most: 99 },
-      run: (value) => post(`${path}/priority`, { priority: Number(value) }),
+      run: (value) => send("PATCH", path, { priority: Number(value) }),
     });
   }
   if (!may_edit) return actions;

@@ -14,7 +14,7 @@ export interface TrialTarget {
   may_change_priority: boolean;
 }
 
-const post = (path: string, body?: unknown) => send<{ message: string }>("POST", path, body);
+const post = (path: string) => send<{ message: string }>("POST", path);
 
 /** Highest and lowest priority: 1 is first. */
 const FIRST = 1;
@@ -26,7 +26,7 @@ const priorityAction = (path: string, name: string, priority: number): Action =>
   id: "priority", label: "Change the priority", icon: "flag", verb: "Change", title: `Priority of ${name}`,
   text: `A gang of a higher priority is granted first, and may preempt running ones. ${FIRST} is first, ${LAST} is last.`,
   question: { label: "Priority", kind: "number", initial: String(priority), required: true, least: FIRST, most: LAST },
-  run: (value) => post(`${path}/priority`, { priority: Number(value) }),
+  run: (value) => send("PATCH", path, { priority: Number(value) }),
 });
 
 /** Return the actions that the state of a trial and the rights of the user allow. */

@@ -228,10 +228,10 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Set Labels
-         * @description Change display name, description or tags of an experiment.
+         * Set Experiment
+         * @description Change labels, or priority, weight and cap of its gangs, which need the right to edit connections instead.
          */
-        patch: operations["set_labels_api_v1_experiments__experiment_id__patch"];
+        patch: operations["set_experiment_api_v1_experiments__experiment_id__patch"];
         trace?: never;
     };
     "/api/v1/experiments/{experiment_id}/trials": {
@@ -332,10 +332,10 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Set Labels
-         * @description Change display name, description or tags of a trial.
+         * Set Trial
+         * @description Change labels of a trial, or its priority, which needs the right to edit connections instead.
          */
-        patch: operations["set_labels_api_v1_trials__trial_id__patch"];
+        patch: operations["set_trial_api_v1_trials__trial_id__patch"];
         trace?: never;
     };
     "/api/v1/trials/{trial_id}/checkpoints": {
@@ -1202,26 +1202,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/trials/{trial_id}/priority": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Priority
-         * @description Change the priority of a trial's gang, waiting or running.
-         */
-        post: operations["priority_api_v1_trials__trial_id__priority_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/trials/{trial_id}/pause": {
         parameters: {
             query?: never;
@@ -1396,46 +1376,6 @@ export interface paths {
          * @description Kill all trials of an experiment.
          */
         post: operations["kill_api_v1_experiments__experiment_id__kill_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/experiments/{experiment_id}/priority": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Priority
-         * @description Change the priority of all gangs of an experiment, waiting or running.
-         */
-        post: operations["priority_api_v1_experiments__experiment_id__priority_post"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/experiments/{experiment_id}/share": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Share
-         * @description Change the weight of an experiment, or the most slots that its gangs hold together.
-         */
-        post: operations["share_api_v1_experiments__experiment_id__share_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1946,6 +1886,28 @@ export interface components {
             /** Message */
             message: string;
             experiment: components["schemas"]["ExperimentRow"];
+        };
+        /**
+         * ExperimentChange
+         * @description Body of a change of an experiment's labels, or of the priority and the share of its gangs.
+         */
+        ExperimentChange: {
+            /** Display Name */
+            display_name?: string | null;
+            /** Description */
+            description?: string | null;
+            /** Tags */
+            tags?: string[] | null;
+            /** Add Tags */
+            add_tags?: string[] | null;
+            /** Remove Tags */
+            remove_tags?: string[] | null;
+            /** Priority */
+            priority?: number | null;
+            /** Weight */
+            weight?: number | null;
+            /** Max Slots */
+            max_slots?: number | null;
         };
         /**
          * ExperimentDescription
@@ -2493,28 +2455,6 @@ export interface components {
             eta_s: number | null;
         };
         /**
-         * Labels
-         * @description Body of a change of names, description and tags. A field that is left out keeps its value.
-         */
-        Labels: {
-            /** Display Name */
-            display_name?: string | null;
-            /** Description */
-            description?: string | null;
-            /** Tags */
-            tags?: string[] | null;
-            /**
-             * Add Tags
-             * @default []
-             */
-            add_tags: string[];
-            /**
-             * Remove Tags
-             * @default []
-             */
-            remove_tags: string[];
-        };
-        /**
          * LogPiece
          * @description Part of a rank's log, and the state of its attempt.
          */
@@ -2844,14 +2784,6 @@ export interface components {
             unavailable: number;
             /** Waiting */
             waiting: number;
-        };
-        /**
-         * Priority
-         * @description Body of a change of priority.
-         */
-        Priority: {
-            /** Priority */
-            priority: number;
         };
         /**
          * ProbeRequest
@@ -3211,16 +3143,6 @@ export interface components {
             location: string;
             /** Troubles */
             troubles: components["schemas"]["ShardTrouble"][];
-        };
-        /**
-         * Share
-         * @description Body of a change of an experiment's share of the queue. None leaves a value as it is.
-         */
-        Share: {
-            /** Weight */
-            weight?: number | null;
-            /** Max Slots */
-            max_slots?: number | null;
         };
         /**
          * ShownConfig
@@ -3655,6 +3577,24 @@ export interface components {
             /** Message */
             message: string;
             trial: components["schemas"]["TrialRow"];
+        };
+        /**
+         * TrialChange
+         * @description Body of a change of a trial's labels, or of the priority of its gang, waiting or running.
+         */
+        TrialChange: {
+            /** Display Name */
+            display_name?: string | null;
+            /** Description */
+            description?: string | null;
+            /** Tags */
+            tags?: string[] | null;
+            /** Add Tags */
+            add_tags?: string[] | null;
+            /** Remove Tags */
+            remove_tags?: string[] | null;
+            /** Priority */
+            priority?: number | null;
         };
         /**
          * TrialCurves
@@ -5032,7 +4972,7 @@ export interface operations {
             };
         };
     };
-    set_labels_api_v1_experiments__experiment_id__patch: {
+    set_experiment_api_v1_experiments__experiment_id__patch: {
         parameters: {
             query?: never;
             header?: never;
@@ -5043,7 +4983,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Labels"];
+                "application/json": components["schemas"]["ExperimentChange"];
             };
         };
         responses: {
@@ -5573,7 +5513,7 @@ export interface operations {
             };
         };
     };
-    set_labels_api_v1_trials__trial_id__patch: {
+    set_trial_api_v1_trials__trial_id__patch: {
         parameters: {
             query?: never;
             header?: never;
@@ -5584,7 +5524,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["Labels"];
+                "application/json": components["schemas"]["TrialChange"];
             };
         };
         responses: {
@@ -9485,95 +9425,6 @@ export interface operations {
             };
         };
     };
-    priority_api_v1_trials__trial_id__priority_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                trial_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Priority"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TrialAction"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
     pause_api_v1_trials__trial_id__pause_post: {
         parameters: {
             query?: never;
@@ -10264,184 +10115,6 @@ export interface operations {
             cookie?: never;
         };
         requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ExperimentAction"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    priority_api_v1_experiments__experiment_id__priority_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                experiment_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Priority"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ExperimentAction"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    share_api_v1_experiments__experiment_id__share_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                experiment_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["Share"];
-            };
-        };
         responses: {
             /** @description Successful Response */
             200: {

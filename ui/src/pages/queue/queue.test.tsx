@@ -45,7 +45,7 @@ describe("the page of the queue", () => {
   });
 
   it("changes the priority within its bounds only", async () => {
-    const arrived = serve({ queue: page([row()]), me, "POST trials/7/priority": { body: { message: "Priority of trial 7: 3." } } });
+    const arrived = serve({ queue: page([row()]), me, "PATCH trials/7": { body: { message: "Priority of trial 7: 3." } } });
     show(<App />, "/plugin/dtrain/queue");
     await userEvent.click(await screen.findByRole("button", { name: "Actions of trial 7" }));
     await userEvent.click(await screen.findByRole("menuitem", { name: "Change the priority" }));
@@ -57,7 +57,7 @@ describe("the page of the queue", () => {
     await userEvent.clear(field);
     await userEvent.type(field, "3{Enter}");
     expect((await screen.findAllByText("Priority of trial 7: 3.")).length).toBeGreaterThan(0);
-    expect(arrived.filter(({ method }) => method === "POST").map(({ body }) => body)).toEqual([{ priority: 3 }]);
+    expect(arrived.filter(({ method }) => method === "PATCH").map(({ body }) => body)).toEqual([{ priority: 3 }]);
   });
 });
 
