@@ -11,7 +11,7 @@ from airflow_provider_dtrain.api.host_work import requested
 from airflow_provider_dtrain.api.models.changes import TrialChange
 from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Noun
 from airflow_provider_dtrain.engine.control import Control, lost_followers
-from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.errors import ConflictError, DtrainError
 from airflow_provider_dtrain.store.records.operations import OperationKind
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -30,7 +30,13 @@ def control_of(call: Call) -> Control:
             return f"{lost_followers(trials)}. {error}"
         return f"{lost_followers(trials)}: run {operation.dag_run} of the DAG {operation.dag_id} carries it out."
 
-    return Control(call.store, call.access.name, through_dag)
+    def reach(host: str) -> None:
+        raise ConflictError(
+            f"Host '{host}' does not answer, and the API server opens no connection to hosts. "
+            f"On the machine of Airflow: airflow dtrain hosts enable {host}"
+        )
+
+    return Control(call.store, call.access.name, through_dag, reach)
 
 
 def change_of(call: Call, noun: Noun, number: int, key: TrialKey, body: TrialChange) -> Change:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.control import Control, Takeover, lost_followers
+from airflow_provider_dtrain.errors import HostError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal.arguments import Command
@@ -27,7 +28,15 @@ def run(shared: Command, args: Namespace) -> None:
 
 def control_of(hook: DtrainHook) -> Control:
     """Return the control requests of the user of this process, which itself acts in place of followers."""
-    return Control(hook.store, user(), _takeover(hook))
+
+    def reach(host: str) -> None:
+        from airflow_provider_dtrain.engine.operations.probes import probe_again
+
+        record = hook.store.hosts.get(host)
+        if problem := probe_again(hook, record, user())["problem"]:
+            raise HostError(host, f"Host '{host}' stays {record.state}: {problem}")
+
+    return Control(hook.store, user(), _takeover(hook), reach)
 
 
 def _takeover(hook: DtrainHook) -> Takeover:

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_provider_dtrain.client.common_answers import Message
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.core.lifecycle.control import Change, Noun, Verb
+from airflow_provider_dtrain.core.lifecycle.control import Change, HostVerb, Noun, Verb
 
 
 class ServerControl:
@@ -23,6 +23,11 @@ class ServerControl:
     def set(self, noun: Noun, number: int, change: Change) -> str:
         """Change labels, priority and share of a trial or an experiment, all of them or none."""
         return self._send("PATCH", f"/{noun}s/{number}", change)
+
+    def host(self, name: str, verb: HostVerb, *, slot: int | None = None) -> str:
+        """Drain, enable or disable a host, or enable or disable one of its slots."""
+        of = f"/hosts/{name}" if slot is None else f"/hosts/{name}/slots/{slot}"
+        return self._send("POST", f"{of}/{verb}", None if verb == "enable" or slot is not None else {})
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> str:
         return self.session.send(method, path, body).record(Message).message

@@ -111,7 +111,7 @@ _OF_AIRFLOW = re.compile(r"\bairflow (?:dtrain|connections|dags|db|pools|provide
 #: ``trials describe`` has the reason for which a trial waits.
 _EXPLAIN = re.compile(r"\bairflow dtrain explain (\d+)")
 #: Groups of which this program has only some commands.
-_HELP = {"hosts": "List and probe hosts (on the machine of Airflow: airflow dtrain hosts add registers one)"}
+_HELP = {"hosts": "List and change hosts (on the machine of Airflow: airflow dtrain hosts add registers one)"}
 
 
 def commands() -> tuple[Group | Command, ...]:

@@ -1,12 +1,13 @@
-"""Control requests and labels: each is checked, stored, and answered with what happens."""
+"""Requests of users to trials, experiments, gangs and hosts: each is checked, stored and answered."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Noun, Verb
-from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE
+from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, HostVerb, Noun, Verb
+from airflow_provider_dtrain.core.lifecycle.states import EXPERIMENT_LIVE, TRIAL_ENDED, TRIAL_LIVE, HostState
+from airflow_provider_dtrain.engine.upkeep.host_actions import runs_on
 from airflow_provider_dtrain.errors import ConflictError, UserError
 
 if TYPE_CHECKING:
@@ -17,19 +18,23 @@ if TYPE_CHECKING:
 #: Carries out the stored requests to trials whose followers are gone, and returns what happens. Its arguments are the
 #: trials, and the command of ``airflow dtrain`` with the same effect.
 Takeover = Callable[[Sequence[int], str], str]
+#: Connects to a host that does not answer, and raises an error if it still does not.
+Reach = Callable[[str], None]
 
 
 class Control:
-    """Requests of one user to trials and experiments. Each method returns what happens.
+    """Requests of one user to trials, experiments, gangs and hosts. Each method returns what happens.
 
     :param by: the user
     :param takeover: acts in place of followers that are gone
+    :param reach: connects to a host that is to be enabled and does not answer
     """
 
-    def __init__(self, store: Store, by: str, takeover: Takeover) -> None:
+    def __init__(self, store: Store, by: str, takeover: Takeover, reach: Reach) -> None:
         self.store = store
         self.by = by
         self.takeover = takeover
+        self.reach = reach
 
     def request(self, noun: Noun, number: int, verb: Verb) -> str:
         """Pause, activate, stop or kill a trial, or all trials of an experiment.
@@ -123,6 +128,46 @@ class Control:
         if wider := self._wider(number, change.get("max_slots", 0)):
             parts.append(f"Warning: trials that request more slots can never start: {', '.join(wider)}")
         return " ".join(parts)
+
+    def host(self, name: str, verb: HostVerb, *, slot: int | None = None, reason: str = "") -> str:
+        """Drain, enable or disable a host, or enable or disable one of its slots.
+
+        :param reason: shown to other users
+        :raises NotFoundError: there is no such host or slot
+        """
+        if slot is not None:
+            is_enabled = verb == "enable"
+            self.store.hosts.set_slot_enabled(name, slot, is_enabled, by=self.by)
+            after = "enabled." if is_enabled else "disabled. A trial that holds it continues."
+            return f"Slot {slot} of host '{name}' is {after}"
+        record = self.store.hosts.get(name)
+        if verb == "enable":
+            if record.state in ("unreachable", "lost"):
+                self.reach(name)
+            self.store.hosts.set_state(name, HostState.READY, by=self.by)
+            return f"Host '{name}' gets gangs again."
+        if verb == "drain":
+            self.store.hosts.set_state(name, HostState.DRAINING, reason or f"drained by {self.by}", by=self.by)
+            return f"Host '{name}' gets no new gangs. Running trials may finish."
+        running = [str(view.trial_id) for view in runs_on(self.store, name)]
+        self.store.hosts.set_state(name, HostState.DISABLED, reason or f"disabled by {self.by}", by=self.by)
+        for trial_id in running:
+            self.store.control.kill(int(trial_id), self.by)
+        ended = f" Trials {', '.join(running)} are killed." if running else ""
+        return f"Host '{name}' is disabled.{ended}"
+
+    def set_gang_priority(self, allocation_id: int, priority: int) -> str:
+        """Change the priority of a gang that waits or holds slots.
+
+        :raises NotFoundError: no such gang waits or holds slots
+        """
+        self.store.control.set_gang_priority(allocation_id, priority, self.by)
+        return f"Gang {allocation_id} has priority {priority}."
+
+    def end_gang(self, allocation_id: int) -> str:
+        """End a gang that is held for several tasks."""
+        self.store.gangs.end(allocation_id, f"ended by {self.by}")
+        return f"Held gang {allocation_id} ends. A trial that uses it is stopped first."
 
     def _wider(self, experiment_id: int, most: int) -> list[str]:
         """Return the waiting trials of an experiment that request more slots than it may hold."""

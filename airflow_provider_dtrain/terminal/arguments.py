@@ -243,7 +243,7 @@ def reads(noun: str, verb: str, help: str, *args: Arg, function: str | None = No
 
 
 def controls(noun: str, verb: str, help: str, *args: Arg) -> Command:
-    """Return a command of both programs that changes trials or experiments. Its function is in this package."""
+    """Return a command of both programs that changes trials, experiments or hosts. Its function is in this package."""
     return replace(action("control", verb, help, *args, function=f"{verb}_{noun}"), port="control")
 
 

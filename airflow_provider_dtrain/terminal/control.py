@@ -1,18 +1,20 @@
-"""Commands that change trials and experiments: control requests, labels, priorities."""
+"""Commands that change trials, experiments and hosts: control requests, labels, priorities."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.terminal.cluster import show_hosts
 from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.core.lifecycle.control import Change, Noun, Verb
+    from airflow_provider_dtrain.core.lifecycle.control import Change, HostVerb, Noun, Verb
     from airflow_provider_dtrain.terminal.source import Source
 
 _LABELS = "--name, --description, --tag or --untag"
@@ -28,6 +30,9 @@ class Control(Protocol):
 
     def set(self, noun: Noun, number: int, change: Change) -> str:
         """Change labels, priority and share of a trial or an experiment, all of them or none."""
+
+    def host(self, name: str, verb: HostVerb, *, slot: int | None = None) -> str:
+        """Drain, enable or disable a host, or enable or disable one of its slots."""
 
 
 def _trial(verb: Verb) -> Callable[[Namespace, Source, Control], None]:
@@ -99,6 +104,39 @@ pause_experiment = _experiment("pause", "have no checkpoint and may start from t
 activate_experiment = _experiment("activate")
 stop_experiment = _experiment("stop", "Stop experiment {} and keep the best of its trials?")
 kill_experiment = _experiment("kill", "Kill experiment {}? Running trials lose their work since the last checkpoint.")
+
+
+def _host(verb: HostVerb) -> Callable[[Namespace, Source, Control], None]:
+    def run(args: Namespace, source: Source, control: Control) -> None:
+        slot = None if verb == "drain" else args.slot
+        if verb == "disable" and slot is None and not _agreed_for_host(args, source):
+            return
+        note(control.host(args.host, verb, slot=slot))
+        if slot is not None:
+            return
+        rows = [one for one in source.hosts(None) if one.name == args.host]
+        show_hosts(args, [asdict(one) for one in rows])
+        if verb != "enable":
+            ends = any(one.state == "draining" for one in rows)
+            hint("airflow dtrain queue list" if ends else f"airflow dtrain hosts enable {args.host}")
+
+    return run
+
+
+def _agreed_for_host(args: Namespace, source: Source) -> bool:
+    held: dict[str, list[str]] = {}
+    for one in source.slots(None):
+        if one.host == args.host and one.since is not None:
+            of = "a gang without a trial" if one.trial is None else f"trial {one.trial} of '{one.experiment}'"
+            held.setdefault(of, []).append(str(one.slot))
+    for of, slots in held.items():
+        note(f"Host '{args.host}': {of} holds slots {', '.join(slots)}.")
+    return not held or _agreed(args, f"Disable host '{args.host}' and kill its trials?")
+
+
+drain_host = _host("drain")
+enable_host = _host("enable")
+disable_host = _host("disable")
 
 
 def set_trial(args: Namespace, source: Source, control: Control) -> None:

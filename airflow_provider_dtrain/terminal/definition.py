@@ -25,9 +25,9 @@ def _hosts() -> Group:
             a.reads("cluster", "list", "List the registered hosts", a.ONLY_POOL, function="list_hosts"),
             _command("hosts", "probe", "Probe hosts again and store the results", _ANY_HOSTS, _HOST_KEY),
             _command("hosts", "set", "Set the environment of a host's ranks", a.HOST, *_VARIABLES, function="set_host"),
-            _command("hosts", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
-            _command("hosts", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
-            _command("hosts", "disable", "Drain a host and kill its trials, or disable one slot", a.HOST, _SLOT, a.YES),
+            a.controls("host", "drain", "Grant no new slots on a host; running trials may finish", a.HOST),
+            a.controls("host", "enable", "Enable a host, or one of its slots", a.HOST, _SLOT),
+            a.controls("host", "disable", "Drain a host and kill its trials, or disable a slot", a.HOST, _SLOT, a.YES),
             _command("hosts", "remove", "Remove a host", a.HOST, _FORCE, _DRY_RUN, a.YES),
         ),
     )

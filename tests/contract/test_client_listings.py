@@ -199,6 +199,22 @@ def _interrupt(_: float) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_host_is_changed_from_any_machine(server, search, capsys, monkeypatch):
+    monkeypatch.setenv("DTRAIN_TOKEN", "given")
+    monkeypatch.setenv("DTRAIN_SERVER", server)
+    assert main(["hosts", "drain", "a", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "draining"
+    assert main(["hosts", "enable", "a"]) == 0
+    assert main(["hosts", "disable", "a", "--slot", "3"]) == 0
+    assert [one.index for one in search.store.hosts.slots() if not one.enabled] == [3]
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.control.confirm", lambda question, yes: yes)
+    assert main(["hosts", "disable", "a"]) == 0
+    assert "trial 1 of 'e' holds slots 0, 1." in "".join(capsys.readouterr())
+    assert search.store.hosts.get("a").state == "ready", "the user did not agree"
+    assert main(["hosts", "disable", "a", "-y"]) == 0
+    assert search.store.hosts.get("a").state == "disabled"
+
+
 def test_weight_and_cap_of_an_experiment_are_set_from_any_machine(server, search, capsys, monkeypatch):
     monkeypatch.setenv("DTRAIN_TOKEN", "given")
     monkeypatch.setenv("DTRAIN_SERVER", server)

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.cli import _in_process
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.control import ServerControl
 from airflow_provider_dtrain.engine.operations.execution import serve
-from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.errors import ConflictError, DtrainError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, audit
 from airflow_provider_dtrain.store.records.operations import Through
 from airflow_provider_dtrain.store.records.pages import Labels
@@ -186,6 +186,40 @@ def test_the_priority_of_a_trial_that_has_ended_is_not_changed(control, search):
     with pytest.raises(ConflictError, match="has ended"):
         control.set("trial", 1, {"priority": 7, "display_name": "first"})
     assert search.store.labels.get("trial", 1) == Labels()
+
+
+def test_a_host_is_drained_enabled_and_disabled(control, search):
+    ticket, store = search.start(0, slots=1), search.store
+    assert control.host("a", "drain") == "Host 'a' gets no new gangs. Running trials may finish."
+    assert (store.hosts.get("a").state, store.hosts.get("a").state_reason) == ("draining", "drained by ann")
+    assert control.host("a", "enable") == "Host 'a' gets gangs again."
+    assert control.host("a", "disable") == f"Host 'a' is disabled. Trials {ticket.trial_id} are killed."
+    assert store.trials.get(ticket.trial_id).kill_requested_by == "ann"
+    assert store.hosts.get("a").state == "disabled"
+    assert {("ann", f"host {state}", "a") for state in ("draining", "ready", "disabled")} <= audited(store)
+
+
+def test_a_slot_is_disabled_and_enabled(control, search):
+    disabled = "Slot 2 of host 'a' is disabled. A trial that holds it continues."
+    assert control.host("a", "disable", slot=2) == disabled
+    assert [slot.index for slot in search.store.hosts.slots() if not slot.enabled] == [2]
+    assert control.host("a", "enable", slot=2) == "Slot 2 of host 'a' is enabled."
+    assert all(slot.enabled for slot in search.store.hosts.slots())
+    with pytest.raises(NotFoundError):
+        control.host("a", "disable", slot=99)
+
+
+NO_ANSWER = {
+    "in process": "Host 'a' stays unreachable: ",
+    "http": "On the machine of Airflow: airflow dtrain hosts enable a",
+}
+
+
+def test_a_host_that_does_not_answer_is_not_enabled(control, door, search):
+    search.store.hosts.set_state("a", "unreachable")
+    with pytest.raises(DtrainError, match=NO_ANSWER[door]):
+        control.host("a", "enable")
+    assert search.store.hosts.get("a").state == "unreachable"
 
 
 @pytest.mark.parametrize("noun", ["trial", "experiment"])

@@ -65,9 +65,7 @@ def kill_gang(call: CallDep, allocation_id: int) -> GangAction:
     call.access.require_read(view.key.dag_id, missing)
     call.access.require_edit(view.key.dag_id)
     call.log_action("gang_kill", view.key, allocation_id=allocation_id)
-    call.store.gangs.end(allocation_id, f"ended by {call.access.name}")
-    words = f"Held gang {allocation_id} ends. A trial that uses it is stopped first."
-    return GangAction(message=words, allocation_id=allocation_id)
+    return GangAction(message=control_of(call).end_gang(allocation_id), allocation_id=allocation_id)
 
 
 def _require_edit(call: Call, event: str, trial_id: int) -> None:

@@ -11,6 +11,8 @@ Noun = Literal["trial", "experiment"]
 ControlRequest = Literal["pause", "stop", "kill"]
 #: A request, or the end of a pause.
 Verb = Literal["pause", "activate", "stop", "kill"]
+#: A change of a host; of a slot ``enable`` or ``disable``.
+HostVerb = Literal["drain", "enable", "disable"]
 
 
 class Change(TypedDict, total=False):

@@ -1,13 +1,19 @@
-"""Actions on hosts that need no connection to them."""
+"""Removal of hosts, and the attempts that hold slots there."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.core.lifecycle.states import HostState
+from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
+from airflow_provider_dtrain.engine.attempt.teardown import fence_arguments, survivors_text
+from airflow_provider_dtrain.errors import DtrainError, NotNowError
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.store.records.trials import AttemptView
+    from collections.abc import Sequence
+
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -21,10 +27,46 @@ def runs_on(store: Store, host: str) -> list[AttemptView]:
     return [view for view in views if host in view.held_hosts]
 
 
-def disable_host(store: Store, host: str, by: str, reason: str = "") -> list[int]:
-    """Disable a host, request a kill of the trials that hold slots there, and return their ids."""
+def ended_by_removal(store: Store, host: str, *, force: bool) -> list[AttemptView]:
+    """Return the attempts that the removal of a host would end.
+
+    :raises NotNowError: there are some, and ``force`` is not given
+    """
     running = runs_on(store, host)
-    store.hosts.set_state(host, HostState.DISABLED, reason or f"disabled by {by}", by=by)
+    if running and not force:
+        trials = ", ".join(f"trial {view.trial_id} of '{view.experiment}'" for view in running)
+        raise NotNowError(
+            f"Host '{host}' is held by {trials}. Wait for them (airflow dtrain hosts drain {host}), or kill them with "
+            "--force."
+        )
+    return running
+
+
+def remove_host(
+    hook: DtrainHook, record: HostRecord, running: Sequence[AttemptView], by: str, warn: Callable[[str], None]
+) -> None:
+    """Kill the attempts on a host, wait until it confirms that no process of them is left, and remove it.
+
+    :param running: of :func:`ended_by_removal`
+    :param by: the user
+    :param warn: receives a message for each attempt whose end is not confirmed
+    """
     for view in running:
-        store.control.kill(view.trial_id, by)
-    return [view.trial_id for view in running]
+        hook.store.control.kill(view.trial_id, by)
+    for view in running:
+        if problem := _survival(hook, record, view):
+            warn(
+                f"Warning: host '{record.name}' did not confirm the end of {view.label}: {problem} Its processes there "
+                f"end themselves {hook.settings.orphan_timeout_s:g} s after the last renewal."
+            )
+    hook.store.hosts.remove(record.name, force=bool(running), by=by)
+
+
+def _survival(hook: DtrainHook, record: HostRecord, view: AttemptView) -> str:
+    """Return why processes of an attempt may be left on a host, empty if none is."""
+    try:
+        link = hook.link(record)
+        answer = link.call("fence", **fence_arguments(view, record.name)).result(FENCE_WAIT_S + 15)
+    except DtrainError as error:
+        return str(error)
+    return "" if answer.get("clear") else f"processes survive: {survivors_text(answer)}"
