@@ -59,9 +59,9 @@ exclude the host for that trial and are not counted. ``platform`` failures are r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypedDict
 
 Kind = Literal["user", "platform", "infra"]
 #: Number of problems that the text of a ConfigError lists; ``problems`` has all of them.
@@ -197,6 +197,17 @@ class InvalidHPError(UserError):
     """The training code rejected its hyperparameters: another attempt would reject them as well."""
 
 
+class BlamedShard(TypedDict):
+    """Shard of a batch inference to which a failure is attributed."""
+
+    #: Number of the shard.
+    index: int
+    #: Source and rows of the shard in words.
+    label: str
+    #: Shards that the attempt finished.
+    finished: int
+
+
 class ShardFailedError(UserError):
     """A rank ended or hung while it processed a shard of a batch inference.
 
@@ -211,7 +222,7 @@ class ShardFailedError(UserError):
     def __init__(self, error: DtrainError, *, shard: int, label: str, finished: int) -> None:
         self.rank: int | None = getattr(error, "rank", None)
         self.host: str | None = getattr(error, "host", None)
-        self.shard: dict[str, Any] = {"index": shard, "label": label, "finished": finished}
+        self.shard: BlamedShard = {"index": shard, "label": label, "finished": finished}
         head, newline, rest = str(error).partition("\n")
         stop = "" if head.endswith((".", "!", "?")) else "."
         super().__init__(f"{head}{stop} It was processing shard {shard} ({label}).{newline}{rest}")
@@ -342,7 +353,7 @@ class HostRefusedError(HostError):
     :param details: the rest of its answer
     """
 
-    def __init__(self, host: str, message: str, *, code: str, details: dict[str, Any] | None = None) -> None:
+    def __init__(self, host: str, message: str, *, code: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(host, message)
         self.code = code
         self.details = details or {}
@@ -370,7 +381,7 @@ class SlotBusyError(HostError):
     :param details: the supervisor's answer: the ``slot``, and the ``run`` that holds it
     """
 
-    def __init__(self, host: str, message: str, *, details: dict[str, Any] | None = None) -> None:
+    def __init__(self, host: str, message: str, *, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(host, message)
         self.details = details or {}
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
+
 _INTEGRATION = "Distributed training (dtrain)"
 #: Documentation of the technology that the provider integrates. Airflow lists it beside the provider's name.
 _DOCUMENTATION = "https://docs.pytorch.org/docs/stable/distributed.html"
 
 
-def _option(kind: str, default: str, description: str, *, example: str | None = None, **more: Any) -> dict[str, Any]:
+def _option(kind: str, default: str, description: str, *, example: str | None = None, **more: Any) -> JsonObject:
     return {
         "description": description + "\n",
         "version_added": "0.1.0",
@@ -20,7 +22,7 @@ def _option(kind: str, default: str, description: str, *, example: str | None = 
     }
 
 
-def _storage_options() -> dict[str, Any]:
+def _storage_options() -> JsonObject:
     return {
         "sql_alchemy_conn": _option(
             "string",
@@ -100,7 +102,7 @@ def _storage_options() -> dict[str, Any]:
     }
 
 
-def _attempt_options() -> dict[str, Any]:
+def _attempt_options() -> JsonObject:
     return {
         "attempt_events_limit": _option(
             "integer",
@@ -128,7 +130,7 @@ def _attempt_options() -> dict[str, Any]:
     }
 
 
-def _host_options() -> dict[str, Any]:
+def _host_options() -> JsonObject:
     return {
         "remote_dir": _option(
             "string",
@@ -162,7 +164,7 @@ def _host_options() -> dict[str, Any]:
     }
 
 
-def _engine_options() -> dict[str, Any]:
+def _engine_options() -> JsonObject:
     return {
         "task_log_rate": _option(
             "integer",
@@ -190,7 +192,7 @@ def _engine_options() -> dict[str, Any]:
     }
 
 
-def get_provider_info() -> dict[str, Any]:
+def get_provider_info() -> JsonObject:
     """Return the provider's description in the form of Airflow's provider-info schema."""
     return {
         "package-name": "airflow-provider-dtrain",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.untrusted_json import (
     UntrustedInputError,
     is_count,
@@ -56,7 +57,7 @@ class EventLine(NamedTuple):
     start: int
     size: int
     #: None when it was refused.
-    event: dict[str, Any] | None
+    event: JsonObject | None
     #: Code of the refusal: ``corrupt``, ``invalid`` or ``unfinished``; and its text.
     code: str = ""
     reason: str = ""
@@ -110,7 +111,7 @@ def read_measurements(data: bytes) -> Iterator[EventLine]:
         start = end
 
 
-def read_samples(data: bytes) -> Iterator[dict[str, Any]]:
+def read_samples(data: bytes) -> Iterator[JsonObject]:
     """Yield the measurements of a samples file. Damaged lines are left out."""
     for line in data.split(b"\n"):
         try:
@@ -123,8 +124,8 @@ def _parse(
     line: bytes,
     limit: int = LINE_LIMIT_BYTES,
     values: int = MAX_VALUES,
-    parse: Callable[..., dict[str, Any]] = parse_object,
-) -> dict[str, Any]:
+    parse: Callable[..., JsonObject] = parse_object,
+) -> JsonObject:
     if len(line) >= limit:
         raise _LineRefused("invalid", f"a line of {len(line) + 1:,} bytes; at most {limit:,} are accepted")
     checksum, _, body = line.partition(b" ")

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, quote_plus, unquote
 
 from airflow_provider_dtrain.core.config.secrets import MASK
+from airflow_provider_dtrain.core.documents import JsonObject
 
 #: Shorter texts are not secrets: they would be masked in most words of a log.
 SHORTEST: Final = 5
@@ -60,7 +61,7 @@ class Redactor:
         """Return a text of a rank or a host with the secrets masked."""
         return self.text(text) if not self.withheld or not text else f"({self.withheld})"
 
-    def event(self, event: Mapping[str, Any]) -> dict[str, Any]:
+    def event(self, event: Mapping[str, Any]) -> JsonObject:
         """Return an event with the secrets in its texts masked.
 
         Fields that name files stay as they are, because they are compared with what is on disk.

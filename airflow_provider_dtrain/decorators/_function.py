@@ -12,6 +12,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.errors import FunctionError
 
 _LOADS = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -80,7 +81,7 @@ _PUT_INSIDE = (
 )
 
 
-def bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def bind(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> JsonObject:
     """Return a call as plain JSON: ``name``, ``args``, ``kwargs`` and the values of the parameters' ``defaults``.
 
     :raises FunctionError: an argument is missing, unknown, or not JSON; the message names it

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.decorators._function import bind
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ FOLDER = "dtrain_function"
 
 def call_of(
     function: Callable[..., Any], args: list[Any], kwargs: Mapping[str, Any], context: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return a call, with values of Airflow's context for parameters that have the name of a context key.
 
     :raises FunctionError: an argument is missing, unknown, or not JSON; the message names it

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.decorators._function import check_function, read_function
 from airflow_provider_dtrain.decorators._payload import FOLDER, call_of, code_with
 from airflow_provider_dtrain.errors import FunctionError
@@ -122,7 +123,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         with code_with(source, call, folder, stored.document.get("model_dir")) as root:
             return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
 
-    def _document(self, folder: Path, file_name: str, *, slots: int | None) -> dict[str, Any]:
+    def _document(self, folder: Path, file_name: str, *, slots: int | None) -> ConfigDocument:
         """Return the configuration with the function as its entrypoint.
 
         :param slots: number of slots of the held gang; used if neither the operator nor the configuration states one

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator
 
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.decorators._function import check_function, read_function
 from airflow_provider_dtrain.decorators._payload import FOLDER, call_of, code_with
 from airflow_provider_dtrain.decorators.dtrain import DtrainDecorator
@@ -125,7 +126,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}) as root:
             return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self) -> ConfigDocument:
         return {**super()._fields(), "processor": f"{MODULE}:{self.python_callable.__name__}"}
 
 

@@ -11,6 +11,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
 from airflow_provider_dtrain.core.config.secrets import PUBLIC, VARIABLES
+from airflow_provider_dtrain.core.documents import ConfigDocument, JsonObject
 from airflow_provider_dtrain.core.redaction import Redactor, secret_texts
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 from airflow_provider_dtrain.store.configs import model_of
@@ -28,7 +29,7 @@ _CONNECTION_TYPES = {"s3": "aws", "gcs": "google_cloud_platform", "azure": "wasb
 _SECRET_NAMES = ("access_key", "secret_key", "session_token", "connection_string", "credential", "token")
 
 
-def seal(document: Mapping[str, Any]) -> tuple[dict[str, Any], bytes | None]:
+def seal(document: Mapping[str, Any]) -> tuple[ConfigDocument, bytes | None]:
     """Return the document with its secrets masked, and the encrypted secrets (None without any).
 
     :param document: effective configuration
@@ -79,7 +80,7 @@ def _needs_key(path: str) -> str:
     return "a literal secret needs Airflow's [core] fernet_key. Set one, or name an Airflow connection instead"
 
 
-def opened(sealed: bytes | None) -> dict[str, Any]:
+def opened(sealed: bytes | None) -> JsonObject:
     """Return the secrets by dotted path."""
     if sealed is None:
         return {}
@@ -131,7 +132,7 @@ def redactor_now(stored: Config) -> Redactor:
         return _withheld(stored.secrets, error)
 
 
-async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
+async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> ConfigDocument:
     """Return ``checkpoint_storage`` with its credentials, for the control side.
 
     Never store or show the result.
@@ -139,7 +140,7 @@ async def storage_config(config: ExperimentConfig, sealed: bytes | None) -> dict
     return _storage_config(config, await with_connection(config, as_variables(sealed)))
 
 
-def storage_config_now(config: ExperimentConfig, sealed: bytes | None) -> dict[str, Any]:
+def storage_config_now(config: ExperimentConfig, sealed: bytes | None) -> ConfigDocument:
     """Return the same as :func:`storage_config`, for synchronous code."""
     return _storage_config(config, _with_connection_now(config, as_variables(sealed)))
 
@@ -174,7 +175,7 @@ def _withheld(sealed: bytes | None, error: Exception) -> Redactor:
     return Redactor(known, withheld=message)
 
 
-def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> dict[str, Any]:
+def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> ConfigDocument:
     from airflow_provider_dtrain.train.environment import put_secrets
 
     document = {"checkpoint_storage": config.checkpoint_storage.model_dump(mode="json", exclude_none=True)}
@@ -183,7 +184,7 @@ def _storage_config(config: ExperimentConfig, variables: Mapping[str, str]) -> d
     return dict(put_secrets(document, own)["checkpoint_storage"])
 
 
-def credentials(kind: str, connection: Any) -> dict[str, Any]:
+def credentials(kind: str, connection: Any) -> ConfigDocument:
     """Return the bucket settings of a connection under the names of ``checkpoint_storage``.
 
     :param kind: ``s3`` (connection of type aws), ``gcs`` (google_cloud_platform) or ``azure`` (wasb)
@@ -198,7 +199,7 @@ def credentials(kind: str, connection: Any) -> dict[str, Any]:
     return given
 
 
-def _aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _aws(connection: Any, extra: Mapping[str, Any]) -> ConfigDocument:
     return {
         "access_key": connection.login or extra.get("aws_access_key_id"),
         "secret_key": connection.password or extra.get("aws_secret_access_key"),
@@ -208,7 +209,7 @@ def _aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _google(connection: Any, extra: Mapping[str, Any]) -> ConfigDocument:
     keyfile = extra.get("keyfile_dict")
     if keyfile is None and extra.get("key_path"):
         keyfile = Path(extra["key_path"]).read_text(encoding="utf-8")
@@ -216,7 +217,7 @@ def _google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     return {"token": token, "project": extra.get("project")}
 
 
-def _azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+def _azure(connection: Any, extra: Mapping[str, Any]) -> ConfigDocument:
     if extra.get("connection_string"):
         return {"connection_string": extra["connection_string"]}
     host = connection.host or (f"{connection.login}.blob.core.windows.net" if connection.login else "")

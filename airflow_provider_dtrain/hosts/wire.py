@@ -14,6 +14,7 @@ from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 from msgspec import Meta, Struct, ValidationError, convert
 
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.watchdog import RankReport
 from airflow_provider_dtrain.core.untrusted_fields import Count, ShortText, Span
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, is_count, parse_object
@@ -171,7 +172,7 @@ class LostRun(TypedDict):
 class _Progress(TypedDict):
     run: ShortText
     boottime_s: Span
-    ranks: Annotated[list[dict[str, Any]], Meta(max_length=RANKS_LIMIT)]
+    ranks: Annotated[list[JsonObject], Meta(max_length=RANKS_LIMIT)]
     supervisor_stopped_s: NotRequired[Span]
 
 
@@ -210,9 +211,9 @@ class FrameReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._scanned = 0
-        self._waiting: tuple[dict[str, Any], int] | None = None
+        self._waiting: tuple[JsonObject, int] | None = None
 
-    def feed(self, data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
+    def feed(self, data: bytes) -> Iterator[tuple[JsonObject, bytes]]:
         """Yield every object that is now complete.
 
         :raises WireError: a line is too long, or is not a JSON object
@@ -221,7 +222,7 @@ class FrameReader:
         while (frame := self._next()) is not None:
             yield frame
 
-    def _next(self) -> tuple[dict[str, Any], bytes] | None:
+    def _next(self) -> tuple[JsonObject, bytes] | None:
         if self._waiting is None:
             line = self._line()
             if line is None:
@@ -256,7 +257,7 @@ def _raw_length(document: Mapping[str, Any], line: bytes) -> int:
     return int(length)
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
+def parse_line(line: bytes) -> JsonObject:
     """Return the JSON object of a line.
 
     :raises WireError: the line is not a JSON object

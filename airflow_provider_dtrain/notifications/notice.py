@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.configuration import conf
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timeline import duration
 from airflow_provider_dtrain.core.page_paths import trial_page
 from airflow_provider_dtrain.core.safe_repr import printable_line
@@ -57,7 +58,7 @@ class Notice:
     #: Cause of a failure in one line.
     cause: str | None = None
 
-    def to_context(self) -> dict[str, Any]:
+    def to_context(self) -> JsonObject:
         """Return the facts for templates, with ``html`` and ``slack``: the text with escaped names.
 
         Slack acts on ``<!channel>`` and ``<address|words>`` in a text, and decodes these three characters only.

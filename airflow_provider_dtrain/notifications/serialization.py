@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TypedDict
 
 from airflow.sdk import BaseNotifier
+
+from airflow_provider_dtrain.core.documents import JsonObject
 
 #: Airflow's modules of DAG files begin with this; no other process can import them.
 _DAG_MODULE = "unusual_prefix_"
@@ -15,7 +17,23 @@ class PackingError(ValueError):
     """The notifier cannot run in the triggerer."""
 
 
-def pack(notifier: BaseNotifier) -> dict[str, Any]:
+class PackedNotifier(TypedDict):
+    """A notifier as JSON."""
+
+    #: Path of its class.
+    path: str
+    #: Its attributes.
+    state: JsonObject
+
+
+class PackedWait(TypedDict):
+    """Seconds after which a trial waits long, and the notifiers for it."""
+
+    limit_s: float
+    notifiers: list[PackedNotifier]
+
+
+def pack(notifier: BaseNotifier) -> PackedNotifier:
     """Return a notifier as JSON.
 
     :raises PackingError: its class is defined in a DAG file, or an attribute is not JSON
@@ -35,10 +53,10 @@ def pack(notifier: BaseNotifier) -> dict[str, Any]:
                 f"{cls.__name__}.{name} is a {type(value).__name__}, and only JSON can be sent to the triggerer. Use a "
                 "notifier with plain values, or follow the trial in the worker: deferrable=False."
             ) from None
-    return {"class": f"{cls.__module__}.{cls.__qualname__}", "state": json.loads(json.dumps(state))}
+    return {"path": f"{cls.__module__}.{cls.__qualname__}", "state": json.loads(json.dumps(state))}
 
 
-def unpack(packed: dict[str, Any]) -> BaseNotifier:
+def unpack(packed: PackedNotifier) -> BaseNotifier:
     """Return the notifier of :func:`pack`.
 
     :raises PackingError: there is no such notifier in this process
@@ -46,11 +64,11 @@ def unpack(packed: dict[str, Any]) -> BaseNotifier:
     from airflow.sdk.module_loading import import_string  # type: ignore[attr-defined]
 
     try:
-        cls = import_string(packed["class"])
+        cls = import_string(packed["path"])
     except ImportError as error:
-        raise PackingError(f"The triggerer cannot import {packed['class']}: {error}") from error
+        raise PackingError(f"The triggerer cannot import {packed['path']}: {error}") from error
     if not (isinstance(cls, type) and issubclass(cls, BaseNotifier)):
-        raise PackingError(f"{packed['class']} is no notifier.")
+        raise PackingError(f"{packed['path']} is no notifier.")
     notifier: BaseNotifier = cls.__new__(cls)
     vars(notifier).update({**packed["state"], "context": {}})
     return notifier

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.notifications.dispatch import WarningLog
+    from airflow_provider_dtrain.notifications.serialization import PackedWait
     from airflow_provider_dtrain.store.store import Store
 
 #: Default time after which a wait is an event.
@@ -90,7 +91,7 @@ class TrialNotifications:
             return None
         return WaitLimit(store, trial_id, self.waiting_after_s, several, log=self.log, context=dict(context))
 
-    def packed(self) -> dict[str, Any] | None:
+    def packed(self) -> PackedWait | None:
         """Return limit and notifiers of a wait for the triggerer, None without notifiers for it."""
         from airflow_provider_dtrain.notifications.serialization import PackingError, pack
 

@@ -52,7 +52,7 @@ class RenderConfigOperator(CheckedArguments, BaseOperator):
         """Yield the configuration with its overrides, and the template."""
         return configured(given)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, int | str]:
         """Return the ID and digest of the stored configuration.
 
         :raises AirflowFailException: the documents are not valid; all problems are in the log

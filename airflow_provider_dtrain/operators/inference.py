@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider_dtrain.assets import announce_outputs, outputs_alias, outputs_asset
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.hooks.arguments import COUNT, PATHS, PLACE, TEXT, UNKNOWN, Kind, known, text_of_path
 from airflow_provider_dtrain.operators.trial import TrialOperator
 
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
     from airflow_provider_dtrain.store.records.gangs import GangView
+    from airflow_provider_dtrain.triggers.trial import TrialEvent
 
 #: Arguments that are fields of the section ``inference``.
 _FIELDS: Final = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
@@ -99,13 +102,13 @@ class BatchInferenceOperator(TrialOperator):
         if any(value is not None for value in (*fields.values(), slots, host_pool)):
             yield "", with_inference(below, fields, slots=known(slots), host_pool=known(host_pool)), False
 
-    def execute(self, context: Context) -> dict[str, Any] | None:
+    def execute(self, context: Context) -> TrialResult | None:
         """Run the inference to its end, or defer to the triggerer. Raises like a ``TrialOperator``."""
         result = super().execute(context)
         self._announce(context, result)
         return result
 
-    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    def execute_complete(self, context: Context, event: TrialEvent | None = None) -> TrialResult | None:
         """Return the result of the inference. Raises like :meth:`execute`.
 
         :param event: event of the trigger
@@ -137,10 +140,10 @@ class BatchInferenceOperator(TrialOperator):
             held_slots=held.slots if held is not None else None,
         )
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self) -> ConfigDocument:
         return {name: getattr(self, name) for name in _FIELDS}
 
-    def _announce(self, context: Context, result: Mapping[str, Any] | None) -> None:
+    def _announce(self, context: Context, result: TrialResult | None) -> None:
         """Add the manifest to the events of the outlets."""
         if result is None or not result.get("manifest"):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from airflow.sdk import BaseOperator, XComArg
 from airflow.sdk.configuration import conf
@@ -29,7 +29,8 @@ from airflow_provider_dtrain.operators._notifications import is_final
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.engine.submission.search import Selection
+    from airflow_provider_dtrain.core.documents import JsonObject
+    from airflow_provider_dtrain.engine.submission.search import BestTrial, PlannedTrial, Selection
     from airflow_provider_dtrain.notifications.events import Given
 
 
@@ -96,7 +97,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
         """Yield the configuration with its overrides, and the template."""
         return configured(given)
 
-    def execute(self, context: Context) -> list[dict[str, Any]]:
+    def execute(self, context: Context) -> list[PlannedTrial]:
         """Return the trials.
 
         :raises AirflowFailException: the configuration is not valid; all problems are in the log
@@ -172,7 +173,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         if name is not None:
             self._declare(name)
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> BestTrial:
         """Return the best trial.
 
         :raises AirflowFailException: no trial completed or was stopped, or none reported the metric
@@ -200,7 +201,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         except Exception as error:  # whatever happens here must not fail the task
             self.log.warning("The notifications about the end of the experiment failed: %s", error)
 
-    def _execute(self, context: Context) -> dict[str, Any]:
+    def _execute(self, context: Context) -> BestTrial:
         from airflow_provider_dtrain.engine.submission.search import select_best
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -262,7 +263,7 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         self._declare(selection.experiment)
         alias = best_alias(selection.experiment)
         asset = best_asset(selection.experiment)
-        context["outlet_events"][alias].add(asset, extra=selection.result)
+        context["outlet_events"][alias].add(asset, extra=cast("JsonObject", selection.result))
         self.log.info(
             "New best trial of '%s' (previous best metric: %s), announced as %s",
             selection.experiment,

@@ -40,13 +40,16 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_provider_dtrain.core.documents import JsonObject
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+    from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.notifications.events import Given
     from airflow_provider_dtrain.store.records.gangs import GangView
     from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+    from airflow_provider_dtrain.triggers.trial import TrialEvent
 
 
 #: Airflow renders it before and after the task, so the UI shows the name while the trial waits and runs.
@@ -152,7 +155,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             name = trial_name(trial.get("number"), trial["hparams"])
         return ended_name(str(name), self._ending) if name else ""
 
-    def execute(self, context: Context) -> dict[str, Any] | None:
+    def execute(self, context: Context) -> TrialResult | None:
         """Run the trial to its end, or defer to the triggerer.
 
         :raises AirflowFailException: the configuration or the training code is at fault
@@ -161,7 +164,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         with self._notifications.about(context):
             return self._execute(context)
 
-    def _execute(self, context: Context) -> dict[str, Any] | None:
+    def _execute(self, context: Context) -> TrialResult | None:
         from airflow_provider_dtrain.engine.submission.submit import revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -183,7 +186,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._learn_end(hook, ticket.trial_id)
         return self._end(outcome)
 
-    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    def execute_complete(self, context: Context, event: TrialEvent | None = None) -> TrialResult | None:
         """Return the trial's result. Raises like :meth:`execute`.
 
         :param event: event of the trigger
@@ -240,7 +243,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
 
         return HeldGang.parse(self.allocation)
 
-    def _planned(self, key: TrialKey) -> dict[str, Any]:
+    def _planned(self, key: TrialKey) -> JsonObject:
         return {"number": max(key.map_index, 0), **(self.trial or {})}
 
     def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, context: Context) -> Outcome | None:
@@ -306,7 +309,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             shown = shown_of(hook.store, trial_id)
             self._name, self._ending = shown.name, shown.ending
 
-    def _end(self, outcome: Outcome | None) -> dict[str, Any] | None:
+    def _end(self, outcome: Outcome | None) -> TrialResult | None:
         if outcome is None or outcome.failure is None:
             return outcome.result if outcome else None
         failure = outcome.failure

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeGuard
 
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, own, power, value_of
 from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
 from airflow_provider_dtrain.core.hyperparameters.space import Path, is_constant, named_leaves, sample
@@ -64,7 +65,7 @@ def draw(
     history: Sequence[Observation],
     smaller_is_better: bool = True,
     draw: int = 0,
-) -> dict[str, Any]:
+) -> Hyperparameters:
     """Return the hyperparameters of one trial.
 
     The same seed, trial and history give the same hyperparameters.
@@ -181,8 +182,8 @@ def _from_optuna(leaf: Mapping[str, Any], value: Any) -> Any:
     return own(leaf["vals"][value]) if leaf["type"] == "categorical" else value
 
 
-def _nested(group: Mapping[str, Any], drawn: Mapping[Path, Any], above: Path = ()) -> dict[str, Any]:
-    values: dict[str, Any] = {}
+def _nested(group: Mapping[str, Any], drawn: Mapping[Path, Any], above: Path = ()) -> Hyperparameters:
+    values: Hyperparameters = {}
     for name in sorted(group):
         leaf = group[name]
         path = (*above, name)

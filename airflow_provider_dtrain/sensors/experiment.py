@@ -26,6 +26,8 @@ from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_dtrain.triggers.experiment import ExperimentEvent
+
 
 class ExperimentSensor(CheckedArguments, BaseSensorOperator):
     """Waits until an experiment or a trial has reached a state.
@@ -108,7 +110,7 @@ class ExperimentSensor(CheckedArguments, BaseSensorOperator):
         )
         return None
 
-    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> Any:
+    def execute_complete(self, context: Context, event: ExperimentEvent | None = None) -> Any:
         """Return the XCom that the trigger found. Raises like :meth:`execute`.
 
         :param event: event of the trigger

@@ -14,6 +14,7 @@ from airflow.sdk import BaseSensorOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.errors import DtrainError, UserError
 from airflow_provider_dtrain.hooks.arguments import (
     COUNT,
@@ -39,10 +40,11 @@ from airflow_provider_dtrain.links.pages import QueueLink, note_pages
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangResult, GangWaiter
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
     from airflow_provider_dtrain.store.records.trials import TrialKey
+    from airflow_provider_dtrain.triggers.gang import GangEvent
 
 
 class GangSensor(CheckedArguments, BaseSensorOperator):
@@ -132,7 +134,7 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         if resources:
             yield "", {"resources": resources}, False
 
-    def execute(self, context: Context) -> dict[str, Any] | None:
+    def execute(self, context: Context) -> GangResult | None:
         """Return the gang once it is held, or defer to the triggerer, which waits for it.
 
         :raises AirflowFailException: no set of the pool's hosts can serve the request, or the request is not valid
@@ -156,7 +158,7 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         self.defer(trigger=trigger, method_name="execute_complete")
         return None
 
-    def execute_complete(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+    def execute_complete(self, context: Context, event: GangEvent | None = None) -> GangResult:
         """Return the gang that the trigger was granted. Raises like :meth:`execute`.
 
         :param event: event of the trigger
@@ -169,7 +171,7 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
             raise self._timed_out(found["timed_out"])
         if "failure" in found:
             raise as_airflow(Failure(**found["failure"]).exception())
-        return dict(found["gang"])
+        return found["gang"]
 
     def on_kill(self) -> None:
         """Withdraw the request without taking a lock or opening a connection."""
@@ -185,7 +187,7 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         from airflow_provider_dtrain.store.records.gangs import GangSubmission
 
         if self.config is None:
-            document: dict[str, Any] = {"resources": {"slots_per_trial": _number(self.slots, "slots")}}
+            document: ConfigDocument = {"resources": {"slots_per_trial": _number(self.slots, "slots")}}
         else:
             document = dict(render(hook, self.config, self.template, folder, pool=self.host_pool).document)
         config = ExperimentConfig.model_validate(document)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
 from airflow_provider_dtrain.core.quotas import Usage
 from airflow_provider_dtrain.errors import StoreSetBackError
@@ -366,7 +367,7 @@ def _started(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _:
 def _exited(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
     error = event.get("error")
     tail = event.get("log_tail")
-    values: dict[str, Any] = {
+    values: JsonObject = {
         "exit_code": _integer(event.get("exit_code")),
         "exited_at": store_moment(event.get("at"), event[OFFSET_KEY]),
         "error": dict(error) if isinstance(error, Mapping) else None,

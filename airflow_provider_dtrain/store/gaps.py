@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.quotas import SupervisorKey, Usage, names_of
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, events, metrics, streams
 
@@ -75,9 +76,7 @@ def add_gaps(conn: Connection, key: Mapping[str, Any], marks: Sequence[Mapping[s
             conn.execute(events.update().where(events.c.id == found[0]).values(body=found[1]))
 
 
-def _extended(
-    known: Sequence[tuple[int, dict[str, Any]]], mark: Mapping[str, Any]
-) -> tuple[int, dict[str, Any]] | None:
+def _extended(known: Sequence[tuple[int, JsonObject]], mark: Mapping[str, Any]) -> tuple[int, JsonObject] | None:
     """Return the stored gap that a new one extends, merged with it, None for a separate gap."""
     code = mark.get("code")
     same = [(of, body) for of, body in known if body.get("code") == code and "bytes" in body]

@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -56,7 +57,7 @@ class _Kind:
     size: Callable[[], sa.ColumnElement[Any]]
     old: Callable[[datetime], sa.ColumnElement[bool]]
     #: Columns that are emptied; None: the row is deleted.
-    emptied: dict[str, Any] | None = None
+    emptied: Values | None = None
 
 
 def _over(cutoff: datetime) -> sa.Select[Any]:

@@ -18,7 +18,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.search.asha import LAST, advance, continuing, rank_value
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AttemptRow
-from airflow_provider_dtrain.store.database.statements import ByDialect
+from airflow_provider_dtrain.store.database.statements import ByDialect, Values
 from airflow_provider_dtrain.store.database.tables import attempts, configs, rung_entries, searches, trials
 
 _MINE = rung_entries.alias("mine")
@@ -294,7 +294,7 @@ def _place(locked: Sequence[Any], own: Sequence[Any]) -> _Place | None:
     return _Place(locked[0], lengths, rung, has_failed=any(entry.is_error for entry in own))
 
 
-def _row(attempt: AttemptRow, search: Any, rung: int, now: datetime, **values: Any) -> dict[str, Any]:
+def _row(attempt: AttemptRow, search: Any, rung: int, now: datetime, **values: Any) -> Values:
     of = {"search_id": search.id, "bracket": search.bracket, "trial_id": attempt.trial_id, "attempt_id": attempt.id}
     return {f"new_{name}": value for name, value in {**of, "rung": rung, "at": now, **values}.items()}
 

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import SearchRow, TaskKeyRow, columns_of, record_of
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import attempts, configs, experiments, rung_entries, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, writes
 from airflow_provider_dtrain.store.queue.transitions import experiment_end, open_experiment
@@ -70,7 +71,7 @@ class Searches:
         conn.execute(experiments.update().where(experiments.c.id == experiment.id).values(**again))
         return _require(_search_view(conn, searches.c.id == search_id), int(search_id or 0))
 
-    def _values(self, submission: SearchSubmission, former: SearchRow | None) -> dict[str, Any]:
+    def _values(self, submission: SearchSubmission, former: SearchRow | None) -> Values:
         keeps = former is not None and not submission.is_seed_given
         return {
             **columns_of(submission, searches),

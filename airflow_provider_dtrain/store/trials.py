@@ -17,6 +17,7 @@ from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, User
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.filters import has_tags
 from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow, columns_of, record_of
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -187,7 +188,7 @@ _DRAWN = (
 )
 
 
-def _sample(conn: Connection, submission: TrialSubmission) -> dict[str, Any]:
+def _sample(conn: Connection, submission: TrialSubmission) -> Values:
     """Return the sample of a new trial: the submitted one, else its task's from before it was cleared."""
     if submission.hparams is not None or submission.search_id is None:
         return {"hparams": dict(submission.hparams or {}), "is_drawn": submission.hparams is not None}
@@ -248,7 +249,7 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
     """
     values = {**columns_of(submission, trials), **vars(submission.key), **_sample(conn, submission)}
     request = experiment.control_request
-    requested: dict[str, Any] = {}
+    requested: Values = {}
     if request is not None:
         requested = {f"{request}_requested_at": now, f"{request}_requested_by": experiment.requested_by}
     trial_id = _inserted(

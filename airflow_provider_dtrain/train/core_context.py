@@ -33,6 +33,7 @@ from airflow_provider_dtrain.train.reports.timings import RankTimings
 from airflow_provider_dtrain.train.search.rungs import RungQuestions
 from airflow_provider_dtrain.train.search.stop_answer import AgreementPace, StopAnswer
 from airflow_provider_dtrain.train.search.stop_criteria import Goal, epochs_done, epochs_trained
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Vote of a rank when all ranks synchronize. The largest vote wins.
 GO_ON, REACHED, STOP, DECIDED = range(4)
@@ -470,7 +471,7 @@ class CoreContext:
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
-    def _facts_of(self, step: int) -> dict[str, Any]:
+    def _facts_of(self, step: int) -> JsonObject:
         """Return the metadata of a checkpoint."""
         metrics = self._validated[1] if self._validated is not None and self._validated[0] == step else {}
         return {

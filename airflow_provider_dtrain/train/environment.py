@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: A JSON object, dotted path of the configuration -> secret.
 SECRETS = "DTRAIN_SECRETS"
@@ -198,7 +199,7 @@ def put_secrets(config: Mapping[str, Any], secrets: Mapping[str, Any]) -> Mappin
     """
     if not secrets:
         return config
-    whole: dict[str, Any] = json.loads(json.dumps(dict(config)))
+    whole: JsonObject = json.loads(json.dumps(dict(config)))
     for path, value in secrets.items():
         keys = _keys(path)
         place: Any = whole

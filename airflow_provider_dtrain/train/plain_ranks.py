@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import LeaderFailedError, LostRankError, SetupError
 from airflow_provider_dtrain.train.process import message_server, rendezvous
 from airflow_provider_dtrain.train.process.heartbeat import FOLLOWERS, HERE, MESSAGE, RANK_0, Place
+from airflow_provider_dtrain.train.values import JsonObject
 
 
 class PlainRanks(Distributed):
@@ -165,7 +166,7 @@ class PlainRanks(Distributed):
     def _get(self, key: str, timeout_s: float = 1800.0) -> bytes:
         return self._request({"op": "get", "key": key, "timeout_s": timeout_s})[1][0]
 
-    def _request(self, header: dict[str, Any], content: bytes = b"") -> tuple[dict[str, Any], list[bytes]]:
+    def _request(self, header: JsonObject, content: bytes = b"") -> tuple[JsonObject, list[bytes]]:
         try:
             with self._turn:
                 message_server.send(self._connection, header, content)

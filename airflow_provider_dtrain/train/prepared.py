@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import BUILD, HERE
 from airflow_provider_dtrain.train.sharded_tensors import REMEDY, old_kind, sharded_kind
+from airflow_provider_dtrain.train.values import StateDict
 from airflow_provider_dtrain.train.wrapped_tensors import is_thin, is_unknown, name_of, plain_parts
 
 #: Size of a bucket of DistributedDataParallel, MiB; torch's own default.
@@ -25,12 +26,10 @@ class Prepared:
         self.further: list[Any] = []
         #: Position in ``others`` -> name that the program registered the object by.
         self.names: dict[int, str] = {}
-        self._on_save: Callable[[dict[str, Any]], None] | None = None
-        self._on_load: Callable[[dict[str, Any]], None] | None = None
+        self._on_save: Callable[[StateDict], None] | None = None
+        self._on_load: Callable[[StateDict], None] | None = None
 
-    def watch(
-        self, on_save: Callable[[dict[str, Any]], None], on_load: Callable[[dict[str, Any]], None] | None
-    ) -> None:
+    def watch(self, on_save: Callable[[StateDict], None], on_load: Callable[[StateDict], None] | None) -> None:
         """Pass every state to these functions, which may change it, before it is saved and before it is loaded."""
         self._on_save = on_save
         self._on_load = on_load
@@ -121,7 +120,7 @@ class Prepared:
         """Return the states of the objects that are no model, optimizer or scheduler."""
         return [item.state_dict() for item in self.further]
 
-    def state(self, states: list[Any]) -> dict[str, Any]:
+    def state(self, states: list[Any]) -> StateDict:
         """Return the state of every object. The state of a model is that of its unwrapped module.
 
         :param states: return value of :meth:`other_states`
@@ -131,7 +130,7 @@ class Prepared:
             self._on_save(state)
         return state
 
-    def sharded_state(self, states: list[Any]) -> dict[str, Any]:
+    def sharded_state(self, states: list[Any]) -> StateDict:
         """Return the same without the changes of a callback, for the ranks that save only their shards."""
         names = {"names": dict(self.names)} if self.names else {}
         return {

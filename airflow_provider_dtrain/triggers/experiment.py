@@ -6,16 +6,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypedDict
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.engine.observation import Target, observe
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, StoreError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S
+
+
+class ExperimentEvent(TypedDict, total=False):
+    """Event of the end of a wait: an :class:`Observation` or a :class:`Failure`, as plain JSON."""
+
+    observation: JsonObject
+    failure: JsonObject
 
 
 class ExperimentTrigger(BaseTrigger):
@@ -44,7 +52,7 @@ class ExperimentTrigger(BaseTrigger):
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         yield TriggerEvent(payload)
 
-    async def _wait(self) -> dict[str, Any]:
+    async def _wait(self) -> ExperimentEvent:
         target, hook = Target.from_dict(self.target), await in_thread(DtrainHook)
         while True:
             try:

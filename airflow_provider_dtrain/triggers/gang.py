@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -19,7 +19,18 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, warm_up
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter
+    from airflow_provider_dtrain.core.documents import JsonObject
+    from airflow_provider_dtrain.engine.upkeep.held_gangs import GangResult, GangWaiter
+
+
+class GangEvent(TypedDict, total=False):
+    """Event of the end of a wait for a gang: the gang, the failure, or the reason of a time-out."""
+
+    gang: GangResult
+    #: A :class:`Failure` as plain JSON.
+    failure: JsonObject
+    timed_out: str
+    allocation_id: int
 
 
 class GangTrigger(BaseTrigger):
@@ -81,7 +92,7 @@ class GangTrigger(BaseTrigger):
         return GangWaiter(hook, self.allocation_id, log, watcher=watcher, deadline=self.deadline)
 
 
-async def _wait(waiter: GangWaiter) -> dict[str, Any]:
+async def _wait(waiter: GangWaiter) -> GangEvent:
     """Return the event of a finished wait."""
     from airflow_provider_dtrain.engine.upkeep.held_gangs import GangTimeout, as_xcom
 

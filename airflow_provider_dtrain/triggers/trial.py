@@ -7,8 +7,7 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Hashable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -21,8 +20,23 @@ from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, warm_up
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.documents import JsonObject
     from airflow_provider_dtrain.engine.session.runtime import Runtime
+    from airflow_provider_dtrain.notifications.serialization import PackedWait
     from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
+
+
+class TrialEvent(TypedDict, total=False):
+    """Event of a trial that has ended, with the facts that its task instance shows."""
+
+    trial_id: int
+    experiment_id: int
+    name: str | None
+    ending: str
+    #: An :class:`Outcome` as plain JSON.
+    outcome: JsonObject
+    #: Marks of the task log that Airflow may not have written.
+    log_marks: list[str]
 
 
 class TrialTrigger(BaseTrigger):
@@ -36,7 +50,7 @@ class TrialTrigger(BaseTrigger):
         notification
     """
 
-    def __init__(self, trial_id: int, deadline: float | None = None, waiting: dict[str, Any] | None = None) -> None:
+    def __init__(self, trial_id: int, deadline: float | None = None, waiting: PackedWait | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trial_id = trial_id
         self.deadline = deadline
@@ -78,7 +92,8 @@ class TrialTrigger(BaseTrigger):
         shown = await self._shown()
         assert self._runtime is not None
         # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.
-        event = {"outcome": outcome.to_dict(), **shown, "log_marks": self._runtime.logs.unconfirmed}
+        marks = self._runtime.logs.unconfirmed
+        event: TrialEvent = {**shown, "outcome": outcome.to_dict(), "log_marks": marks}
         yield TriggerEvent(event)
 
     async def on_kill(self) -> None:
@@ -149,7 +164,7 @@ class TrialTrigger(BaseTrigger):
         ti = self.task_instance
         return None if ti is None else (str(ti.id), ti.try_number)
 
-    async def _shown(self) -> dict[str, Any]:
+    async def _shown(self) -> TrialEvent:
         """Return what the task instance shows of the trial: its name, the words about its end, its ids.
 
         The event carries them, because the worker that ends the task does not query the store.
@@ -158,7 +173,8 @@ class TrialTrigger(BaseTrigger):
 
         assert self._runtime is not None
         with contextlib.suppress(DtrainError):
-            return asdict(await in_thread(shown_of, self._runtime.store, self.trial_id))
+            of = await in_thread(shown_of, self._runtime.store, self.trial_id)
+            return {"trial_id": of.trial_id, "experiment_id": of.experiment_id, "name": of.name, "ending": of.ending}
         return {"trial_id": self.trial_id}
 
     async def _until_alone(self) -> None:

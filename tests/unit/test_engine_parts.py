@@ -11,8 +11,9 @@ from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.lifecycle.states import RankExit
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime_over
-from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, plain
+from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome
 from airflow_provider_dtrain.engine.attempt.teardown import cause
+from airflow_provider_dtrain.engine.attempt.xcom_result import plain
 from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
 
 

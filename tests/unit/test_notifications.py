@@ -322,9 +322,9 @@ def test_a_notifier_that_cannot_reach_the_triggerer_is_a_warning_that_says_why()
     assert "RaisingNotifier.error is a ValueError, and only JSON can be sent" in log.lines[0]
     assert "Local is defined in a DAG file" in log.lines[1]
     with pytest.raises(PackingError, match="is no notifier"):
-        unpack({"class": "json.JSONDecoder", "state": {}})
+        unpack({"path": "json.JSONDecoder", "state": {}})
     with pytest.raises(PackingError, match="cannot import"):
-        unpack({"class": "no_such_module.Notifier", "state": {}})
+        unpack({"path": "no_such_module.Notifier", "state": {}})
 
 
 def test_unknown_events_and_objects_that_are_no_notifiers_are_refused() -> None:

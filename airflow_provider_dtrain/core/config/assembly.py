@@ -26,10 +26,11 @@ from airflow_provider_dtrain.core.config.secrets import (
 from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
 from airflow_provider_dtrain.core.config.unsupported import notices
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
-PROVIDER_DEFAULTS: Final[dict[str, Any]] = {"log_policies": [dict(policy) for policy in DEFAULT_LOG_POLICIES]}
+PROVIDER_DEFAULTS: Final[ConfigDocument] = {"log_policies": [dict(policy) for policy in DEFAULT_LOG_POLICIES]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +39,7 @@ class Effective:
 
     config: ExperimentConfig
     #: Plain data with every default filled in. It contains secrets: see ``mask`` and ``take_secrets``.
-    document: dict[str, Any]
+    document: ConfigDocument
     #: Dotted path of each leaf -> ``config``, ``template``, ``pool`` or ``default``.
     origins: dict[str, str]
     #: One per key of Determined without a counterpart here, and one per field that has no effect on these hosts.
@@ -100,7 +101,7 @@ def assemble(
 
 
 def _keep_public(
-    merged: dict[str, Any], origins: Mapping[str, str], layers: Sequence[tuple[str, Mapping[str, Any]]]
+    merged: ConfigDocument, origins: Mapping[str, str], layers: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> None:
     """Leave the marks of those variables that the document which set the value has marked as public.
 
@@ -117,7 +118,7 @@ def _keep_public(
     ]
 
 
-def effective_document(config: ExperimentConfig) -> dict[str, Any]:
+def effective_document(config: ExperimentConfig) -> ConfigDocument:
     """Return a configuration as plain data with every default, ready for JSON."""
     document = config.model_dump(mode="json", exclude_none=True)
     document["hyperparameters"] = config.hyperparameters
@@ -170,9 +171,9 @@ def _cross_problems(checked: DocumentCheck, *, needs_entrypoint: bool) -> list[P
 
 def _layers(
     template: Mapping[str, Any] | None, config: Mapping[str, Any], pool: Mapping[str, Any] | None
-) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+) -> tuple[list[tuple[str, ConfigDocument]], list[str]]:
     """Return the given documents, weakest first, and their warnings without repetition."""
-    layers: list[tuple[str, dict[str, Any]]] = []
+    layers: list[tuple[str, ConfigDocument]] = []
     warnings: dict[str, None] = {}
     problems: list[Problem] = []
     for origin, document in (("pool", pool), ("template", template), ("config", config)):
@@ -225,7 +226,7 @@ def _unknown_public(document: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(path=f"{PUBLIC}.{index}", message=f"{shown(name)} {message}")
 
 
-def _base_problems(document: dict[str, Any]) -> list[Problem]:
+def _base_problems(document: ConfigDocument) -> list[Problem]:
     """Return the problems that only a template or a pool's defaults can have, such as tags or a template."""
     problems: list[Problem] = []
     if document.get("template") is not None:
@@ -254,7 +255,7 @@ def _nameless(section: Any, union: str, tag: str) -> Iterator[Problem]:
         yield Problem(path=f"{union}.{tag}", message=message)
 
 
-def _guess_member(document: dict[str, Any], union: str) -> None:
+def _guess_member(document: ConfigDocument, union: str) -> None:
     """Set the member that fits a section without a name best, so that its fields can be checked."""
     part = document.get(union)
     if not isinstance(part, dict) or UNION_TAG[union] in part:

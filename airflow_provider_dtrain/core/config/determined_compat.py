@@ -9,6 +9,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.config.commands import without_launcher
 from airflow_provider_dtrain.core.config.merge import RESET, Override
 from airflow_provider_dtrain.core.config.yaml_reader import check_shape
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -82,7 +83,7 @@ DEVICES: Final[dict[str, str]] = {"gpu": "cuda"}
 class Normalized:
     """Document with this project's field names."""
 
-    document: dict[str, Any]
+    document: ConfigDocument
     #: One per key of Determined without a counterpart here.
     warnings: list[str] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)

@@ -51,6 +51,7 @@ from airflow_provider_dtrain.core.config.unions import (
     SingleSearcher,
 )
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from airflow_provider_dtrain.core.documents import ConfigDocument, Hyperparameters, JsonObject
 from airflow_provider_dtrain.core.hyperparameters.space import check_space
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
@@ -67,7 +68,7 @@ class ForeignFieldWarning(UserWarning):
     """Warns that a field of Determined without a counterpart here was ignored."""
 
 
-def _space(value: dict[str, Any]) -> dict[str, Any]:
+def _space(value: Hyperparameters) -> Hyperparameters:
     problems = check_space(value)
     if problems:
         raise PydanticCustomError("dtrain", "hyperparameters", {"problems": problems})
@@ -118,7 +119,7 @@ class ExperimentConfig(Section):
     entrypoint: Annotated[str | list[str], BeforeValidator(check_entrypoint)] | None = None
     #: Folder of user code that is copied to the hosts. Default: the folder of the DAG file.
     model_dir: CodePath | None = None
-    hyperparameters: Annotated[dict[str, Any], AfterValidator(_space)] = {}
+    hyperparameters: Annotated[Hyperparameters, AfterValidator(_space)] = {}
     #: A batch inference, which has no entrypoint.
     inference: Inference | None = None
     searcher: Searcher = Field(default_factory=SingleSearcher)
@@ -146,7 +147,7 @@ class ExperimentConfig(Section):
     network_interface: Interface = "auto"
     #: ``low-high``, for firewalls between the hosts.
     port_range: PortRange | None = None
-    data: dict[str, Any] = Field(default={}, repr=False)
+    data: JsonObject = Field(default={}, repr=False)
     tensorboard: bool = False
     #: Experiment trackers that rank 0 sends the metrics to.
     loggers: list[Literal["mlflow", "wandb"]] = []
@@ -196,7 +197,7 @@ class ExperimentConfig(Section):
         return result.config
 
     @classmethod
-    def checked(cls, document: dict[str, Any], *, partial: bool = False) -> DocumentCheck:
+    def checked(cls, document: ConfigDocument, *, partial: bool = False) -> DocumentCheck:
         """Return the configuration and the problems of a normalized document.
 
         When fields are missing or wrong, cross-field rules still run on the remaining fields.

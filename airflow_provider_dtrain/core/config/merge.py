@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.core.hyperparameters.space import is_leaf, present_fields
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -69,18 +70,18 @@ class _Reset:
 RESET: Final = _Reset()
 
 
-def merge_config(template: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+def merge_config(template: Mapping[str, Any], config: Mapping[str, Any]) -> ConfigDocument:
     """Return the configuration merged over the template as plain data, without defaults.
 
     :param template: without :class:`Override` and :data:`RESET`
     :param config: may hold :class:`Override` and :data:`RESET` as values of fields
     :raises ConfigError: a tag where it has no meaning, or too many nested levels
     """
-    value: dict[str, Any] = _value(_merged([("template", template), ("config", config)]))
+    value: ConfigDocument = _value(_merged([("template", template), ("config", config)]))
     return value
 
 
-def merge_layers(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[dict[str, Any], dict[str, str]]:
+def merge_layers(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[ConfigDocument, dict[str, str]]:
     """Return several documents merged, the last one strongest, and the origin of each leaf.
 
     :param layers: (origin, document), weakest first; tags only in the last one

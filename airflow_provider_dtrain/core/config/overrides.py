@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dtrain.core.config.yaml_reader import plain_scalar
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 
-def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+def with_overrides(document: Mapping[str, Any], overrides: Mapping[str, Any]) -> ConfigDocument:
     """Return a copy of a configuration in which the values at some paths are replaced.
 
     A string is read as a YAML scalar: ``"8"`` is a number and ``"null"`` is None. Missing maps of a path are created.

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.merge import join_path
 from airflow_provider_dtrain.core.config.unions import MEMBERS
+from airflow_provider_dtrain.core.documents import ConfigDocument
 
 #: Valid values for missing required fields. They are unrelated to other fields.
 _STAND_INS: Final[dict[str, Any]] = {
@@ -66,7 +67,7 @@ class Repair:
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.document: dict[str, Any] = _copy(document)
+        self.document: ConfigDocument = _copy(document)
         self.repaired: set[str] = set()
 
     def apply(self, errors: Sequence[Any]) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path
+from airflow_provider_dtrain.core.documents import ConfigDocument, JsonObject
 from airflow_provider_dtrain.core.safe_repr import names_secret
 
 MASK: Final = "********"
@@ -44,12 +45,12 @@ def public_variables(document: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, (list, tuple)) else NONE
 
 
-def mask(document: Mapping[str, Any]) -> dict[str, Any]:
+def mask(document: Mapping[str, Any]) -> ConfigDocument:
     """Return a copy of a document that may be shown or logged.
 
     :param document: as written or effective
     """
-    masked: dict[str, Any] = _replaced(document, (), _Secrets(document), lambda *_: MASK)
+    masked: ConfigDocument = _replaced(document, (), _Secrets(document), lambda *_: MASK)
     return masked
 
 
@@ -68,7 +69,7 @@ def literal_secrets(document: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def take_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def take_secrets(document: Mapping[str, Any]) -> tuple[ConfigDocument, JsonObject]:
     """Return the document with secrets masked, and the secrets by path.
 
     :func:`put_secrets` is the inverse. Hyperparameters are never secrets: the code, the store and the curves get them
@@ -76,7 +77,7 @@ def take_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
     :param document: effective, without tags
     """
-    secrets: dict[str, Any] = {}
+    secrets: JsonObject = {}
 
     def take(keys: Keys, value: Any) -> Any:
         if keys[0] == "hyperparameters":
@@ -84,13 +85,13 @@ def take_secrets(document: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
         secrets[_dotted(keys)] = value
         return MASK
 
-    public: dict[str, Any] = _replaced(document, (), _Secrets(document), take)
+    public: ConfigDocument = _replaced(document, (), _Secrets(document), take)
     return public, secrets
 
 
-def put_secrets(document: Mapping[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
+def put_secrets(document: Mapping[str, Any], secrets: Mapping[str, Any]) -> ConfigDocument:
     """Return the document as it was before :func:`take_secrets`."""
-    whole: dict[str, Any] = _put(document, (), secrets)
+    whole: ConfigDocument = _put(document, (), secrets)
     return whole
 
 
@@ -189,13 +190,13 @@ def _masked(value: Any, keys: Keys) -> Iterator[Keys]:
         yield keys
 
 
-def unmasked(document: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+def unmasked(document: Mapping[str, Any], whole: Mapping[str, Any]) -> ConfigDocument:
     """Return a document with the values of another one in place of masked values at the same paths.
 
     :param document: as a user edited it
     :param whole: with its secrets
     """
-    found: dict[str, Any] = _unmasked(document, whole)
+    found: ConfigDocument = _unmasked(document, whole)
     return found
 
 

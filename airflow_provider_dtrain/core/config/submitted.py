@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.core.config.merge import join_path
+from airflow_provider_dtrain.core.documents import ConfigDocument
 
 
-def set_by(document: Mapping[str, Any], origins: Mapping[str, str], wanted: Collection[str]) -> dict[str, Any]:
+def set_by(document: Mapping[str, Any], origins: Mapping[str, str], wanted: Collection[str]) -> ConfigDocument:
     """Return the values of an effective document that have one of the wanted origins, in its order.
 
     :param origins: dotted path of each leaf -> its origin; a value without one is a default

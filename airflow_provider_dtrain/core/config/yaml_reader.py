@@ -22,6 +22,7 @@ import yaml
 
 from airflow_provider_dtrain.core.config.merge import RESET, Override, join_path
 from airflow_provider_dtrain.core.control_characters import is_one_line
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.core.safe_repr import JINJA, LIMIT, is_jinja, shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
@@ -52,7 +53,7 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?\
 _SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
 
 
-def load_yaml(text: str | bytes, *, source: str = "configuration", most_values: int = MAX_VALUES) -> dict[str, Any]:
+def load_yaml(text: str | bytes, *, source: str = "configuration", most_values: int = MAX_VALUES) -> ConfigDocument:
     """Return the mapping in a YAML text. An empty document is ``{}``.
 
     :param text: YAML, at most 1 MiB as UTF-8, also after its aliases are expanded
@@ -193,7 +194,7 @@ def _jinja_hint(text: str | bytes, line: int) -> str:
 class _OpenNode:
     """A map or list that is still open."""
 
-    value: dict[str, Any] | list[Any]
+    value: ConfigDocument | list[Any]
     #: ``!override`` or ``!reset`` on the collection itself.
     tag: str | None
     anchor: str | None
@@ -206,7 +207,7 @@ class _OpenNode:
     height: int = 1
     #: The key that waits for its value; None: a key comes next.
     key: Any = None
-    merged: list[dict[str, Any]] = field(default_factory=list)
+    merged: list[ConfigDocument] = field(default_factory=list)
 
 
 class _Builder:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, own, power, value_of
 from airflow_provider_dtrain.errors import Problem
 
@@ -81,7 +82,7 @@ def size(leaves: Iterator[tuple[str, Any]]) -> int:
     return points
 
 
-def points(group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def points(group: Mapping[str, Any]) -> Iterator[Hyperparameters]:
     """Yield the points of a valid space, each a nested dict of its own."""
     names = sorted(group)
     for values in itertools.product(*(_values(group[name]) for name in names)):

@@ -8,6 +8,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.seeds import Draws
 
 LOG_BASE: Final = 10.0
@@ -39,7 +40,7 @@ def value_of(leaf: object) -> Any:
     return own(leaf["val"] if isinstance(leaf, Mapping) else leaf)
 
 
-def sampler(group: Mapping[str, Any]) -> Callable[[Draws], dict[str, Any]]:
+def sampler(group: Mapping[str, Any]) -> Callable[[Draws], Hyperparameters]:
     """Return a function that draws one sample of a valid space.
 
     Its argument holds the random numbers of that sample alone. Names are processed in sorted order at each level.

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.documents import ConfigDocument, Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.grid import GRID_LIMIT, missing_counts, points, size
 from airflow_provider_dtrain.core.hyperparameters.sampling import LOG_BASE, draws_of, sampler, value_of
 from airflow_provider_dtrain.core.safe_repr import shown
@@ -32,12 +33,12 @@ def is_leaf(value: object) -> bool:
     return not isinstance(value, Mapping) or "type" in value
 
 
-def present_fields(leaf: Mapping[str, Any]) -> dict[str, Any]:
+def present_fields(leaf: Mapping[str, Any]) -> ConfigDocument:
     """Return the fields of a leaf that are not None. None means absent, except for ``val``."""
     return {name: value for name, value in leaf.items() if value is not None or name in ("type", "val")}
 
 
-def _without_nulls(group: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(group: Mapping[str, Any]) -> ConfigDocument:
     return {name: _without_null(value) for name, value in group.items()}
 
 
@@ -86,12 +87,12 @@ def _quoted(path: Path) -> str:
     return ".".join(f'"{name}"' if "." in name else name for name in path)
 
 
-def constants(group: Mapping[str, Any]) -> dict[str, Any]:
+def constants(group: Mapping[str, Any]) -> Hyperparameters:
     """Return the nested values of a space that has constants only.
 
     :raises ValueError: a leaf is not a constant
     """
-    values: dict[str, Any] = {}
+    values: Hyperparameters = {}
     for name, value in group.items():
         if not is_leaf(value):
             values[name] = constants(value)
@@ -107,7 +108,7 @@ def has_dimension(group: Mapping[str, Any]) -> bool:
     return any(varies(leaf) for _, leaf in leaves(group))
 
 
-def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: int, draw: int = 0) -> dict[str, Any]:
+def sample(hyperparameters: Mapping[str, Any], *, experiment_seed: int, trial: int, draw: int = 0) -> Hyperparameters:
     """Return the hyperparameters of one trial. They depend on nothing but the arguments.
 
     :param hyperparameters: space, as the configuration writes it
@@ -132,7 +133,7 @@ def grid_size(hyperparameters: Mapping[str, Any]) -> int:
     return size(leaves(space))
 
 
-def grid(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+def grid(hyperparameters: Mapping[str, Any]) -> list[Hyperparameters]:
     """Return the points of a grid. Names are sorted at each level, and the last one varies fastest.
 
     :param hyperparameters: space, as the configuration writes it

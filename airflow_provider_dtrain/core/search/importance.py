@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.search.dimensions import Dimension, value_at
 from airflow_provider_dtrain.core.search.ped_anova import CELLS_MOST, best_trials, cell_of, divergence
 
@@ -84,9 +85,9 @@ def _importance(of: Dimension, values: Sequence[Any], best: Sequence[bool]) -> f
     return divergence([cell_of(value, low, high, number) for value in values], best, number, ordered=True)
 
 
-def _values(varying: Sequence[Dimension], hparams: Mapping[str, Any]) -> dict[str, Any] | None:
+def _values(varying: Sequence[Dimension], hparams: Mapping[str, Any]) -> Hyperparameters | None:
     """Return the values of a trial in their dimensions, None if one is missing or outside."""
-    found: dict[str, Any] = {}
+    found: Hyperparameters = {}
     for one in varying:
         value = value_at(hparams, one.path)
         if one.kind == "categorical":

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from airflow_provider_dtrain.core.config.brackets import brackets, rung_lengths
 from airflow_provider_dtrain.core.config.search_length import length_of
 from airflow_provider_dtrain.core.config.search_rules import search_problems
 from airflow_provider_dtrain.core.config.unions import AdaptiveAshaSearcher, AsyncHalvingSearcher
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.grid import points
 from airflow_provider_dtrain.core.hyperparameters.sampling import draws_of, sampler
 from airflow_provider_dtrain.core.hyperparameters.seeds import trial_seed
@@ -27,7 +28,7 @@ class TrialSpec(TypedDict):
     #: From 0. This number and the experiment's seed determine hyperparameters and seed.
     number: int
     #: Nested values; None: the trial draws them when it starts (``optuna``).
-    hyperparameters: dict[str, Any] | None
+    hyperparameters: Hyperparameters | None
     #: Index of its bracket, most rungs first; 0 when there is only one.
     bracket: int
     #: Units of training at each rung, shortest first; empty: the searcher never stops it.
@@ -159,7 +160,7 @@ def _brackets(config: ExperimentConfig) -> Iterator[tuple[tuple[int, ...], int]]
         yield (), _count(config)
 
 
-def _values(config: ExperimentConfig, seed: int, trials: int) -> Iterator[dict[str, Any] | None]:
+def _values(config: ExperimentConfig, seed: int, trials: int) -> Iterator[Hyperparameters | None]:
     space = config.hyperparameters
     method = config.searcher.name
     if method == "grid":

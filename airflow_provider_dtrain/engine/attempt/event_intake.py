@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.event_log import SUPERVISOR_KINDS, EventLine, EventSource, read_lines
 from airflow_provider_dtrain.core.quotas import Quota, QuotaLimits, SupervisorQuota, supervisor_key, text_of
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -34,7 +35,7 @@ class FrameContent(NamedTuple):
     """Content of a frame."""
 
     #: Events and gaps, as the store takes them.
-    batch: list[dict[str, Any]]
+    batch: list[JsonObject]
     #: (code, reason) of its gaps
     problems: dict[str, str]
 
@@ -192,7 +193,7 @@ def read(frame: Frame, source: EventSource, quota: Quota, host: str = "") -> Fra
 
     :param host: host that sent it; its supervisor's events are counted under this name
     """
-    batch: list[dict[str, Any]] = []
+    batch: list[JsonObject] = []
     problems: dict[str, str] = {}
     of_supervisor = SupervisorQuota(host, quota.usage)
     for line in read_lines(frame.data, source):
@@ -220,9 +221,7 @@ def read(frame: Frame, source: EventSource, quota: Quota, host: str = "") -> Fra
     return FrameContent(batch, problems)
 
 
-def _add_gap(
-    batch: list[dict[str, Any]], base: int, line: EventLine, code: str, reason: str, *, is_left_out: bool
-) -> None:
+def _add_gap(batch: list[JsonObject], base: int, line: EventLine, code: str, reason: str, *, is_left_out: bool) -> None:
     offset = base + line.start
     size = line.size if is_left_out else 0
     last = batch[-1] if batch else None
@@ -233,7 +232,7 @@ def _add_gap(
     batch.append(gap(offset, size, code, reason))
 
 
-def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> dict[str, Any]:
+def gap(offset: int, size: int, code: str, reason: str, lines: int = 1) -> JsonObject:
     """Return the mark for bytes of a stream that are not in the store.
 
     :param offset: where they begin

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import CHECK_WATCH_S, STOP_MARGIN_S
 from airflow_provider_dtrain.engine.attempt.decision_delivery import Deciding
@@ -43,7 +44,7 @@ class GangFollower:
         self,
         rt: Runtime,
         view: AttemptView,
-        on_event: Callable[[str, dict[str, Any]], None],
+        on_event: Callable[[str, JsonObject], None],
         *,
         preemption_timeout_s: float = 3600.0,
         hang_timeout_s: float = 1800.0,
@@ -197,7 +198,7 @@ class GangFollower:
             if host not in self.end.ended and link.alive:
                 link.call("stop", run=self.run_name, grace_s=self.rt.settings.kill_grace_s)
 
-    def _take(self, host: str, event: dict[str, Any], offset_s: float) -> None:
+    def _take(self, host: str, event: JsonObject, offset_s: float) -> None:
         """Handle an event that is in the store."""
         self.end.note(host, event, offset_s)
         if event["kind"] == "rung":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.errors import DtrainError, HostError, LogPolicyError
 
 if TYPE_CHECKING:
@@ -75,13 +76,13 @@ async def apply_policies(
     return error
 
 
-async def _ask(rt: Runtime, view: AttemptView, host: str, policies: Sequence[LogPolicy]) -> dict[str, Any]:
+async def _ask(rt: Runtime, view: AttemptView, host: str, policies: Sequence[LogPolicy]) -> JsonObject:
     patterns = [policy.pattern for policy in policies]
     return await rt.call(host, "match", timeout_s=MATCH_TIMEOUT_S, run=view.run, patterns=patterns)
 
 
 def _matches(
-    rt: Runtime, host: str, policies: Sequence[LogPolicy], answer: dict[str, Any], redactor: Redactor
+    rt: Runtime, host: str, policies: Sequence[LogPolicy], answer: JsonObject, redactor: Redactor
 ) -> list[tuple[int, PolicyMatch]]:
     found = []
     for index, policy in enumerate(policies):

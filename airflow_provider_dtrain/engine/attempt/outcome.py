@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_dtrain import errors
-from airflow_provider_dtrain.errors import DtrainError, Kind
+from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.errors import BlamedShard, DtrainError, Kind
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
     from airflow_provider_dtrain.engine.session.runtime import Runtime
 
 #: First line of the message of :class:`RankFailedError`.
@@ -29,9 +30,8 @@ class Failure:
     message: str
     host: str | None = None
     rank: int | None = None
-    #: Shard of a batch inference to which the failure is attributed: ``index``, ``label``, and how many shards the
-    #: attempt ``finished``.
-    shard: dict[str, Any] | None = None
+    #: Shard of a batch inference to which the failure is attributed.
+    shard: BlamedShard | None = None
 
     @classmethod
     def of(cls, error: DtrainError) -> Failure:
@@ -67,7 +67,7 @@ class Failure:
         return rebuilt
 
 
-async def failure_dict(rt: Runtime, error: DtrainError) -> dict[str, Any]:
+async def failure_dict(rt: Runtime, error: DtrainError) -> JsonObject:
     """Return a failure as the store keeps it, with the trial's secrets masked."""
     redactor = await rt.redactor()
     found = asdict(Failure.of(error))
@@ -80,26 +80,15 @@ class Outcome:
 
     state: State
     #: The operator's XCom.
-    result: dict[str, Any] | None = None
+    result: TrialResult | None = None
     failure: Failure | None = None
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return plain JSON."""
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, value: dict[str, Any]) -> Outcome:
+    def from_dict(cls, value: JsonObject) -> Outcome:
         """Return the outcome from the result of :meth:`to_dict`."""
         failure = value.get("failure")
         return cls(state=value["state"], result=value.get("result"), failure=Failure(**failure) if failure else None)
-
-
-def plain(value: Any) -> Any:
-    """Return the value as JSON that XCom accepts: NaN and infinities become None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.lifecycle.after_failure import (
     BEHIND,
     Action,
@@ -72,7 +73,7 @@ class Failed:
     #: The request to release the gang that its ranks followed.
     give_way: GiveWay | None = None
     #: Number and hyperparameters of the next sample, for a trial whose own were rejected.
-    draw: tuple[int, dict[str, Any]] | None = None
+    draw: tuple[int, Hyperparameters] | None = None
     #: Failures of the trial's attempts: number -> failure.
     failures: Mapping[int, Mapping[str, Any] | None] = field(default_factory=dict)
 

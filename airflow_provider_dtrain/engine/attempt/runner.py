@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.lifecycle.states import STARTED, AttemptState
 from airflow_provider_dtrain.core.lifecycle.timing import RETAKE_MOST_S, RETAKE_POLL_S, SLOTS_WAIT_S
@@ -454,9 +455,7 @@ class AttemptRunner:
         noting = self.rt.db(self.rt.store.attempts.set_cost, self.rt.attempt_id, self.rt.watch, seconds)
         self._noting = asyncio.ensure_future(noting)
 
-    def _on_event(
-        self, copier: CheckpointCopier, collector: Collector | None, host: str, event: dict[str, Any]
-    ) -> None:
+    def _on_event(self, copier: CheckpointCopier, collector: Collector | None, host: str, event: JsonObject) -> None:
         log = self.rt.log
         if collector is not None:
             collector.reported(host, event)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import Hyperparameters
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -19,7 +21,7 @@ MOST_DRAWS = 20
 _DRAWN = ("random", "async_halving", "adaptive_asha", "optuna")
 
 
-def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
+def drawn(store: Store, view: AttemptView, draw: int) -> Hyperparameters | None:
     """Return the hyperparameters of a trial, or None when its searcher samples none. Blocks.
 
     :param draw: index of the sample for the trial's number, from 0
@@ -48,7 +50,7 @@ def drawn(store: Store, view: AttemptView, draw: int) -> dict[str, Any] | None:
     )
 
 
-def redrawn(store: Store, view: AttemptView, most: int = MOST_DRAWS) -> tuple[int, dict[str, Any]] | None:
+def redrawn(store: Store, view: AttemptView, most: int = MOST_DRAWS) -> tuple[int, Hyperparameters] | None:
     """Return number and hyperparameters of the next sample that was not rejected yet, or None. Blocks.
 
     None means that there is none up to number ``most``, or that the searcher samples none. The sample follows from the

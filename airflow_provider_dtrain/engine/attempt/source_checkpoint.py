@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind, url_problem
 from airflow_provider_dtrain.core.config.inference import EXPERIMENT
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
@@ -83,7 +84,7 @@ def trial_of(store: Store, named: str) -> int | None:
     return None if known is None else known.trial_id
 
 
-def pinned(store: Store, document: Mapping[str, Any], may_read: Callable[[str], bool] | None = None) -> dict[str, Any]:
+def pinned(store: Store, document: Mapping[str, Any], may_read: Callable[[str], bool] | None = None) -> ConfigDocument:
     """Return an effective configuration whose weights name a trial instead of an experiment. Blocks.
 
     All attempts then use the same weights, also when a later experiment of this name ends.

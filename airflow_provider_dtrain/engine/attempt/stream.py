@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import (
     BREACHES_WITHIN_S,
@@ -56,7 +57,7 @@ BREACHES_MOST = 5
 TURN_S = 0.02
 
 
-def with_rank(stream: str, event: Mapping[str, Any]) -> dict[str, Any]:
+def with_rank(stream: str, event: Mapping[str, Any]) -> JsonObject:
     """Return an event with the rank that wrote it, if a rank did."""
     found = _RANK_EVENTS.fullmatch(stream)
     return {**event, "rank": int(found[1])} if found else dict(event)
@@ -86,7 +87,7 @@ class HostFollower:
         quota: AttemptQuota,
         on_link: Callable[[str], None],
         on_progress: Callable[[str, ProgressFrame], None],
-        on_event: Callable[[str, dict[str, Any], float], None],
+        on_event: Callable[[str, JsonObject, float], None],
     ) -> None:
         self.rt = rt
         self.gang = gang
@@ -200,7 +201,7 @@ class HostFollower:
         self.on_link(self.host)
         return link
 
-    async def _subscribed(self, future: Future[dict[str, Any]]) -> None:
+    async def _subscribed(self, future: Future[JsonObject]) -> None:
         try:
             async with asyncio.timeout(SUBSCRIBE_S):
                 await asyncio.wrap_future(future)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import HostState, classify, first_failure, is_aftermath
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
 from airflow_provider_dtrain.engine.slots.selection import slots_of
@@ -79,7 +80,7 @@ async def fence(rt: Runtime, view: AttemptView) -> list[str]:
     return clear
 
 
-async def _fence(rt: Runtime, view: AttemptView, host: str) -> dict[str, Any]:
+async def _fence(rt: Runtime, view: AttemptView, host: str) -> JsonObject:
     return await rt.call(
         host,
         "fence",
@@ -109,14 +110,14 @@ def launch_of(view: AttemptView, host: str) -> str | None:
     return plan.get("launch")
 
 
-def fence_arguments(view: AttemptView, host: str) -> dict[str, Any]:
+def fence_arguments(view: AttemptView, host: str) -> JsonObject:
     """Return the arguments of the command that fences an attempt on a host."""
     found = {"run": view.run, "token": view.token, "wait_s": FENCE_WAIT_S, "launch": launch_of(view, host)}
     launched = _launched(view, host)
     return found if launched is None else {**found, "launched": launched}
 
 
-def _launched(view: AttemptView, host: str) -> dict[str, Any] | None:
+def _launched(view: AttemptView, host: str) -> JsonObject | None:
     """Return the facts about a launch that a host needs if it has lost the run's folder.
 
     None if no rank was started, because another process may hold a slot that the host has refused to this run.

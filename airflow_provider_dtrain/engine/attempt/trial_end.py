@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from airflow_provider_dtrain.engine.attempt import teardown
 from airflow_provider_dtrain.engine.attempt.outcome import Failure, Outcome, State, failure_dict
@@ -14,6 +14,7 @@ from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, copy_in_
 from airflow_provider_dtrain.engine.session.runtime import Killed
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.errors import DtrainError
     from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -57,4 +58,4 @@ def ended(view: AttemptView) -> Outcome:
     failure = Failure(**view.failure) if view.failure else None
     states: dict[str, State] = {"completed": "completed", "stopped": "stopped", "killed": "killed"}
     state = states.get(view.trial_state, "errored")
-    return Outcome(state=state, result=dict(view.result) if view.result else None, failure=failure)
+    return Outcome(state=state, result=cast("TrialResult | None", view.result), failure=failure)

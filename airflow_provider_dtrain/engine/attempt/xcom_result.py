@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.current_branch import current_branch
-from airflow_provider_dtrain.engine.attempt.outcome import plain
 from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint, is_in_run_folder
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 
@@ -16,7 +17,46 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 
-def trial_result(store: Store, view: AttemptView, state: str, *, without: Collection[int] = ()) -> dict[str, Any]:
+class RankEnd(TypedDict):
+    """A rank of an ended trial."""
+
+    rank: int
+    slot: int
+    exit_code: int | None
+
+
+class HostRanks(TypedDict):
+    """The ranks of an ended trial on one host."""
+
+    host: str
+    ranks: list[RankEnd]
+
+
+class ManifestResult(TypedDict, total=False):
+    """Part of the XCom that only a batch inference has."""
+
+    #: None: it published no results.
+    manifest: JsonObject | None
+
+
+class TrialResult(ManifestResult):
+    """XCom of an ended trial."""
+
+    experiment_id: int
+    trial_id: int
+    state: str
+    #: The searcher's metric of the best validation, and all metrics of that validation.
+    metric: float | None
+    metrics: JsonObject
+    best_step: int | None
+    steps: int
+    rung: int | None
+    #: Location of the best checkpoint.
+    checkpoint: str | None
+    hosts: list[HostRanks]
+
+
+def trial_result(store: Store, view: AttemptView, state: str, *, without: Collection[int] = ()) -> TrialResult:
     """Return ids, state, the best validation, steps, checkpoint and where each rank ran. Blocks.
 
     :param state: how the trial ended
@@ -35,7 +75,7 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
         for one in store.checkpoints.of_trial(view.trial_id)
         if one.attempt >= first and one.checkpoint_id not in without
     ]
-    result = {
+    result: TrialResult = {
         "experiment_id": view.experiment_id,
         "trial_id": view.trial_id,
         "state": state,
@@ -48,10 +88,10 @@ def trial_result(store: Store, view: AttemptView, state: str, *, without: Collec
         "hosts": _hosts(store, view),
         **_manifest(store, view),
     }
-    return dict(plain(result))
+    return cast("TrialResult", plain(result))
 
 
-def _manifest(store: Store, view: AttemptView) -> dict[str, Any]:
+def _manifest(store: Store, view: AttemptView) -> ManifestResult:
     """Return the manifest of a batch inference, and nothing for another trial."""
     section = store.configs.get(view.config_id).document.get("inference")
     if not section:
@@ -90,8 +130,19 @@ def _best(rows: list[MetricReport], metric: str | None, smaller_is_better: bool)
     return min(ranked, key=lambda pair: (sign * pair[0], -pair[1].step))[1]
 
 
-def _hosts(store: Store, view: AttemptView) -> list[dict[str, Any]]:
-    hosts: dict[str, list[dict[str, Any]]] = {}
+def _hosts(store: Store, view: AttemptView) -> list[HostRanks]:
+    hosts: dict[str, list[RankEnd]] = {}
     for rank in store.events.ranks(view.attempt_id):
         hosts.setdefault(rank.host, []).append({"rank": rank.rank, "slot": rank.slot, "exit_code": rank.exit_code})
     return [{"host": host, "ranks": ranks} for host, ranks in hosts.items()]
+
+
+def plain(value: Any) -> Any:
+    """Return the value as JSON that XCom accepts: NaN and infinities become None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

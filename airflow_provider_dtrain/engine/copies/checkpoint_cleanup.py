@@ -6,10 +6,11 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace, StorageKind, storage_root
 from airflow_provider_dtrain.core.checkpoint_policy import unkept
+from airflow_provider_dtrain.core.documents import ConfigDocument, JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.lifecycle.timing import REMOVE_TIMEOUT_S
 from airflow_provider_dtrain.engine.copies.checkpoints import as_saved, numbers_of, remove_copy
@@ -142,7 +143,7 @@ def removable(checkpoint: CheckpointView, root: str) -> CheckpointPlace | None:
 async def _from_host(rt: Runtime, where: _Folder, found: Sequence[CheckpointView]) -> list[CheckpointView]:
     """Remove checkpoints from a host, and return those that are gone."""
     names = [one.place.name if one.place else "" for one in found]
-    asked: dict[str, Any] = {"folder": where.folder, "names": names}
+    asked: JsonObject = {"folder": where.folder, "names": names}
     asked |= {"run": where.run} if where.run is not None else {"root": where.root}
     try:
         link = await rt.link(where.host)
@@ -175,7 +176,7 @@ async def _from_bucket(
         return []
 
 
-def _delete_all(options: dict[str, Any], found: list[CheckpointView]) -> list[CheckpointView]:
+def _delete_all(options: ConfigDocument, found: list[CheckpointView]) -> list[CheckpointView]:
     from airflow_provider_dtrain.train.checkpoint.storage import Storage, open_storage
 
     storages: dict[str, Storage] = {}

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, Field, Strict
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.event_log import (
     COLUMNS_LIMIT,
     METRIC_NAME_LIMIT,
@@ -79,7 +80,7 @@ class _RunForm(BaseModel, strict=True):
     """Record of a run, as rank 0 writes it."""
 
     format: Literal[1]
-    facts: dict[str, Any]
+    facts: JsonObject
     batch_size: _Count
 
 
@@ -163,7 +164,7 @@ class CollectedResults:
                 with link.putting(self._run, FOLDER) as outgoing:
                     pack_tree(folder, cast("IO[bytes]", outgoing), OWN)
 
-    def _known(self) -> dict[str, Any]:
+    def _known(self) -> JsonObject:
         ledger = self._ledger
         run = ledger.known()
         if run is None or self._is_replaced(run):
@@ -302,7 +303,7 @@ class CollectedResults:
         entries = self._ledger.entries()
         return {shard.index for shard in self._plan} - {*entries, *self._ledger.skipped(entries)}
 
-    def publish(self) -> dict[str, Any]:
+    def publish(self) -> JsonObject:
         """Publish the results and return the event of the manifest. Can be repeated."""
         with _named(self._ledger.folder.location):
             entries = self._ledger.entries()
@@ -347,7 +348,7 @@ def _document(path: Path, limit_bytes: int, values: int) -> Any:
     return found
 
 
-def _run_of(found: Any) -> dict[str, Any]:
+def _run_of(found: Any) -> JsonObject:
     with checked(RUN):
         run = _RunForm.model_validate(found)
     return {"format": FORMAT, "key": None, "facts": run.facts, "batch_size": run.batch_size}

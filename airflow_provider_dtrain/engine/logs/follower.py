@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
+from airflow_provider_dtrain.core.documents import JsonObject
+
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.redaction import Redactor
     from airflow_provider_dtrain.engine.logs.task_log import TaskLog
@@ -30,5 +32,5 @@ class LogFollower(Protocol):
     async def redactor(self) -> Redactor:
         """Return the mask for the trial's secrets."""
 
-    async def call(self, host: str, command: str, /, *, timeout_s: float = ..., **arguments: Any) -> dict[str, Any]:
+    async def call(self, host: str, command: str, /, *, timeout_s: float = ..., **arguments: Any) -> JsonObject:
         """Return a host's answer to a command."""

@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind, UntrustedPathError
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.copies.checkpoints import copy_path, fetch_copy
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED
@@ -58,7 +59,7 @@ class _Content:
         self.redactor = redactor
         self.size_bytes = 0
 
-    def redacted(self, result: dict[str, Any]) -> dict[str, Any]:
+    def redacted(self, result: JsonObject) -> JsonObject:
         return dict(self.redactor.value(result))
 
     def put(self, data: bytes) -> None:
@@ -133,7 +134,7 @@ def _alive(store: Store, operation_id: int) -> Iterator[Callable[[], bool]]:
         thread.join()
 
 
-def _log(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
+def _log(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
     given = operation.arguments
     view = attempt_of(hook, _trial(operation), given["attempt"])
     if view.run is None:
@@ -146,11 +147,11 @@ def _log(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str,
     return {"end": end}
 
 
-def _stacks(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
+def _stacks(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
     return content.redacted(asdict(stacks(hook, _trial(operation), operation.arguments["rank"])))
 
 
-def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
+def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
     given = operation.arguments
     found = exec_in_rank(
         hook,
@@ -164,7 +165,7 @@ def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str
     return content.redacted(asdict(found))
 
 
-def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
+def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
     given = operation.arguments
     with outputs_of(hook, _trial(operation)) as found:
         files = found.manifest.files
@@ -175,7 +176,7 @@ def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> dict[
         return {"files": rows, "words": copy_notes(found)}
 
 
-def _checkpoint(hook: DtrainHook, operation: Operation, content: _Content) -> dict[str, Any]:
+def _checkpoint(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
     trial = hook.store.trials.get(_trial(operation))
     wanted = operation.arguments["checkpoint_id"]
     views = hook.store.checkpoints.of_trial(trial.trial_id)
@@ -209,16 +210,16 @@ def _fetch(hook: DtrainHook, view: CheckpointView, target: Path) -> None:
         raise NotFoundError(f"Checkpoint {view.checkpoint_id} cannot be fetched: {error}") from error
 
 
-def _probe(hook: DtrainHook, operation: Operation, _content: _Content) -> dict[str, Any]:
+def _probe(hook: DtrainHook, operation: Operation, _content: _Content) -> JsonObject:
     names = list(dict.fromkeys(operation.arguments["hosts"])) or [host.name for host in hook.store.hosts.list()]
     return {"rows": probe_hosts(hook, [hook.store.hosts.get(name) for name in names], operation.by)}
 
 
-def _doctor(hook: DtrainHook, _operation: Operation, _content: _Content) -> dict[str, Any]:
+def _doctor(hook: DtrainHook, _operation: Operation, _content: _Content) -> JsonObject:
     return {"rows": host_checks(hook)}
 
 
-def _control(hook: DtrainHook, operation: Operation, _content: _Content) -> dict[str, Any]:
+def _control(hook: DtrainHook, operation: Operation, _content: _Content) -> JsonObject:
     return {"trials": carry_out(hook, operation.arguments["trials"])}
 
 
@@ -227,7 +228,7 @@ def _trial(operation: Operation) -> int:
     return operation.trial_id
 
 
-_WORK: dict[OperationKind, Callable[[DtrainHook, Operation, _Content], dict[str, Any]]] = {
+_WORK: dict[OperationKind, Callable[[DtrainHook, Operation, _Content], JsonObject]] = {
     OperationKind.LOG: _log,
     OperationKind.STACKS: _stacks,
     OperationKind.EXEC: _exec,

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.engine.operations.probe_report import (
     clock_text,
     is_clock_wrong,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 PARALLEL_HOSTS = 8
 
-Line = dict[str, Any]
+Line = JsonObject
 
 
 def line(check: str, ok: bool, message: str) -> Line:
@@ -52,7 +53,7 @@ def _host(hook: DtrainHook, record: HostRecord) -> list[Line]:
     name = f"host {record.name}"
     if record.state == "disabled":
         return [line(name, True, f"disabled ({record.state_reason or 'no reason given'}); not probed")]
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
 
     def connect() -> str:
         facts.update(probe_host(hook, record)[1])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.clock_offset import offset_text
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.launch.requirements import OLDEST_TORCH, dotted, is_older
 from airflow_provider_dtrain.hosts.transport.registry import host_keys
 
@@ -23,7 +24,7 @@ LOW_DISK_BYTES = 2**30
 _MOST_CHARS = 500
 
 
-def probe_host(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, dict[str, Any]]:
+def probe_host(hook: DtrainHook, record: HostRecord) -> tuple[HostLink, JsonObject]:
     """Return the open channel to a host and the facts that it reports about itself.
 
     :raises HostError: it cannot be reached, or its answer is invalid
@@ -54,7 +55,7 @@ def _harmless(value: Any) -> Any:
     return [_harmless(item) for item in value] if isinstance(value, list) else value
 
 
-def summary(facts: Mapping[str, Any]) -> dict[str, Any]:
+def summary(facts: Mapping[str, Any]) -> JsonObject:
     """Return the facts that are shown to the user."""
     gpus = facts.get("gpus") or []
     interfaces = [f"{one['name']} {one.get('address') or ''}".strip() for one in facts.get("interfaces") or []]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.launch.requirements import start_problem
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, probe_host, warnings
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 PARALLEL_PROBES = 8
 
 
-def probe_hosts(hook: DtrainHook, records: Sequence[HostRecord], by: str) -> list[dict[str, Any]]:
+def probe_hosts(hook: DtrainHook, records: Sequence[HostRecord], by: str) -> list[JsonObject]:
     """Probe hosts again, and return a row for each.
 
     :param by: the user
@@ -33,14 +34,14 @@ def probe_hosts(hook: DtrainHook, records: Sequence[HostRecord], by: str) -> lis
         return list(threads.map(lambda record: probe_again(hook, record, by), records))
 
 
-def probe_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]:
+def probe_again(hook: DtrainHook, record: HostRecord, by: str) -> JsonObject:
     """Probe one host, store the results and return a row. ``problem`` is None or a message.
 
     :param by: the user
     """
     store = hook.store
     problem = None
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     try:
         link, facts = probe_host(hook, record)
     except DtrainError as error:
@@ -65,7 +66,7 @@ def probe_again(hook: DtrainHook, record: HostRecord, by: str) -> dict[str, Any]
     return {"host": record.name, "state": found.state, **row, "other_stores": stores, "problem": problem}
 
 
-def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dict[str, Any]) -> str | None:
+def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: JsonObject) -> str | None:
     """Store the results of a probe and return problems that a user should fix."""
     slots, problem = _devices(record, facts)
     hello = link.hello
@@ -83,7 +84,7 @@ def _store_findings(store: Store, record: HostRecord, link: HostLink, facts: dic
     return problem or "; ".join(found) or None
 
 
-def _devices(record: HostRecord, facts: dict[str, Any]) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
+def _devices(record: HostRecord, facts: JsonObject) -> tuple[tuple[SlotRecord, ...] | None, str | None]:
     """Return the GPUs found now, one per slot of the host. None leaves the slots unchanged.
 
     The second value is the problem, if fewer GPUs than slots were found.

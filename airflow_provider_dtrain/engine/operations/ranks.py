@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.rank_results import EXEC_MOST_S, CommandResult, RankStack, Stacks
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UserError
@@ -117,7 +118,7 @@ def exec_in_rank(
     return CommandResult(**{name: answer[name] for name in names})
 
 
-def _answer(call: Future[dict[str, Any]], most_s: float, is_wanted: Callable[[], bool]) -> dict[str, Any]:
+def _answer(call: Future[JsonObject], most_s: float, is_wanted: Callable[[], bool]) -> JsonObject:
     deadline = time.monotonic() + most_s
     while True:
         try:

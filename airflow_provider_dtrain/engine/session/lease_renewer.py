@@ -8,10 +8,11 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.timing import PROGRESS_LIMIT_S
 from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.hosts.wire import Beat
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hosts.channel.link import HostLink
@@ -38,7 +39,7 @@ class Renewer:
     def __init__(self) -> None:
         self._followers: dict[str, Follower] = {}
         #: Only the latest heartbeat of each host, so that a flood of them takes no memory.
-        self._beats: dict[HostLink, dict[str, Any]] = {}
+        self._beats: dict[HostLink, Beat] = {}
         self._news = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -61,7 +62,7 @@ class Renewer:
         with self._lock:
             self._followers.pop(run, None)
 
-    def beat(self, link: HostLink, frame: dict[str, Any]) -> None:
+    def beat(self, link: HostLink, frame: Beat) -> None:
         """Record a host's heartbeat. The link's reader thread calls it, so it returns at once."""
         self._beats[link] = frame
         self._news.set()
@@ -78,7 +79,7 @@ class Renewer:
             except Exception:
                 log.exception("Leases were not renewed; the next heartbeat retries")
 
-    def _renew(self, beats: list[tuple[HostLink, dict[str, Any]]]) -> None:
+    def _renew(self, beats: list[tuple[HostLink, Beat]]) -> None:
         now = time.monotonic()
         alive = {run for _, frame in beats for run in frame.get("runs", ())}
         with self._lock:
@@ -98,7 +99,7 @@ class Renewer:
             self._send(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))}, held_s)
 
     @staticmethod
-    def _send(link: HostLink, frame: dict[str, Any], runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
+    def _send(link: HostLink, frame: Beat, runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
         """Send the heartbeat's clock reading back, so that a late answer cannot extend a deadline.
 
         :param held_s: store -> least seconds that leases must last, because a user holds them

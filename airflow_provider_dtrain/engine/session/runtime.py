@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.lifecycle.timing import (
     ATTEMPT_RENEW_S,
@@ -200,7 +201,7 @@ class Runtime:
 
     async def call(
         self, host: str, command: str, /, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return a host's answer to a command.
 
         :raises HostError: no answer in time, or the supervisor refused
@@ -311,7 +312,7 @@ class Runtime:
 
 async def answer(
     link: HostLink, command: str, /, *, timeout_s: float = COMMAND_TIMEOUT_S, **arguments: Any
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the answer of an open channel to a command.
 
     :raises HostError: no answer within ``timeout_s``, or the supervisor refused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Fields that a task may give as one text: the path.
@@ -18,7 +19,7 @@ def with_inference(
     slots: int | str | None = None,
     host_pool: str | None = None,
     held_slots: int | None = None,
-) -> dict[str, Any]:
+) -> ConfigDocument:
     """Return a configuration with fields of a batch inference that override its own.
 
     :param config: as written, without ``inference`` or with a part of it

@@ -6,10 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, cast
 
 from airflow_provider_dtrain.core.config.merge import origin_of
+from airflow_provider_dtrain.core.documents import Hyperparameters, JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, TRIAL_SUCCEEDED
+from airflow_provider_dtrain.engine.attempt.xcom_result import ManifestResult, plain, trial_result
 from airflow_provider_dtrain.engine.submission.submit import render
 from airflow_provider_dtrain.errors import MetricMissingError, SearchFailedError
 
@@ -24,6 +26,42 @@ if TYPE_CHECKING:
 _SEED: Final = "reproducibility.experiment_seed"
 
 
+class CodeOfTrial(TypedDict, total=False):
+    """Part of a planned trial that is missing if each trial packs its own code."""
+
+    #: Digest of code in the store.
+    payload: str
+
+
+class PlannedTrial(CodeOfTrial):
+    """XCom of one planned trial."""
+
+    number: int
+    name: str
+    #: None: sampled when the trial starts.
+    hparams: Hyperparameters | None
+    search_id: int
+    bracket: int
+    #: Units of training at each rung.
+    rungs: list[int]
+
+
+class BestTrial(ManifestResult):
+    """XCom of the best trial of a search."""
+
+    experiment_id: int
+    search_id: int
+    trial_id: int
+    number: int
+    metric: float | None
+    metrics: JsonObject | None
+    checkpoint: str | None
+    hparams: Hyperparameters
+    rung: int | None
+    #: State -> trials in it.
+    trials: dict[str, int]
+
+
 def plan_search(
     hook: DtrainHook,
     key: TrialKey,
@@ -35,7 +73,7 @@ def plan_search(
     payload: str | None = None,
     max_map_length: int | None = None,
     needs_submission: bool = False,
-) -> list[dict[str, Any]]:
+) -> list[PlannedTrial]:
     """Store a search, and return its trials as plain data. Repeatable by key. Blocks.
 
     :param key: key of the planning task
@@ -63,9 +101,9 @@ def plan_search(
     # An earlier try of this task may have stored another configuration.
     wanted = _checked(hook.store.configs.get(search.config_id))
     space = wanted.hyperparameters
-    code = {} if payload is None else {"payload": payload}
+    code: CodeOfTrial = {} if payload is None else {"payload": payload}
     return [
-        {**_plain(spec, search), **code, "name": trial_name(spec["number"], spec["hyperparameters"], space)}
+        _planned(spec, search, code, trial_name(spec["number"], spec["hyperparameters"], space))
         for spec in plan(wanted, search.seed, max_map_length=max_map_length)
     ]
 
@@ -154,8 +192,10 @@ def _submission(key: TrialKey, stored: Config, config: ExperimentConfig, name: s
     )
 
 
-def _plain(spec: TrialSpec, search: SearchView) -> dict[str, Any]:
+def _planned(spec: TrialSpec, search: SearchView, code: CodeOfTrial, name: str) -> PlannedTrial:
     return {
+        **code,
+        "name": name,
         "number": spec["number"],
         "hparams": spec["hyperparameters"],
         "search_id": search.search_id,
@@ -170,7 +210,7 @@ class Selection:
 
     experiment: str
     #: The operator's XCom.
-    result: dict[str, Any]
+    result: BestTrial
     #: True when it beats the best of every earlier run of the experiment and the value that this run has announced.
     is_new_best: bool
     #: Best metric of earlier runs; None without one.
@@ -202,7 +242,7 @@ def select_best(store: Store, search_id: int, key: TrialKey) -> Selection:
     announced = None
     # A batch inference has no model.
     is_new_best = not result.get("manifest") and _beats(metric, before, search.smaller_is_better)
-    if is_new_best:
+    if is_new_best and metric is not None:
         announced = store.searches.announce_best(search_id, key, metric)
     return Selection(
         experiment=search.experiment,
@@ -260,23 +300,20 @@ def _best(store: Store, search: SearchView) -> TrialView:
     )
 
 
-def _result(store: Store, search: SearchView, best: TrialView, counts: Mapping[str, int]) -> dict[str, Any]:
-    from airflow_provider_dtrain.engine.attempt.outcome import plain
-    from airflow_provider_dtrain.engine.attempt.xcom_result import trial_result
-
+def _result(store: Store, search: SearchView, best: TrialView, counts: Mapping[str, int]) -> BestTrial:
     known = best.result or trial_result(store, store.attempts.get(best.attempt_id), best.state)
-    return dict(
-        plain(
-            {
-                "experiment_id": search.experiment_id,
-                "search_id": search.search_id,
-                "trial_id": best.trial_id,
-                "number": best.number,
-                **{name: known.get(name) for name in ("metric", "metrics", "checkpoint")},
-                "hparams": best.hparams,
-                "rung": best.rung,
-                "trials": dict(counts),
-                **({"manifest": known["manifest"]} if known.get("manifest") else {}),
-            }
-        )
-    )
+    manifest: ManifestResult = {"manifest": known["manifest"]} if known.get("manifest") else {}
+    result: BestTrial = {
+        "experiment_id": search.experiment_id,
+        "search_id": search.search_id,
+        "trial_id": best.trial_id,
+        "number": best.number,
+        "metric": known.get("metric"),
+        "metrics": known.get("metrics"),
+        "checkpoint": known.get("checkpoint"),
+        "hparams": dict(best.hparams),
+        "rung": best.rung,
+        "trials": dict(counts),
+        **manifest,
+    }
+    return cast("BestTrial", plain(result))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.config.forms import is_path_like, is_rendered
+from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
 from airflow_provider_dtrain.core.regular_files import read_regular
@@ -245,7 +246,7 @@ def _name_of(config: ExperimentConfig, key: TrialKey) -> str:
     return key.dag_id if config.inference is None else f"{key.dag_id}.{key.task_id}"[:128]
 
 
-def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, number: int) -> dict[str, Any] | None:
+def _hparams(config: ExperimentConfig, trial: Mapping[str, Any], seed: int, number: int) -> Hyperparameters | None:
     """Return the hyperparameters of a trial, or None when it samples them at its start.
 
     :raises ConfigError: the configuration describes a search, and the search was not planned

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
 from airflow_provider_dtrain.core.lifecycle.timing import FOLLOWER_GRACE_S, FOLLOWER_SILENT_S
@@ -59,7 +59,16 @@ class HeldGang:
             ) from None
 
 
-def as_xcom(view: GangView) -> dict[str, Any]:
+class GangResult(TypedDict):
+    """XCom of a held gang."""
+
+    allocation_id: int
+    token: int | None
+    #: Host -> indices of its slots.
+    slots: dict[str, list[int]]
+
+
+def as_xcom(view: GangView) -> GangResult:
     """Return the data that later tasks need to use a gang, as plain JSON."""
     slots = {host: list(indices) for host, indices in sorted(view.placement.items())}
     return {"allocation_id": view.allocation_id, "token": view.token, "slots": slots}

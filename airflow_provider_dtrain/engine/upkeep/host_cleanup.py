@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timing import COLLECT_AGE_S, COLLECT_TIMEOUT_S
 from airflow_provider_dtrain.errors import DtrainError, HostProtocolError
 
@@ -82,7 +83,7 @@ def _collect(
         found.archives |= _sizes(link.host, answer, "archives")
 
 
-def _call(link: HostLink, **arguments: Any) -> dict[str, Any]:
+def _call(link: HostLink, **arguments: Any) -> JsonObject:
     return link.call("collect", timeout_s=COLLECT_TIMEOUT_S, **arguments).result(COLLECT_TIMEOUT_S + 5)
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timing import SEND_TIMEOUT_S, SILENCE_S
 from airflow_provider_dtrain.errors import (
     DtrainError,
@@ -71,7 +72,7 @@ ProgressSink = Callable[[ProgressFrame], None]
 @dataclass(frozen=True)
 class _Call:
     cmd: str
-    answer: Future[dict[str, Any]]
+    answer: Future[JsonObject]
     #: Reading of the monotonic clock when the command was queued.
     sent_s: float
     timeout_s: float
@@ -92,7 +93,7 @@ class HostLink:
         #: Command -> number of answers in a row that named a fault of the host.
         self._faults: dict[str, int] = {}
         #: The reader thread calls it with every beat, so it must return at once.
-        self.on_beat: Callable[[dict[str, Any]], None] | None = None
+        self.on_beat: Callable[[Beat], None] | None = None
         self._transport = transport
         self._channel = opened.channel
         self._files = files
@@ -181,7 +182,7 @@ class HostLink:
     def _sample_clock(self, count: int) -> None:
         """Measure the clocks by some round trips, one after the other, without waiting."""
 
-        def next_one(done: Future[dict[str, Any]]) -> None:
+        def next_one(done: Future[JsonObject]) -> None:
             if count > 1 and done.exception() is None:
                 self._sample_clock(count - 1)
 
@@ -192,7 +193,7 @@ class HostLink:
         """True while this side knows of no failure of the channel."""
         return self._failure is None
 
-    def call(self, cmd: str, /, *, timeout_s: float = 30.0, **args: Any) -> Future[dict[str, Any]]:
+    def call(self, cmd: str, /, *, timeout_s: float = 30.0, **args: Any) -> Future[JsonObject]:
         """Send a command and return a future for the host's answer. Never blocks.
 
         An answer with raw bytes has them under ``data``.
@@ -206,7 +207,7 @@ class HostLink:
         if cmd == "net_connect":
             args.setdefault("timeout_s", max(timeout_s - 2.0, timeout_s / 2))
         timeout_s = max(timeout_s, float(args.get("wait_s", 0.0)) + 10.0) if "wait_s" in args else timeout_s
-        answer: Future[dict[str, Any]] = Future()
+        answer: Future[JsonObject] = Future()
         key = f"{self._prefix}.{next(self._numbers)}"
         try:
             line = encode({"id": key, "cmd": cmd, **args})
@@ -228,7 +229,7 @@ class HostLink:
         logs: str = "rank0",
         on_progress: ProgressSink | None = None,
         streams: Collection[str] | None = None,
-    ) -> Future[dict[str, Any]]:
+    ) -> Future[JsonObject]:
         """Subscribe to a run's streams from the given offsets. Never blocks.
 
         A run has one subscriber per channel. A former one gets a frame ``lost``, as if its channel had died: a follower
@@ -257,7 +258,7 @@ class HostLink:
         answer.add_done_callback(lambda done: self._forget_refused(run, sink, done))
         return answer
 
-    def _forget_refused(self, run: str, sink: Sink, done: Future[dict[str, Any]]) -> None:
+    def _forget_refused(self, run: str, sink: Sink, done: Future[JsonObject]) -> None:
         if (done.cancelled() or done.exception()) and self._sinks.get(run) is sink:
             self._sinks.pop(run, None)
             self._windows.pop(run, None)
@@ -380,7 +381,7 @@ class HostLink:
             if chunk == b"":
                 raise handshake.ended(self.host, self._channel)
 
-    def _dispatch(self, document: dict[str, Any], raw: bytes) -> None:
+    def _dispatch(self, document: JsonObject, raw: bytes) -> None:
         if "re" in document:
             self._answer(document, raw)
             return
@@ -405,7 +406,7 @@ class HostLink:
         else:
             raise WireError(f"a frame of unknown kind {shown(str(kind).encode())!r}")
 
-    def _answer(self, document: dict[str, Any], raw: bytes) -> None:
+    def _answer(self, document: JsonObject, raw: bytes) -> None:
         key = document.pop("re")
         call = self._calls.pop(key, None) if isinstance(key, str) else None
         ok = document.pop("ok", None)
@@ -442,8 +443,8 @@ class HostLink:
             message = f"{error} It answered so {MOST_FAULTS} times in a row, so the channel is opened anew."
             self._die(HostUnreachableError(self.host, message))
 
-    def _beat(self, beat: dict[str, Any]) -> None:
-        fields_of(beat, Beat, "a beat")
+    def _beat(self, document: JsonObject) -> None:
+        beat = fields_of(document, Beat, "a beat")
         self._beats += 1
         if self._beats % _CLOCK_BEATS == 0:
             self._sample_clock(1)
@@ -491,9 +492,7 @@ class HostLink:
         self._outbox.put(None)
 
 
-def _settle(
-    answer: Future[dict[str, Any]], *, result: dict[str, Any] | None = None, error: Exception | None = None
-) -> None:
+def _settle(answer: Future[JsonObject], *, result: JsonObject | None = None, error: Exception | None = None) -> None:
     # The waiting caller may cancel the future at the same moment.
     with contextlib.suppress(InvalidStateError):
         if error is not None:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timing import STALL_S
 from airflow_provider_dtrain.errors import HostError, HostProtocolError, HostUnreachableError
 from airflow_provider_dtrain.hosts.channel.errors import refusal
@@ -283,7 +283,7 @@ class Outgoing:
         self._patience.reward(len(piece))
 
 
-def _reason(done: Completed) -> dict[str, Any]:
+def _reason(done: Completed) -> JsonObject:
     """Return the reason why a command failed: its JSON answer, else the end of its standard error."""
     for text in (done.stdout[-NOISE_LIMIT_BYTES:], done.stderr):
         # The answer follows text that a login script may have printed.

@@ -21,6 +21,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.url import URL
 from sqlalchemy.types import TypeDecorator
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import State
 from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.database import durability
@@ -96,7 +97,7 @@ def dump_json(value: Any) -> str:
         return json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
 
 
-def restore_floats(metrics: dict[str, Any]) -> dict[str, Any]:
+def restore_floats(metrics: JsonObject) -> JsonObject:
     """Return metrics with NaN and infinities in place of their names."""
     return {k: NON_FINITE.get(v, v) if isinstance(v, str) else v for k, v in metrics.items()}
 

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Row
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+from airflow_provider_dtrain.store.database.statements import Values
 
 
 class _Record(Protocol):
@@ -41,7 +42,7 @@ def _names(kind: type[T]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind) if field.init)
 
 
-def columns_of(record: _Record, table: sa.Table) -> dict[str, Any]:
+def columns_of(record: _Record, table: sa.Table) -> Values:
     """Return the fields of a record that are columns of a table, by name."""
     return {name: value for name, value in vars(record).items() if name in table.c}
 

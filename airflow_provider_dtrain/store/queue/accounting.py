@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_AFTER
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import CounterRow, TrialRow
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import experiments
 
 #: Columns that a new request inherits from the previous request of its trial, besides the counters.
@@ -45,7 +46,7 @@ def waited_s(row: CounterRow, until: datetime) -> float:
     return float(row.waited_s) + float(counted)
 
 
-def ineligible(row: CounterRow, now: datetime) -> dict[str, Any]:
+def ineligible(row: CounterRow, now: datetime) -> Values:
     """Return the columns of a request whose waiting time stops to count now."""
     return {"waited_s": waited_s(row, now), "eligible_since": None}
 

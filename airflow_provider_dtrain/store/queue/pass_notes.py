@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.estimated_start import without_position
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.queue.accounting import waited_s
 from airflow_provider_dtrain.store.queue.pass_snapshot import EntryRow, Situation
 
@@ -33,13 +34,13 @@ class EndedReasons(NamedTuple):
     replaced: Sequence[EntryRow]
 
 
-def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> list[dict[str, Any]]:
+def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> list[Values]:
     """Return the columns of every waiting request whose row must change, with its id as ``of``."""
     kept: dict[str, list[str]] = {}
     for host, request_id in decision.reserved.items():
         kept.setdefault(request_id, []).append(host)
     considered = {entry.id for entry in found.followed}
-    changed = []
+    changed: list[Values] = []
     for entry in found.waiting:
         if entry.id in granted:
             continue
@@ -49,7 +50,7 @@ def notes(found: Situation, decision: PassDecision, granted: Sequence[int]) -> l
     return changed
 
 
-def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> dict[str, Any]:
+def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mapping[str, list[str]]) -> Values:
     key = str(entry.id)
     never = decision.unplaceable.get(key)
     claim = decision.claims.get(key)
@@ -66,7 +67,7 @@ def _note(entry: EntryRow, found: Situation, decision: PassDecision, kept: Mappi
     }
 
 
-def _passed_over(entry: EntryRow, found: Situation) -> dict[str, Any]:
+def _passed_over(entry: EntryRow, found: Situation) -> Values:
     return {
         "reason": entry.reason if entry.paused else SILENT_REASON,
         "unplaceable": entry.unplaceable,
@@ -114,7 +115,7 @@ def _expected_at(entry: EntryRow, within_s: float | None, now: datetime) -> date
     return old if old is not None and abs((new - old).total_seconds()) < EXPECTED_WITHIN_S else new
 
 
-def _waiting_time(entry: EntryRow, now: datetime, *, counts: bool) -> dict[str, Any]:
+def _waiting_time(entry: EntryRow, now: datetime, *, counts: bool) -> Values:
     """Return the counter columns.
 
     They change only with ``counts``, so that the passage of time alone writes nothing.

@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.store.database import statements
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import HostTelemetry, TelemetryState
 from airflow_provider_dtrain.store.telemetry.host_rows import TelemetryKey, gaps_of, slice_of, with_gaps
@@ -44,7 +45,7 @@ class Commit:
         ends = [self.slice.end_s - 1] if self.slice else []
         if row is not None and row.last_s:
             starts, ends = [*starts, row.first_s], [*ends, row.last_s]
-        self.values: dict[str, Any] = {
+        self.values: Values = {
             "commits": self.commits + 1,
             "positions": {**(row.positions if row is not None else {}), **part.positions},
             "gaps": with_gaps(row.gaps if row is not None else {}, part.gaps),

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.series.chunk import encode
 from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.tiers import SLICE, SLICE_S, Tier
 from airflow_provider_dtrain.store.database.rows import record_of
+from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import telemetry_chunks, telemetry_hosts
 from airflow_provider_dtrain.store.records.telemetry import TelemetryGap, TelemetryState
 
@@ -41,7 +43,7 @@ class ChunkRow:
     end_s: int
     data: bytes
 
-    def values(self, key: TelemetryKey) -> dict[str, Any]:
+    def values(self, key: TelemetryKey) -> Values:
         """Return the columns of the row."""
         return {**key._asdict(), **self.__dict__}
 
@@ -85,7 +87,7 @@ def gaps_of(stored: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> tuple[Tele
     )
 
 
-def with_gaps(stored: Mapping[str, Any], new: Sequence[TelemetryGap]) -> dict[str, Any]:
+def with_gaps(stored: Mapping[str, Any], new: Sequence[TelemetryGap]) -> JsonObject:
     """Return stored gaps and new ones, counted per stream and code: their number is bounded."""
     found = {stream: {code: dict(one) for code, one in codes.items()} for stream, codes in stored.items()}
     for gap in new:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timeline import Detail, TimelineEntry, TimelineKind, duration, one_line
 from airflow_provider_dtrain.store.timeline.history import History, NoteRow
 
@@ -120,7 +120,7 @@ def _ended(history: History) -> TimelineEntry:
     text = f"{_END_TEXT.get(trial.state, f'The trial is {trial.state}')} after {duration(took_s)}"
     if trial.state == "stopped":
         text += f" by {trial.stop_requested_by}" if trial.stop_requested_by else " by the searcher"
-    failure: dict[str, Any] = trial.failure or {}
+    failure: JsonObject = trial.failure or {}
     message = one_line(failure.get("message") or "")
     return TimelineEntry(
         at=trial.ended_at,

@@ -6,22 +6,23 @@ import pickle
 import re
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import TensorFile
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.files.digests import Hashing
 from airflow_provider_dtrain.train.files.place import Place
+from airflow_provider_dtrain.train.values import FileFacts
 
 
-def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
+def dump(value: Any, file: IO[bytes]) -> FileFacts:
     """Write bytes, a :class:`TensorFile`, or another value as ``torch.save`` does. Return size and sha256 of the bytes.
 
     :raises OSError: the file rejects a write
     """
     import torch
 
-    hashing: Any = _Remembering(file)
+    hashing = _Remembering(file)
     failed = None
     try:
         if isinstance(value, TensorFile):
@@ -29,13 +30,13 @@ def dump(value: Any, file: IO[bytes]) -> dict[str, Any]:
         elif isinstance(value, bytes):
             hashing.write(value)
         else:
-            torch.save(value, hashing)
+            torch.save(value, cast("IO[bytes]", hashing))
     except (RuntimeError, OSError) as error:
         failed = hashing.error or error
     if failed is not None:
         # torch reports a full disk as its own RuntimeError.
         raise failed
-    return dict(hashing.description())
+    return hashing.description()
 
 
 class _Remembering(Hashing):
@@ -51,7 +52,7 @@ class _Remembering(Hashing):
             raise
 
 
-def save(place: Place, begun: Any, name: str, value: Any) -> dict[str, Any]:
+def save(place: Place, begun: Any, name: str, value: Any) -> FileFacts:
     """Write one file of a checkpoint, durably. Return its size and sha256.
 
     :param begun: return value of ``Place.begin``

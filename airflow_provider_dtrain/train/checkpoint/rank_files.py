@@ -19,6 +19,7 @@ from airflow_provider_dtrain.train.errors import CheckpointError, CheckpointStor
 from airflow_provider_dtrain.train.files import open_place
 from airflow_provider_dtrain.train.files.digests import Hashing
 from airflow_provider_dtrain.train.files.file_systems import is_url
+from airflow_provider_dtrain.train.values import FileFacts
 
 #: Rank 0 waits for the files of the other ranks at most as long as for a large upload.
 LIMIT_S = 6 * 3600
@@ -83,7 +84,7 @@ class RankFiles:
             raise CheckpointStorageError(message) from error
         self._distributed.post(_key(begun, rank), json.dumps(answer))
 
-    def collect(self, begun: Begun, ranks: Sequence[int]) -> dict[str, Any]:
+    def collect(self, begun: Begun, ranks: Sequence[int]) -> dict[str, FileFacts]:
         """Return name, size and sha256 of the other ranks' files, once they are durable. Runs on rank 0.
 
         :param ranks: ranks with a file
@@ -98,7 +99,7 @@ class RankFiles:
         files.update({file_name(rank): self._answer(begun, rank) for rank in other_ranks if begun.seeing[rank]})
         return files
 
-    def _answer(self, begun: Begun, rank: int) -> dict[str, Any]:
+    def _answer(self, begun: Begun, rank: int) -> FileFacts:
         """Wait for what a rank posts about its file."""
         key = _key(begun, rank)
         # A blocking read would hold the connection that the training's own messages use.
@@ -107,7 +108,8 @@ class RankFiles:
         answer = json.loads(text)
         if "error" in answer:
             raise CheckpointStorageError(f"Rank {rank} cannot write its part of the checkpoint: {answer['error']}")
-        return dict(answer)
+        facts: FileFacts = answer
+        return facts
 
 
 class _LenientFile:
@@ -131,7 +133,7 @@ class _LenientFile:
         except OSError as error:
             self._error = error
 
-    def close(self) -> dict[str, Any]:
+    def close(self) -> FileFacts:
         """Flush the file to the disk. Return its size and sha256.
 
         :raises OSError: this or a write failed

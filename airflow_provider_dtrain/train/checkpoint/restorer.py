@@ -33,6 +33,7 @@ from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 from airflow_provider_dtrain.train.process.streams import Streams
+from airflow_provider_dtrain.train.values import StateDict
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +218,7 @@ class Restorer:
         """Return the state without its tensors, and the source of these. Called by all ranks."""
         return reading.open_state(found, metadata, self._distributed)
 
-    def _loaded(self, skeleton: Mapping[str, Any], source: TensorSource, name: str) -> dict[str, Any]:
+    def _loaded(self, skeleton: Mapping[str, Any], source: TensorSource, name: str) -> StateDict:
         """Return the state with its tensors, most of which are those of the prepared objects themselves.
 
         :param name: the checkpoint, for messages
@@ -243,7 +244,7 @@ class Restorer:
         rest = {name: value for name, value in skeleton.items() if name not in state}
         state.update(targets.plain(rest))
         source.load(targets.wanted)
-        loaded: dict[str, Any] = decode(state)
+        loaded: StateDict = decode(state)
         return loaded
 
     def _own_random_states(self, states: list[Any]) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_provider_dtrain.train.checkpoint import (
     disk,
@@ -41,6 +41,7 @@ from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.values import JsonObject, StateDict
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Saver:
         state = encode(original)
         skeleton, tensors = split(state)
         plan = save_plan.make(tensors, self._distributed, is_sharded=is_sharded)
-        contents: dict[str, Any] = {disk.STATE: skeleton}
+        contents: StateDict = {disk.STATE: skeleton}
         if ranks is not None:
             contents[disk.RNG] = [rng for rng, _ in ranks]
             if any(pending for _, pending in ranks):
@@ -216,7 +217,7 @@ class Saver:
                 "the files of each rank with ctx.checkpoint(step)."
             )
 
-    def _state(self, other_states: list[Any], counters: Mapping[str, int], *, is_chief: bool) -> dict[str, Any]:
+    def _state(self, other_states: list[Any], counters: Mapping[str, int], *, is_chief: bool) -> StateDict:
         """Return the state to save. On other ranks than rank 0, only its sharded tensors count."""
         state = self._prepared.state(other_states) if is_chief else self._prepared.sharded_state(other_states)
         return {
@@ -402,7 +403,7 @@ class Saver:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self) -> JsonObject:
         torch = imported("torch")
         return {
             "run": self._env.run,
@@ -414,7 +415,7 @@ class Saver:
         }
 
 
-def _fail(error: Exception) -> dict[str, Any]:
+def _fail(error: Exception) -> NoReturn:
     raise error
 
 

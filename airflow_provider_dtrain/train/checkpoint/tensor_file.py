@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_provider_dtrain.train.values import JsonObject
+
 #: Name in a file -> (name in torch, bytes of one number). Older versions of torch lack some.
 _NAMES = {
     "F64": ("float64", 8),
@@ -94,7 +96,7 @@ def header(slots: Sequence[TensorSlot], facts: Mapping[str, str] | None = None) 
 
     :param facts: free text for the entry ``__metadata__``
     """
-    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **(facts or {})}}
+    entries: JsonObject = {"__metadata__": {"format": "pt", **(facts or {})}}
     starts = []
     position = 0
     for slot in slots:

@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES, count
 from airflow_provider_dtrain.train.errors import DamagedCheckpointError
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Name of the file.
 INDEX = "tensors.json"
@@ -104,7 +105,7 @@ class TensorIndex(Mapping[str, SavedTensor]):
         return cls(entries)
 
 
-def _document(entry: SavedTensor) -> dict[str, Any]:
+def _document(entry: SavedTensor) -> JsonObject:
     chunks = [[c.file, c.position, list(c.box.offsets), list(c.box.sizes)] for c in entry.chunks]
     strides = {} if entry.strides is None else {"strides": list(entry.strides)}
     return {"dtype": entry.dtype, "shape": list(entry.shape), **strides, "sharded": entry.is_sharded, "chunks": chunks}

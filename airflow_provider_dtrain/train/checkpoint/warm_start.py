@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.prepared import bare, plain_name
+from airflow_provider_dtrain.train.values import StateDict
 
 #: Names that schedulers and torch itself add to the groups of any optimizer.
 _OF_EVERY_KIND = {"params", "param_names", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr"}
@@ -117,7 +118,7 @@ def _first_difference(mine: Mapping[str, Any], saved: Mapping[str, Any]) -> str 
     return None
 
 
-def _plain(state: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(state: Mapping[str, Any]) -> StateDict:
     return {plain_name(name): value for name, value in state.items()}
 
 

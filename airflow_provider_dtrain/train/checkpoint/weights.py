@@ -13,6 +13,7 @@ from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.files.file_systems import is_url
+from airflow_provider_dtrain.train.values import JsonObject
 
 
 def load_weights(
@@ -21,7 +22,7 @@ def load_weights(
     *,
     index: int = 0,
     storage_config: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Load the parameters and buffers of a checkpoint into a model. Return the checkpoint's metadata.
 
     Each process reads the checkpoint itself. Nothing is unpickled.

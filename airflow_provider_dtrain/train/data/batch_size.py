@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import BatchSizeError, HparamError
+from airflow_provider_dtrain.train.values import Hyperparameters
 
 log = logging.getLogger(__name__)
 
@@ -23,12 +24,12 @@ class Hparams(dict):  # type: ignore[type-arg]
         )
 
 
-def constants(space: Mapping[str, Any]) -> dict[str, Any]:
+def constants(space: Mapping[str, Any]) -> Hyperparameters:
     """Return the hyperparameters that a configuration fixes, without ranges and choices.
 
     :param space: section ``hyperparameters``: constants, ``{type: const, val: ...}``, nested groups
     """
-    found: dict[str, Any] = {}
+    found: Hyperparameters = {}
     for name, value in space.items():
         if not isinstance(value, Mapping):
             found[name] = value

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.data.passes import Pass, PassWork, form_of, reference
 from airflow_provider_dtrain.train.process.seeding import derive
+from airflow_provider_dtrain.train.values import StateDict
 
 log = logging.getLogger(__name__)
 
@@ -348,7 +349,7 @@ class Progress:
 
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
-    def state(self, step: int | None = None, *, begins_pass: bool = False) -> dict[str, Any]:
+    def state(self, step: int | None = None, *, begins_pass: bool = False) -> StateDict:
         """Return the position as plain values.
 
         :param step: the script's count of batches; None: the bodies of all passes are over
@@ -397,7 +398,7 @@ class Progress:
             return False
         return not any(other.outer is one.outer and other.is_inner and other.is_open for other in self.passes)
 
-    def _spec(self, one: Pass, step: int | None) -> dict[str, Any]:
+    def _spec(self, one: Pass, step: int | None) -> StateDict:
         running = [other for other in self.passes if other.is_open]
         if running and not (one.is_open or self.in_epochs) and one.ended_at == self.handed:
             # The loop over this pass has just ended, and the next one begins while others go on.
@@ -435,7 +436,7 @@ class Progress:
         self.is_whole = self.ended = False
 
 
-def _fresh(number: int) -> dict[str, Any]:
+def _fresh(number: int) -> StateDict:
     spec = Pass(number=number)
     names = ("samples", "finished", "sharing", "ranks", "length", "number", "is_again")
     return {name: getattr(spec, name) for name in names}

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.train.process import seeding
 from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports.timings import RankTimings
+from airflow_provider_dtrain.train.values import Options
 
 
 class ScriptLoaders:
@@ -31,7 +32,7 @@ class ScriptLoaders:
         #: Messages about loaders that were logged, because a script may make a loader per epoch.
         self._logged: set[str] = set()
         #: Workers of the latest loader of each data set, with its options. The data set is held, as below.
-        self._pools: dict[tuple[int, str], tuple[Any, dict[str, Any], Any]] = {}
+        self._pools: dict[tuple[int, str], tuple[Any, Options, Any]] = {}
         #: Ready loaders whose indices were compared. The loader is held, so that no other one gets its id.
         self._ready: dict[tuple[int, str, int | None], tuple[Any, Any]] = {}
 
@@ -90,7 +91,7 @@ class ScriptLoaders:
         self._ready.clear()
 
     def _of_data_set(
-        self, data: Any, call: str, what: str, shuffle: bool | None, limit: int | None, chosen: dict[str, Any]
+        self, data: Any, call: str, what: str, shuffle: bool | None, limit: int | None, chosen: Options
     ) -> Any:
         from torch.utils import data as torch_data
 
@@ -113,7 +114,7 @@ class ScriptLoaders:
         self._datasets.refuse_part(loader, call, what)
         return self._made(loader, what, limit, whole=True, pool=self._pool(data, what, chosen))
 
-    def _pool(self, data: Any, what: str, chosen: dict[str, Any]) -> Any:
+    def _pool(self, data: Any, what: str, chosen: Options) -> Any:
         """Return the workers of the previous epoch, or new ones if the data set or its options are others."""
         from airflow_provider_dtrain.train.data.worker_pool import WorkerPool
 

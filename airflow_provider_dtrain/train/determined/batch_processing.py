@@ -50,6 +50,7 @@ from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, SetupError
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
 from airflow_provider_dtrain.train.trial.samplers import DistributedBatchSampler, SkipBatchSampler
+from airflow_provider_dtrain.train.values import Hyperparameters
 
 __all__ = ["TorchBatchProcessor", "TorchBatchProcessorContext", "get_default_device", "torch_batch_process"]
 
@@ -79,7 +80,7 @@ class TorchBatchProcessorContext:
         self.reducers = Reducers()
         self.device = get_default_device(core_context)
 
-    def get_hparams(self) -> dict[str, Any]:
+    def get_hparams(self) -> Hyperparameters:
         """Return all hyperparameters."""
         return self._core.dtrain.hparams
 

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.train.checkpoint.files import SavedFiles
 from airflow_provider_dtrain.train.core_context import CoreContext
 from airflow_provider_dtrain.train.determined.refusals import refuse, refuse_worker
 from airflow_provider_dtrain.train.errors import CheckpointError
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: File with the metadata of the script in the folder that it reads.
 METADATA = "metadata.json"
@@ -147,7 +148,7 @@ class CheckpointContext:
             _copy(found, sorted({name for one in chosen for name in one}), Path(ckpt_dir))
         self._ctx.barrier()
 
-    def get_metadata(self, storage_id: str) -> dict[str, Any]:
+    def get_metadata(self, storage_id: str) -> JsonObject:
         """Return the metadata of a checkpoint that this rank's host has.
 
         :raises CheckpointError: it is damaged, was removed, or is on another host
@@ -174,12 +175,12 @@ def _step(metadata: Mapping[str, Any]) -> int:
     return step
 
 
-def _merged(parts: Sequence[Mapping[str, Any]], path: str = "") -> dict[str, Any]:
+def _merged(parts: Sequence[Mapping[str, Any]], path: str = "") -> JsonObject:
     """Return the metadata of all ranks together. Maps under the same key are merged.
 
     :raises CheckpointError: two ranks give different values for a key
     """
-    merged: dict[str, Any] = {}
+    merged: JsonObject = {}
     for name in {name: None for part in parts for name in part}:
         values = [part[name] for part in parts if name in part]
         if all(isinstance(value, Mapping) for value in values):

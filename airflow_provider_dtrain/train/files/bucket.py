@@ -14,6 +14,7 @@ from typing import IO, Any, TypeVar
 
 from airflow_provider_dtrain.train.files.digests import Hashing
 from airflow_provider_dtrain.train.files.place import Explain, explained, reason
+from airflow_provider_dtrain.train.values import FileFacts
 
 log = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class BucketPlace:
         if aborted:
             log.info("Aborted %d unfinished uploads of killed processes below %s.", aborted, self.location)
 
-    def fetch(self, name: str, target: Path) -> dict[str, Any]:
+    def fetch(self, name: str, target: Path) -> FileFacts:
         """Copy a file to this host. Return its size and sha256.
 
         :raises FileNotFoundError: it does not exist

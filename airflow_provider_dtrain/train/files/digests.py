@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import IO, Any
 
+from airflow_provider_dtrain.train.values import FileFacts
+
 _CHUNK_BYTES = 1 << 20
 
 
@@ -36,12 +38,12 @@ class Hashing:
         """Flush the file."""
         self._file.flush()
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> FileFacts:
         """Return size and sha256 in the form of a checkpoint's metadata."""
         return {"size_bytes": self._size, "sha256": self._digest.hexdigest()}
 
 
-def describe(path: Path, *, is_durable: bool = False) -> dict[str, Any]:
+def describe(path: Path, *, is_durable: bool = False) -> FileFacts:
     """Return size and sha256 of a file in the form of a checkpoint's metadata.
 
     :param is_durable: write the file to the disk first

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.values import Options
 
 #: type -> (protocol of fsspec, module that implements it)
 PROTOCOLS = {"s3": ("s3", "s3fs"), "gcs": ("gcs", "gcsfs"), "azure": ("abfs", "adlfs")}
@@ -20,7 +21,7 @@ def is_url(text: Any) -> bool:
     return isinstance(text, str) and "://" in text
 
 
-def options_for(protocol: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def options_for(protocol: str, config: Mapping[str, Any]) -> Options:
     """Return the keyword arguments of ``fsspec.filesystem(protocol, ...)``.
 
     :param config: ``checkpoint_storage`` with its secrets; for another type of storage, no credentials are returned
@@ -59,7 +60,7 @@ def file_system(url: str, config: Mapping[str, Any], *, is_patient: bool = True,
         raise SetupError(f"{purpose} at {url} cannot be reached: {error}") from error
 
 
-def _s3(config: Mapping[str, Any]) -> dict[str, Any]:
+def _s3(config: Mapping[str, Any]) -> Options:
     named = {
         "key": config.get("access_key"),
         "secret": config.get("secret_key"),
@@ -73,13 +74,13 @@ def _s3(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, **client, "use_listings_cache": False, "config_kwargs": {"retries": dict(S3_RETRIES)}}
 
 
-def _gcs(config: Mapping[str, Any]) -> dict[str, Any]:
+def _gcs(config: Mapping[str, Any]) -> Options:
     named = {"token": config.get("token"), "project": config.get("project"), "endpoint_url": config.get("endpoint_url")}
     return {**{name: value for name, value in named.items() if value}, "use_listings_cache": False}
 
 
-def _azure(config: Mapping[str, Any]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
+def _azure(config: Mapping[str, Any]) -> Options:
+    options: Options = {}
     if config.get("connection_string"):
         options["connection_string"] = config["connection_string"]
     else:

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.errors import TrainError
 from airflow_provider_dtrain.train.files.place import Place
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class Lease:
         self._place = place
         self._name = name
         process = {"boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())} if names_process else {}
-        self._mine: dict[str, Any] = {"run": run, "key": key, "host": socket.gethostname(), **process}
+        self._mine: JsonObject = {"run": run, "key": key, "host": socket.gethostname(), **process}
         self._in_use = in_use
         self._unsure = unsure
         self._recreates = recreates
@@ -184,7 +185,7 @@ class Lease:
     def _is_mine(self, holder: Mapping[str, Any]) -> bool:
         return all(holder.get(name) == value for name, value in self._mine.items())
 
-    def _read(self) -> dict[str, Any] | None:
+    def _read(self) -> JsonObject | None:
         """Return the holder, or None. A damaged file is a holder without a name, which never raises its counter."""
         content = self._place.read(self._name, _LIMIT_BYTES)
         if content is None:

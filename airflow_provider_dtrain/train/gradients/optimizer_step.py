@@ -26,6 +26,7 @@ from airflow_provider_dtrain.train.gradients.second_passes import SecondPasses
 from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distributed, wrap
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
 from airflow_provider_dtrain.train.sharded_tensors import sharded_kind
+from airflow_provider_dtrain.train.values import StateDict
 
 log = logging.getLogger(__name__)
 
@@ -271,7 +272,7 @@ class Gradients:
 
     # -- checkpoints and the end -----------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state that is the same on all ranks: batches in each unfinished group, and the loss scale."""
         self._settle_scale()
         scaler = self._loss_scale.scaler.state_dict() if self._loss_scale is not None else None
@@ -284,7 +285,7 @@ class Gradients:
         self._waiting.counts = list(state.get("counts") or ())
         self._give_restored()
 
-    def rank_state(self) -> dict[str, Any] | None:
+    def rank_state(self) -> StateDict | None:
         """Return copies of this rank's gradients of unfinished groups, or None if there are none."""
         self._settle_scale()
         if not any(group.count for group in self._groups.values()):

@@ -21,6 +21,7 @@ from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger, Skipped, decode, encode
 from airflow_provider_dtrain.train.inference.output_folder import OWN, open_folder
 from airflow_provider_dtrain.train.inference.shards import Shard
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Folder below the folder of a run.
 FOLDER = "collect"
@@ -49,7 +50,7 @@ def collected_folder(run_dir: Path, location: str, run: str) -> Place:
 class CollectedLedger(Ledger):
     """Ledger of a rank whose results are fetched. Done and skipped shards are those that the control side sent."""
 
-    def open(self, facts: Mapping[str, Any], shards: Sequence[Shard], *, overwrite: bool) -> dict[str, Any]:
+    def open(self, facts: Mapping[str, Any], shards: Sequence[Shard], *, overwrite: bool) -> JsonObject:
         """Begin or continue the work, as on the Airflow machine. Return what its ledger knows of the run."""
         known = self._sent()
         if known.get("run") is not None:
@@ -82,11 +83,11 @@ class CollectedLedger(Ledger):
         metrics: Mapping[str, Any],
         *,
         confirm: Callable[[], object] = bool,
-    ) -> tuple[dict[str, Any], str | None]:
+    ) -> tuple[JsonObject, str | None]:
         """Return the manifest without writing it. The control side publishes when every part has arrived."""
         return self.manifest(sorted(entries, key=lambda entry: entry.shard), skipped, facts, metrics), None
 
-    def _sent(self) -> dict[str, Any]:
+    def _sent(self) -> JsonObject:
         content = self.folder.read(f"{OWN}/{KNOWN}")
         found = decode(content) if content is not None else None
         if not isinstance(found, dict):

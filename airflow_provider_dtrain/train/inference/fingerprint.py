@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.function import CALL, MODULE
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Settings of the section ``inference`` that do not change a row of the output.
 _WITHOUT_EFFECT = frozenset({"inputs", "weights", "on_bad_shard", "collect", "batch_size"})
@@ -25,7 +26,7 @@ def facts(
     identity: Mapping[str, Any],
     weights: Any,
     read: Iterable[Path] = (),
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the facts: part -> JSON.
 
     :param settings: the section ``inference`` of the configuration

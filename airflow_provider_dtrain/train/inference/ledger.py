@@ -31,6 +31,7 @@ from airflow_provider_dtrain.train.errors import OtherRunError, OutputFolderErro
 from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference.output_folder import OWN, TEMPORARY
 from airflow_provider_dtrain.train.inference.shards import Shard, differences
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class Ledger:
 
     # -- the start of a run, on rank 0 -----------------------------------------------------------------------------
 
-    def open(self, facts: Mapping[str, Any], shards: Sequence[Shard], *, overwrite: bool) -> dict[str, Any]:
+    def open(self, facts: Mapping[str, Any], shards: Sequence[Shard], *, overwrite: bool) -> JsonObject:
         """Begin or continue the work in the folder. Return what the ledger knows of the run.
 
         :param facts: what the results depend on: part -> JSON
@@ -128,7 +129,7 @@ class Ledger:
         self.begin(document, [shard.to_dict() for shard in shards])
         return document
 
-    def known(self) -> dict[str, Any] | None:
+    def known(self) -> JsonObject | None:
         """Return what the folder's first run recorded about itself, or None.
 
         :raises OtherRunError: the record is damaged
@@ -276,7 +277,7 @@ class Ledger:
         metrics: Mapping[str, Any],
         *,
         confirm: Callable[[], object] = bool,
-    ) -> tuple[dict[str, Any], str | None]:
+    ) -> tuple[JsonObject, str | None]:
         """Give every part its final name, remove what does not belong, write the manifest. Can be repeated.
 
         :param confirm: raises when another run owns the folder by now. Called right before each step that would harm
@@ -321,7 +322,7 @@ class Ledger:
         skipped: Iterable[Skipped],
         facts: Mapping[str, Any],
         metrics: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the manifest.
 
         :param ordered: entries by shard
@@ -352,7 +353,7 @@ class Ledger:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _document(self, name: str) -> dict[str, Any] | None:
+    def _document(self, name: str) -> JsonObject | None:
         content = self.folder.read(name)
         if content is None:
             return None
@@ -410,7 +411,7 @@ def merged_schema(entries: Iterable[FinishedShard]) -> dict[str, str]:
     return found
 
 
-def manifest_event(manifest: Mapping[str, Any], digest: str, *, shards: int) -> dict[str, Any]:
+def manifest_event(manifest: Mapping[str, Any], digest: str, *, shards: int) -> JsonObject:
     """Return the event of a published manifest.
 
     :param digest: sha256 of its file

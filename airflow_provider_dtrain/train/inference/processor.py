@@ -11,6 +11,7 @@ from airflow_provider_dtrain.train.gradients.precision import Precision
 from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.weights import Weights
 from airflow_provider_dtrain.train.reports.reducers import Reducer
+from airflow_provider_dtrain.train.values import StateDict
 
 
 class BatchProcessor:
@@ -76,7 +77,7 @@ class InferenceContext:
         self.hparams = ctx.hparams
         self.config = ctx.config
         #: Free space for plain functions, which have no object of their own.
-        self.state: dict[str, Any] = {}
+        self.state: StateDict = {}
 
     @property
     def rank(self) -> int:

@@ -32,6 +32,7 @@ from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop
 from airflow_provider_dtrain.train.inference.weights import Weights
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.reports import failure
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 SEES_AFTER_S = (0.2, 0.5, 1.0, 3.0)
 
 
-def infer(ctx: Context, settings: Mapping[str, Any]) -> dict[str, Any] | None:
+def infer(ctx: Context, settings: Mapping[str, Any]) -> JsonObject | None:
     """Compute what is missing in the output folder, and publish it. Called by all ranks.
 
     :param settings: the section ``inference`` of the configuration

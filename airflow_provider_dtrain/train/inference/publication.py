@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from airflow_provider_dtrain.train.errors import BadShardError
 from airflow_provider_dtrain.train.files.lease import Lease
@@ -17,6 +16,7 @@ from airflow_provider_dtrain.train.inference.run import BegunFolder, Run
 from airflow_provider_dtrain.train.inference.shards import rows_of
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, HERE
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ def ranges(numbers: Iterable[int]) -> str | None:
 
 def end(
     run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder, *, stopped: bool
-) -> dict[str, Any] | None:
+) -> JsonObject | None:
     """Wait for all ranks and publish, if no shard is missing. Called by all ranks.
 
     :param stopped: this rank was asked to stop
@@ -161,7 +161,7 @@ def end(
     return manifest
 
 
-def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder) -> dict[str, Any]:
+def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder) -> JsonObject:
     new, aside = queue.results()
     entries = [*begun.entries, *new]
     skipped = [*begun.skipped, *aside]

@@ -6,7 +6,6 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from airflow_provider_dtrain.train.errors import (
     BadShardError,
@@ -29,6 +28,7 @@ from airflow_provider_dtrain.train.inference.run import Run
 from airflow_provider_dtrain.train.inference.shards import Shard
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +283,7 @@ class ShardLoop:
         self._event("shard_skipped", {"shard": shard.index, "label": shard.label, "error": skipped.error})
         log.warning("Shard %d (%s) is set aside: its rows are missing in the output", shard.index, shard.label)
 
-    def _event(self, kind: str, fields: dict[str, Any]) -> None:
+    def _event(self, kind: str, fields: JsonObject) -> None:
         self._ctx._writer.write(kind, fields, sync=True)
 
 

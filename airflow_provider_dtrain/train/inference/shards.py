@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_dtrain.train.values import JsonObject
+
 #: Source of the shards of a data set from code.
 DATASET = "dataset"
 #: Row ids of a source whose predecessors have an unknown number of rows begin at its number times this.
@@ -43,7 +45,7 @@ class Shard:
             return f"files {self.start}-{self.stop - 1} from {name}"
         return f"{name} rows {self.start}-{self.stop - 1}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the shard as plain JSON."""
         return {
             "index": self.index, "source": self.source, "start": self.start, "stop": self.stop, "rows": self.rows,

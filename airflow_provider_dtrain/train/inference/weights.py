@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_source import TensorSource
 from airflow_provider_dtrain.train.checkpoint.weights import load_weights, put
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import CheckpointError, WeightsError
+from airflow_provider_dtrain.train.values import JsonObject
 
 
 class Weights:
@@ -27,14 +28,14 @@ class Weights:
         self._config = config
         self._opened: tuple[Any, TensorSource] | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._identity: dict[str, Any] | None = None
+        self._identity: JsonObject | None = None
 
     @property
     def exist(self) -> bool:
         """True if the configuration names a checkpoint."""
         return self._source is not None
 
-    def identity(self) -> dict[str, Any] | None:
+    def identity(self) -> JsonObject | None:
         """Return what names the weights: step and checksum, the same wherever a copy of them is. Called by all ranks.
 
         None without weights.

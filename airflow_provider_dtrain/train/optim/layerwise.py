@@ -12,6 +12,8 @@ from typing import Any
 import pytorch_optimizer
 import torch
 
+from airflow_provider_dtrain.train.values import ParameterGroup
+
 
 class Lars(pytorch_optimizer.LARS):
     """SGD with momentum and a layer-wise scaled step.
@@ -82,7 +84,7 @@ class Lamb(pytorch_optimizer.Lamb):
             adam_debias=True,
         )
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: ParameterGroup) -> None:
         """Add a parameter group. With ``adapt`` False, layer-wise scaling excludes it."""
         # The package calls an update without scaling "adam".
         super().add_param_group({**param_group, "adam": not param_group.get("adapt", True)})
@@ -95,7 +97,7 @@ class Lamb(pytorch_optimizer.Lamb):
 
 
 @contextlib.contextmanager
-def _both_moments_corrected(groups: list[dict[str, Any]]) -> Iterator[None]:
+def _both_moments_corrected(groups: list[ParameterGroup]) -> Iterator[None]:
     """Make the package's step without bias correction compute the corrected one.
 
     With ``c_i = 1 - beta_i ** t`` and ``s = sqrt(c2) / c1``, Adam's corrected update is ``s * m / (sqrt(v) + eps *

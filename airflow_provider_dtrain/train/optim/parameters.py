@@ -6,8 +6,10 @@ from typing import Any
 
 import torch
 
+from airflow_provider_dtrain.train.values import ParameterGroup
 
-def split_parameters(model: Any) -> list[dict[str, Any]]:
+
+def split_parameters(model: Any) -> list[ParameterGroup]:
     """Return two parameter groups: weights, and parameters without decay and layer-wise scaling.
 
     The second group holds biases, all parameters of normalization layers, and everything else of less than two
@@ -29,7 +31,7 @@ def split_parameters(model: Any) -> list[dict[str, Any]]:
     for parameter in model.parameters():
         if parameter.requires_grad:
             (rest if parameter.ndim < 2 or id(parameter) in norms else weights).append(parameter)
-    groups: list[dict[str, Any]] = [{"params": weights}, {"params": rest, "weight_decay": 0.0, "adapt": False}]
+    groups: list[ParameterGroup] = [{"params": weights}, {"params": rest, "weight_decay": 0.0, "adapt": False}]
     return [group for group in groups if group["params"]]
 
 

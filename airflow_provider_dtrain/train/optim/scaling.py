@@ -10,6 +10,7 @@ from typing import Any
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.values import StateDict
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class LinearScaling(LRScheduler):
             self._advance_after()
         super().step()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return counters and rates, and the state of ``after``."""
         state = {key: value for key, value in self.__dict__.items() if key not in {"optimizer", "after"}}
         state["after"] = self.after.state_dict() if self.after is not None else None

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
+from airflow_provider_dtrain.train.values import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -155,8 +156,8 @@ def _run(env: RankEnvironment) -> str:
     return f"trial {env.trial_id}, attempt {env.attempt}" if env.trial_id is not None else "off-cluster"
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Metrics:
+    found: Metrics = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
             found.update(_flat(value, f"{prefix}{name}."))

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.train.reports.events import EventWriter
 from airflow_provider_dtrain.train.reports.experiment_loggers import Loggers
 from airflow_provider_dtrain.train.reports.reducers import number
 from airflow_provider_dtrain.train.reports.timings import RankTimings
+from airflow_provider_dtrain.train.values import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ METRICS_LIMIT, NAME_LIMIT = 1000, 256
 EPOCH_DIGITS: Final = 6
 if TYPE_CHECKING:
     #: step, epoch, unix time, metrics
-    Report = tuple[int, float | None, float, dict[str, Any]]
+    Report = tuple[int, float | None, float, Metrics]
 
 
 class Reporter:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import MetricError, SetupError, TrialClassError
+from airflow_provider_dtrain.train.values import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +139,13 @@ class Reducers:
         for item in self.chosen(training=training):
             item.reducer.reset()
 
-    def reduce(self, allgather: Callable[[Any], list[Any]], *, training: bool) -> dict[str, Any]:
+    def reduce(self, allgather: Callable[[Any], list[Any]], *, training: bool) -> Metrics:
         """Return the metrics of all reducers, with one exchange between the ranks. Called by all ranks."""
         chosen = self.chosen(training=training)
         if not chosen:
             return {}
         answers = allgather([item.reducer.per_slot_reduce() for item in chosen])
-        found: dict[str, Any] = {}
+        found: Metrics = {}
         for index, item in enumerate(chosen):
             if isinstance(item.reducer, SimpleMetricReducer) and not any(answer[index] for answer in answers):
                 self._warn_of_silence(item, training=training)
@@ -153,7 +154,7 @@ class Reducers:
         return found
 
 
-def merge(metrics: dict[str, Any], more: Mapping[str, Any]) -> None:
+def merge(metrics: Metrics, more: Mapping[str, Any]) -> None:
     """Add metrics to a dict of metrics.
 
     :raises TrialClassError: a name already exists

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.train.reports.events import EventWriter
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Largest size of one rank's samples, bytes.
 LIMIT_BYTES = 32 << 20
@@ -59,7 +60,7 @@ class SampleFile:
         self._not_before = now + self.interval_s - 0.5 * self._base_s
         every = {name: -(-len(found) // MOST_VALUES) for name, found in values.items() if len(found) > MOST_VALUES}
         arrays = {name: _microseconds(found[:: every.get(name, 1)]) for name, found in values.items() if found}
-        fields: dict[str, Any] = {"first": first, "batches": batches, "us": arrays}
+        fields: JsonObject = {"first": first, "batches": batches, "us": arrays}
         if every:
             fields["every"] = every
         self._append("batches", fields)

@@ -9,6 +9,7 @@ from airflow_provider_dtrain.train.reports.reducers import Reducer
 from airflow_provider_dtrain.train.trial.callbacks import PyTorchCallback
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.dataloader import batch_length
+from airflow_provider_dtrain.train.values import Metrics
 
 
 class PyTorchTrial:
@@ -40,14 +41,14 @@ class PyTorchTrial:
         """
         raise self._missing("train_batch")
 
-    def evaluate_batch(self, batch: Any, batch_idx: int) -> dict[str, Any]:
+    def evaluate_batch(self, batch: Any, batch_idx: int) -> Metrics:
         """Return the metrics of one batch. The method may omit the parameter ``batch_idx``.
 
         Models are in evaluation mode and no gradients are recorded.
         """
         raise self._missing("evaluate_batch")
 
-    def evaluate_full_dataset(self, data_loader: Any) -> dict[str, Any]:
+    def evaluate_full_dataset(self, data_loader: Any) -> Metrics:
         """Return the metrics of the whole validation data. Runs on rank 0 while the other ranks wait."""
         raise self._missing("evaluate_full_dataset")
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import TrialClassError
+from airflow_provider_dtrain.train.values import Metrics, StateDict
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class PyTorchCallback:
     def on_training_epoch_end(self, epoch_idx: int) -> None:
         """Run after the last batch of an epoch."""
 
-    def on_training_workload_end(self, avg_metrics: dict[str, Any], batch_metrics: list[dict[str, Any]]) -> None:
+    def on_training_workload_end(self, avg_metrics: Metrics, batch_metrics: list[Metrics]) -> None:
         """Run after each unit of training: ``scheduling_unit`` batches, or fewer before a validation or checkpoint.
 
         :param avg_metrics: means of the unit, over all ranks unless ``average_training_metrics`` is false
@@ -57,19 +58,19 @@ class PyTorchCallback:
         :param outputs: return values of ``evaluate_batch`` on this rank, in order of batches
         """
 
-    def on_validation_end(self, metrics: dict[str, Any]) -> None:
+    def on_validation_end(self, metrics: Metrics) -> None:
         """Run after each validation.
 
         :param metrics: metrics of the whole data set
         """
 
-    def on_checkpoint_load_start(self, checkpoint: dict[str, Any]) -> None:
+    def on_checkpoint_load_start(self, checkpoint: StateDict) -> None:
         """Run before states are restored. The callback may change the dict.
 
         :param checkpoint: ``models``, ``optimizers``, ``schedulers``, ``others``: lists in the order of wrapping
         """
 
-    def on_checkpoint_save_start(self, checkpoint: dict[str, Any]) -> None:
+    def on_checkpoint_save_start(self, checkpoint: StateDict) -> None:
         """Run on rank 0 before a checkpoint is written. Entries added to the dict are saved.
 
         :param checkpoint: as in :meth:`on_checkpoint_load_start`; tensors, numbers, strings, lists and dicts only
@@ -87,11 +88,11 @@ class PyTorchCallback:
         :param uuid: the checkpoint's path or URL
         """
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state of this callback that a resumed trial needs."""
         return {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the state that :meth:`state_dict` returned."""
 
 
@@ -125,7 +126,7 @@ class Callbacks:
         for method in self._methods[hook]:
             method(*arguments)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return every callback's state by its name."""
         return {name: callback.state_dict() for name, callback in self._callbacks.items()}
 

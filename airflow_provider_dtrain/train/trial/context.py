@@ -18,6 +18,7 @@ from airflow_provider_dtrain.train.errors import HparamError, SetupError
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.precision import LossScale
 from airflow_provider_dtrain.train.reports.reducers import MetricReducer, Reducers
+from airflow_provider_dtrain.train.values import Hyperparameters, StateDict
 
 
 class LRScheduler:
@@ -60,12 +61,12 @@ class LRScheduler:
         rates: list[float] = self.scheduler.get_last_lr()
         return rates
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the scheduler's state."""
-        state: dict[str, Any] = self.scheduler.state_dict()
+        state: StateDict = self.scheduler.state_dict()
         return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore the scheduler's state."""
         self.scheduler.load_state_dict(state_dict)
 
@@ -336,7 +337,7 @@ class PyTorchTrialContext:
             )
         return self._ctx.hparams[name]
 
-    def get_hparams(self) -> dict[str, Any]:
+    def get_hparams(self) -> Hyperparameters:
         """Return all hyperparameters."""
         return self._ctx.hparams
 

@@ -11,6 +11,7 @@ import torch
 
 from airflow_provider_dtrain.train.errors import MetricError, NonFiniteLossError
 from airflow_provider_dtrain.train.reports.reducers import number
+from airflow_provider_dtrain.train.values import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class BatchMetrics:
                         raise NonFiniteLossError(name, first + index, rank)
         return found
 
-    def _widen(self, metrics: dict[str, Any]) -> None:
+    def _widen(self, metrics: Metrics) -> None:
         """Add a batch that has a new metric."""
         for name, value in metrics.items():
             column = self._columns.setdefault(name, [])
@@ -84,7 +85,7 @@ def means(columns: dict[str, list[float]]) -> dict[str, float]:
     return found
 
 
-def _as_dict(metrics: Any) -> dict[str, Any]:
+def _as_dict(metrics: Any) -> Metrics:
     if isinstance(metrics, dict):
         return dict(metrics)
     if metrics is None:

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.train.durations import Position
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
+from airflow_provider_dtrain.train.values import StateDict
 
 
 class PreparedTrialState:
@@ -30,7 +31,7 @@ class PreparedTrialState:
         self.ranks = self.saved_ranks = 0
         self.sharing = self.saved_sharing = ""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """Return the state as numbers, strings, lists and dicts."""
         return {
             "position": asdict(self._position),

@@ -20,6 +20,7 @@ from airflow_provider_dtrain.train.trial.context import LRScheduler, PyTorchTria
 from airflow_provider_dtrain.train.trial.metrics import BatchMetrics, means
 from airflow_provider_dtrain.train.trial.state import PreparedTrialState
 from airflow_provider_dtrain.train.trial.validation import Validator
+from airflow_provider_dtrain.train.values import Metrics, StateDict
 
 log = logging.getLogger(__name__)
 
@@ -418,7 +419,7 @@ class TrialTrainer:
         first = step - count + 1
         columns = self._metrics.settle(first, self._rank, fail_on_nan=ctx._reporter._fail_on_nan)
         ctx._timings.add("from_device", perf_counter() - before)
-        metrics: dict[str, Any] = means(columns)
+        metrics: Metrics = means(columns)
         reduced = context._reducers.reduce(context.distributed.allgather, training=True)
         context._reducers.reset(training=True)
         metrics.update((name, number(name, value)) for name, value in reduced.items())
@@ -474,8 +475,8 @@ class TrialTrainer:
             self._callbacks.call("on_checkpoint_end", str(path))
             self._callbacks.call("on_checkpoint_upload_end", str(path))
 
-    def _on_save(self, state: dict[str, Any]) -> None:
+    def _on_save(self, state: StateDict) -> None:
         self._callbacks.call("on_checkpoint_save_start", state)
 
-    def _on_load(self, state: dict[str, Any]) -> None:
+    def _on_load(self, state: StateDict) -> None:
         self._callbacks.call("on_checkpoint_load_start", state)

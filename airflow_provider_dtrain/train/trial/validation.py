@@ -22,6 +22,7 @@ from airflow_provider_dtrain.train.trial.callbacks import Callbacks
 from airflow_provider_dtrain.train.trial.context import PyTorchTrialContext
 from airflow_provider_dtrain.train.trial.dataloader import DataLoader
 from airflow_provider_dtrain.train.trial.metrics import read_columns
+from airflow_provider_dtrain.train.values import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Validator:
         if self._shares is not None:
             self._shares.release()
 
-    def _evaluate_batches(self) -> dict[str, Any]:
+    def _evaluate_batches(self) -> Metrics:
         context = self._context
         context._reducers.reset(training=False)
         self._callbacks.call("on_validation_epoch_start")
@@ -74,18 +75,18 @@ class Validator:
             raise self._shares.nothing()
         # Ranks without a batch do not know the metrics. The ranks with batches must agree on them.
         names = {name: reducer for parts, _ in answers for name, (reducer, _) in parts.items()}
-        metrics: dict[str, Any] = {
+        metrics: Metrics = {
             name: reducers.combine(reducer, [parts[name][1] for parts, _ in answers if name in parts])
             for name, reducer in names.items()
         }
         reducers.merge(metrics, context._reducers.reduce(context.distributed.allgather, training=False))
         return metrics
 
-    def _outputs(self) -> tuple[list[dict[str, Any]], list[int]]:
+    def _outputs(self) -> tuple[list[Metrics], list[int]]:
         assert self._shares is not None
         trial = self._trial
         context = self._context
-        outputs: list[dict[str, Any]] = []
+        outputs: list[Metrics] = []
         weights: list[int] = []
         for index, batch in enumerate(self._shares.validation()):
             HERE.moves += 1
@@ -110,7 +111,7 @@ class Validator:
             for name, (values, weights) in columns.items()
         }
 
-    def _evaluate_whole(self) -> dict[str, Any]:
+    def _evaluate_whole(self) -> Metrics:
         """Return the metrics that rank 0 computes alone. The other ranks wait at most 6 hours."""
         loader = self._loader.torch_loader if isinstance(self._loader, DataLoader) else self._loader
         self._warn_of_part(loader)
@@ -123,7 +124,7 @@ class Validator:
             return {name: column[0] for name, column in columns.items()}
 
         self._context._reducers.reset(training=False)
-        metrics: dict[str, Any] = self._context.distributed.on_chief(evaluate)
+        metrics: Metrics = self._context.distributed.on_chief(evaluate)
         reduced = self._context._reducers.reduce(self._context.distributed.allgather, training=False)
         reducers.merge(metrics, reduced)
         return metrics
@@ -183,7 +184,7 @@ def takes_index(method: Any) -> bool:
 
 
 def _columns(
-    outputs: list[dict[str, Any]], weights: list[int], left_out: set[str]
+    outputs: list[Metrics], weights: list[int], left_out: set[str]
 ) -> dict[str, tuple[list[float], list[int]]]:
     """Return each metric's values and their weights.
 

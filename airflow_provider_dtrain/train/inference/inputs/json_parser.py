@@ -7,6 +7,8 @@ import re
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
+from airflow_provider_dtrain.train.values import JsonObject
+
 _SPACES = re.compile(r"[ \t\n\r]*")
 _COLON = re.compile(r"[ \t\n\r]*:[ \t\n\r]*")
 _NEXT = re.compile(r'[ \t\n\r]*(?:,[ \t\n\r]*"|(\}))')
@@ -25,7 +27,7 @@ class LineParser:
         self._scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
         self._decode = json.JSONDecoder(object_pairs_hook=self._object).decode
 
-    def parse(self, line: str) -> tuple[dict[str, Any], dict[str, str]]:
+    def parse(self, line: str) -> tuple[JsonObject, dict[str, str]]:
         """Return name -> value, and name -> the value's text.
 
         :raises ValueError: it is no JSON object, or has a name twice
@@ -39,7 +41,7 @@ class LineParser:
             self._values(line)
             raise
 
-    def _values(self, line: str) -> dict[str, Any]:
+    def _values(self, line: str) -> JsonObject:
         row = self._decode(line)
         if not isinstance(row, dict):
             raise ValueError(f"it is no object, it is {line.strip()[:100]}")
@@ -47,13 +49,13 @@ class LineParser:
             raise ValueError("the object has a name twice")
         return row
 
-    def _object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def _object(self, pairs: list[tuple[str, Any]]) -> JsonObject:
         # The outermost object comes last.
         self._members = len(pairs)
         return dict(pairs)
 
-    def _with_texts(self, line: str) -> tuple[dict[str, Any], dict[str, str]]:
-        values: dict[str, Any] = {}
+    def _with_texts(self, line: str) -> tuple[JsonObject, dict[str, str]]:
+        values: JsonObject = {}
         texts: dict[str, str] = {}
         found = _match(_FIRST, line, 0)
         while not found[1]:

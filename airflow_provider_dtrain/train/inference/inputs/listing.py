@@ -6,11 +6,11 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from airflow_provider_dtrain.train.errors import InputError
 from airflow_provider_dtrain.train.inference.inputs.settings import FORMATS, InputSettings, format_of
 from airflow_provider_dtrain.train.inference.inputs.sources import InputPath, SourceFile, Sources
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Most files that an identity lists one by one. It has a checksum of a longer listing.
 LISTED_FILES = 1000
@@ -32,13 +32,13 @@ def list_input(settings: InputSettings, sources: Sources) -> tuple[str, list[Sou
     return kind, list(files.values())
 
 
-def identity_of(kind: str, settings: InputSettings, files: Sequence[SourceFile], rows: int | None) -> dict[str, Any]:
+def identity_of(kind: str, settings: InputSettings, files: Sequence[SourceFile], rows: int | None) -> JsonObject:
     """Return the identity of an input of files, as plain JSON.
 
     :param rows: number of rows; None: not known before they are read
     """
     documents = [file.to_dict() for file in files]
-    identity: dict[str, Any] = {
+    identity: JsonObject = {
         "format": kind,
         "columns": None if settings.read_columns is None else list(settings.read_columns),
         "shard_rows": settings.shard_rows,

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from airflow_provider_dtrain.train.errors import InputError, InputUnavailableError, TrainError
 from airflow_provider_dtrain.train.files.file_systems import file_system, is_url
 from airflow_provider_dtrain.train.inference.shards import Shard
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class SourceFile:
     #: Whether the version is an ETag. Times are not compared between hosts, which may have copies of a file.
     is_checksum: bool = False
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the file as plain JSON, for the input's identity."""
         return {"path": self.path, "size": self.size, "version": self.version}
 

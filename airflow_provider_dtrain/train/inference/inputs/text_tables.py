@@ -18,6 +18,7 @@ from airflow_provider_dtrain.train.inference.inputs.sources import SourceFile, S
 from airflow_provider_dtrain.train.inference.inputs.table_batches import named_errors
 from airflow_provider_dtrain.train.inference.inputs.text_cuts import Cuts, cuts_of
 from airflow_provider_dtrain.train.inference.shards import SOURCE_ROWS, Shard, default_shard_rows
+from airflow_provider_dtrain.train.values import JsonObject
 
 #: Files that are read at the same time while the plan is made.
 PLAN_THREADS = 8
@@ -42,7 +43,7 @@ class Columns:
         """All names."""
         return list(dict.fromkeys([*self.data, *self.passed]))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return the columns as plain JSON."""
         return {"data": dict(self.data), "passed": dict(self.passed)}
 

@@ -18,6 +18,7 @@ from airflow_provider_dtrain.train.errors import SchemaError
 from airflow_provider_dtrain.train.inference.column_types import JsonText
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.plain_types import with_inner
+from airflow_provider_dtrain.train.values import JsonObject
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class JsonLinesEncoder:
         """Return the schema of the last rows."""
         return self._schema
 
-    def _line(self, row: dict[str, Any]) -> str:
+    def _line(self, row: JsonObject) -> str:
         try:
             return json.dumps(row, allow_nan=False, ensure_ascii=False, default=_plain)
         except ValueError:
@@ -65,7 +66,7 @@ class JsonLinesEncoder:
             log.warning("NaN and infinite numbers are written as null, because JSON has neither.")
 
 
-def _rows(table: pa.RecordBatch, left_out: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _rows(table: pa.RecordBatch, left_out: Sequence[str]) -> Iterator[JsonObject]:
     """Yield rows as Python's values.
 
     :raises SchemaError: Python has no such value, as of a date after the year 9999
