@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    import torch
 
 #: A JSON object of a file or a message. Its reader checks the fields that it uses.
 JsonObject = dict[str, Any]
@@ -10,6 +13,8 @@ JsonObject = dict[str, Any]
 Hyperparameters = dict[str, Any]
 #: State of an object for a checkpoint: numbers, texts, tensors, lists and dicts, as its class defines it.
 StateDict = dict[str, Any]
+#: Tensors by name.
+Tensors = dict[str, "torch.Tensor"]
 #: Metrics by name: numbers, tensors with one number, and other values that become JSON.
 Metrics = dict[str, Any]
 #: A group of parameters and its settings, as an optimizer of torch takes it.

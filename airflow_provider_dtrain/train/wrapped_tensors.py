@@ -8,6 +8,7 @@ from typing import Any
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
+from airflow_provider_dtrain.train.values import Tensors
 
 
 def is_wrapped(value: Any) -> bool:
@@ -50,7 +51,7 @@ def is_unknown(value: Any) -> bool:
     return is_wrapped(value) and name_of(type(value)) not in known()
 
 
-def taken_apart(tensor: Any) -> tuple[dict[str, Any], Any]:
+def taken_apart(tensor: Any) -> tuple[Tensors, Any]:
     """Return the tensors that a wrapped one is made of, by name, and what its class needs beside them."""
     names, context = tensor.__tensor_flatten__()
     return {name: getattr(tensor, name) for name in names}, context

@@ -41,7 +41,7 @@ from airflow_provider_dtrain.train.process.heartbeat import CHECKPOINT, HERE
 from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports.events import EventWriter
-from airflow_provider_dtrain.train.values import JsonObject, StateDict
+from airflow_provider_dtrain.train.values import FileFacts, JsonObject, StateDict
 
 log = logging.getLogger(__name__)
 
@@ -246,17 +246,19 @@ class Saver:
             contents[INDEX] = plan.index.text()
         if plan.parts:
             contents[save_plan.file_name(0)] = copied.file
-        options: dict[str, Any] = {}
-        if copied.is_sharded:
-            options = self._begin(where, step, plan.ranks)
-        write = partial(self.home.storage.write, where, step, contents, facts, **options)
+        begun, more = self._begin(where, step, plan.ranks) if copied.is_sharded else (None, None)
+        write = partial(self.home.storage.write, where, step, contents, facts, begun=begun, more=more)
         # The parts of other ranks are collected once.
         pauses_s = () if copied.is_sharded else RETRY_AFTER_S
         self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write, pauses_s))
         return where
 
-    def _begin(self, where: Any, step: int, ranks: Sequence[int]) -> dict[str, Any]:
-        """Return what the storage needs for the files of other ranks. Called by rank 0 while the others deliver.
+    def _begin(
+        self, where: Any, step: int, ranks: Sequence[int]
+    ) -> tuple[Path | str | None, Callable[[], Mapping[str, FileFacts]]]:
+        """Return the place of a checkpoint, and a function that waits for the files of other ranks.
+
+        Called by rank 0 while the others deliver.
 
         :param ranks: ranks with a file
         """
@@ -267,10 +269,10 @@ class Saver:
         except Exception as error:
             # The other ranks wait. The error is that of the save, which runs in the background.
             self._rank_files.begin(None)
-            return {"more": partial(_fail, error)}
+            return None, partial(_fail, error)
         begun = self._rank_files.begin(place)
         assert begun is not None
-        return {"begun": place, "more": partial(self._rank_files.collect, begun, ranks)}
+        return place, partial(self._rank_files.collect, begun, ranks)
 
     def stage(self, step: int) -> Path | None:
         """Return a new folder for files on rank 0, None if checkpoints are switched off. Waits for the previous save.

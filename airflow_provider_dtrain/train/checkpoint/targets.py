@@ -12,6 +12,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_tree import fill, key_of, k
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.prepared import bare, plain_name
 from airflow_provider_dtrain.train.sharded_tensors import is_dtensor
+from airflow_provider_dtrain.train.values import Tensors
 
 
 class Targets:
@@ -28,7 +29,7 @@ class Targets:
         self._in_place = in_place
         #: Keys, and the tensors that get their numbers.
         self.wanted: list[tuple[str, Any]] = []
-        self._plain: dict[str, Any] = {}
+        self._plain: Tensors = {}
 
     def plain(self, skeleton: Any) -> Any:
         """Return a state with new tensors on the CPU."""

@@ -10,12 +10,13 @@ from typing import Any
 from airflow_provider_dtrain.train.checkpoint.tensor_file import DTYPES
 from airflow_provider_dtrain.train.errors import CheckpointError
 from airflow_provider_dtrain.train.sharded_tensors import is_dtensor, local_part
+from airflow_provider_dtrain.train.values import Tensors
 
 #: Only key of the dict that stands for a tensor in a skeleton.
 PLACEHOLDER = "dtrain.tensor"
 
 
-def split(state: Any) -> tuple[Any, dict[str, Any]]:
+def split(state: Any) -> tuple[Any, Tensors]:
     """Return the skeleton of a state, and its tensors by key.
 
     A key is the path of the tensor. Two references to the same tensor get one key. Tensors without dimensions and of
@@ -29,7 +30,7 @@ def split(state: Any) -> tuple[Any, dict[str, Any]]:
 
 class _Split:
     def __init__(self) -> None:
-        self.tensors: dict[str, Any] = {}
+        self.tensors: Tensors = {}
         self._seen: dict[Any, str] = {}
 
     def of(self, value: Any, path: tuple[str, ...]) -> Any:

@@ -65,7 +65,7 @@ def create(name: str, parameters: Any, **options: Any) -> Any:
         raise OptimizerError(f"Optimizer {name!r} rejected its options ({shown}): {error}") from error
 
 
-def _of_torch() -> dict[str, Any]:
+def _of_torch() -> dict[str, type[torch.optim.Optimizer]]:
     return {
         attribute.lower(): value
         for attribute, value in vars(torch.optim).items()
