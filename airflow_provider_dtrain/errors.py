@@ -197,7 +197,7 @@ class InvalidHPError(UserError):
     """The training code rejected its hyperparameters: another attempt would reject them as well."""
 
 
-class BlamedShard(TypedDict):
+class FailedShard(TypedDict):
     """Shard of a batch inference to which a failure is attributed."""
 
     #: Number of the shard.
@@ -222,7 +222,7 @@ class ShardFailedError(UserError):
     def __init__(self, error: DtrainError, *, shard: int, label: str, finished: int) -> None:
         self.rank: int | None = getattr(error, "rank", None)
         self.host: str | None = getattr(error, "host", None)
-        self.shard: BlamedShard = {"index": shard, "label": label, "finished": finished}
+        self.shard: FailedShard = {"index": shard, "label": label, "finished": finished}
         head, newline, rest = str(error).partition("\n")
         stop = "" if head.endswith((".", "!", "?")) else "."
         super().__init__(f"{head}{stop} It was processing shard {shard} ({label}).{newline}{rest}")

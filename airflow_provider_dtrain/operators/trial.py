@@ -307,7 +307,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._ending = ""
         with contextlib.suppress(DtrainError):
             shown = shown_of(hook.store, trial_id)
-            self._name, self._ending = shown.name, shown.ending
+            self._name, self._ending = shown["name"], shown["ending"]
 
     def _end(self, outcome: Outcome | None) -> TrialResult | None:
         if outcome is None or outcome.failure is None:

@@ -7,11 +7,12 @@ import contextlib
 import socket
 import time
 from collections.abc import AsyncIterator, Hashable
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_dtrain.core.lifecycle.timing import POLL_AGAIN_S, SILENT_S
+from airflow_provider_dtrain.engine.attempt.end_summary import ShownFacts
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
 from airflow_provider_dtrain.engine.session.background import in_background
 from airflow_provider_dtrain.engine.session.threads import in_thread
@@ -26,13 +27,9 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 
 
-class TrialEvent(TypedDict, total=False):
+class TrialEvent(ShownFacts, total=False):
     """Event of a trial that has ended, with the facts that its task instance shows."""
 
-    trial_id: int
-    experiment_id: int
-    name: str | None
-    ending: str
     #: An :class:`Outcome` as plain JSON.
     outcome: JsonObject
     #: Marks of the task log that Airflow may not have written.
@@ -164,7 +161,7 @@ class TrialTrigger(BaseTrigger):
         ti = self.task_instance
         return None if ti is None else (str(ti.id), ti.try_number)
 
-    async def _shown(self) -> TrialEvent:
+    async def _shown(self) -> ShownFacts:
         """Return what the task instance shows of the trial: its name, the words about its end, its ids.
 
         The event carries them, because the worker that ends the task does not query the store.
@@ -173,8 +170,7 @@ class TrialTrigger(BaseTrigger):
 
         assert self._runtime is not None
         with contextlib.suppress(DtrainError):
-            of = await in_thread(shown_of, self._runtime.store, self.trial_id)
-            return {"trial_id": of.trial_id, "experiment_id": of.experiment_id, "name": of.name, "ending": of.ending}
+            return await in_thread(shown_of, self._runtime.store, self.trial_id)
         return {"trial_id": self.trial_id}
 
     async def _until_alone(self) -> None:

@@ -123,7 +123,7 @@ def test_a_task_that_was_deferred_resumes_with_name_and_links_from_the_event(sce
         scene.run("good", 0)
         [trial] = scene.scene.hook.store.trials.list(run_id="good")
     outcome = {"state": "completed", "result": {"trial_id": trial.trial_id}, "failure": None}
-    event = {"outcome": outcome, "log_marks": [], **vars(shown_of(scene.scene.hook.store, trial.trial_id))}
+    event = {"outcome": outcome, "log_marks": [], **shown_of(scene.scene.hook.store, trial.trial_id)}
     assert notifications(scene.run("resumed", 0, resumes=event)) == [], "the event was notified before"
     assert scene.sent("resumed", "/rendered-map-index")[-1] == "0 | way=completes -> accuracy 0.5"
     assert f"plugin/dtrain/trials/{trial.trial_id}" in scene.sent("resumed", "/_link_TrialLink")

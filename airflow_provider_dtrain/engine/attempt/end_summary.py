@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.search.names import metric_text, reached_text, trial_name
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShownFacts:
-    """Facts about a trial that its task instance shows, as plain JSON."""
+class ShownFacts(TypedDict, total=False):
+    """Facts about a trial that its task instance shows. All but the id are missing if the store does not answer."""
 
     trial_id: int
     experiment_id: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow_provider_dtrain import errors
 from airflow_provider_dtrain.core.documents import JsonObject
-from airflow_provider_dtrain.errors import BlamedShard, DtrainError, Kind
+from airflow_provider_dtrain.errors import DtrainError, FailedShard, Kind
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
@@ -31,7 +31,7 @@ class Failure:
     host: str | None = None
     rank: int | None = None
     #: Shard of a batch inference to which the failure is attributed.
-    shard: BlamedShard | None = None
+    shard: FailedShard | None = None
 
     @classmethod
     def of(cls, error: DtrainError) -> Failure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.engine.operations.probe_report import (
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 PARALLEL_HOSTS = 8
 
-Line = JsonObject
+
+class Line(TypedDict):
+    """Result of one check, with the finding and, if it is not ok, the remedy."""
+
+    check: str
+    ok: bool
+    message: str
 
 
 def line(check: str, ok: bool, message: str) -> Line:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.rows import AllocationRow, TrialRow
+from airflow_provider_dtrain.store.database.rows import AllocationRow, AllocationSlotRow, TrialRow
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -138,14 +138,9 @@ class OwnRequestRow(AllocationRow, Protocol):
     claimant_trial: int | None
 
 
-class OwnSlotRow(Protocol):
-    """A row of ``allocation_slots``."""
+class OwnSlotRow(AllocationSlotRow, Protocol):
+    """A row of ``allocation_slots`` with the proof of its release."""
 
-    allocation_id: int
-    token: int
-    host: str
-    slot: int
-    released_at: datetime | None
     proof: str | None
 
 
