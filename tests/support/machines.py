@@ -32,7 +32,7 @@ def run_until_seen(
 
     :param seen: number of occurrences per event, counted by the machine, so that a run that did nothing cannot pass
     :param needed: events that must occur
-    :param examples: number of histories, halved for each change, unless the environment sets it
+    :param examples: number of histories, a quarter of it for each change, unless the environment sets it
     :param steps: most steps of a history
     """
     seen.clear()
