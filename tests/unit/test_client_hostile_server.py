@@ -53,7 +53,8 @@ COMMANDS = (
     "trials watch 1", "experiments list", "experiments describe 1", "experiments watch 1", "experiments fork 1",
     "experiments create c.yaml", "experiments create c.yaml --follow", "experiments pause 1 -y",
     "experiments activate 1", "experiments stop 1 -y", "experiments kill 1 -y", "experiments set 1 --weight 2 --name a",
-    "queue list", "hosts list", "slots list", "hosts probe", "doctor",
+    "queue list", "hosts list", "slots list", "hosts probe", "doctor", "hosts drain a", "hosts enable a",
+    "hosts disable a -y",
 )  # fmt: skip
 _DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 #: Sequences of views, and what a log may keep.
