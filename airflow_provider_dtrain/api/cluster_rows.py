@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NotRequired, TypedDict
 
-from airflow_provider_dtrain.api.models.cluster import PoolSummary, SlotState
+from airflow_provider_dtrain.api.models.cluster import SlotState
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.store.records.pages import HostCells, SlotCell
 
 
@@ -38,7 +39,7 @@ class ClusterRecord(TypedDict):
     """A ``Cluster`` without its hosts and holders, which are rendered already."""
 
     at: datetime
-    pools: list[PoolSummary]
+    pools: list[PoolCounts]
 
 
 def host_record(view: HostCells, *, with_devices: bool) -> HostRecordOf:

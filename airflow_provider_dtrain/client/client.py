@@ -34,7 +34,7 @@ from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
@@ -86,7 +86,7 @@ class Client:
         """Return a text without the token."""
         return f"Client({self.session.server.url!r})"
 
-    def queue(self, pool: str | None = None) -> list[GangLine]:
+    def queue(self, pool: str | None = None) -> list[GangSummary]:
         """Return waiting and running gangs."""
         return self.source.gangs(pool)
 

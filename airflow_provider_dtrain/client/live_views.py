@@ -12,7 +12,7 @@ from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.trials import TrialLine
 from airflow_provider_dtrain.terminal.output import cell, note
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
@@ -31,7 +31,7 @@ class PatientSource(ServerSource):
         super().__init__(session, keep=True)
         self.patience = Patience(session, note)
 
-    def gangs(self, pool: str | None) -> list[GangLine]:
+    def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
         return self.patience.of(lambda: super(PatientSource, self).gangs(pool))
 

@@ -10,12 +10,13 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 #: Most rows of a list.
 ROWS_MOST = 1000
@@ -85,9 +86,14 @@ class ServerSource:
         """Return an experiment."""
         return self._get("experiment", experiment_id=experiment_id).row(ExperimentDescription)
 
-    def gangs(self, pool: str | None) -> list[GangLine]:
+    def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
-        return self._rows(GangLine, "queue", pool=pool)
+
+        def page(offset: int) -> GangPage:
+            answer = self.session.get("/queue", keep=self.keep, pool=pool, limit=GANGS_MOST, offset=offset)
+            return answer.record(GangPage)
+
+        return all_gangs(page)
 
     def hosts(self, pool: str | None) -> list[HostLine]:
         """Return hosts."""

@@ -1,44 +1,13 @@
-"""The queue, hosts and slots as records."""
+"""Hosts and slots as records."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, reason_text, state_text
-from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
-from airflow_provider_dtrain.terminal.output import placement_text, task_name
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.store.records.trials import HostRecord, SlotView, TaskView
-
-
-def gang_line(task: TaskView, silence: Silence) -> GangLine:
-    """Return a gang as a line of the queue.
-
-    :param silence: of the process that follows it
-    """
-    waits = task.position is not None
-    return GangLine(
-        gang=task.allocation_id,
-        trial=task.trial_id,
-        experiment=task.experiment,
-        attempt=task.attempt_number,
-        task=task_name(task.key),
-        dag_run=task.key.run_id,
-        pool=task.pool,
-        slots=task.slots,
-        priority=task.priority,
-        state=task.state,
-        position=None if silence.is_loss else task.position,
-        hosts=placement_text(task.placement) or None,
-        since=task.since,
-        expected=None if silence.is_loss else task.expected or None,
-        paused=task.paused,
-        unfollowed_since=silence.lost_since,
-        reason=reason_text(task.reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
-        state_words=state_text(task.state, task.position, paused=task.paused, silence=silence),
-    )
+    from airflow_provider_dtrain.store.records.trials import HostRecord, SlotView
 
 
 def host_line(host: HostRecord, held: int, own_store: str, *, with_connection: bool) -> HostLine:

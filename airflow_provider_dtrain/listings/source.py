@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.listings.cluster import gang_line, host_line, slot_line
+from airflow_provider_dtrain.listings.cluster import host_line, slot_line
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
 from airflow_provider_dtrain.listings.trials import checkpoint_line, trial_description, trial_lines
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
-from airflow_provider_dtrain.store.records.pages import ExperimentQuery
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery
+from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.records.searches import ExperimentView
@@ -91,16 +93,11 @@ class StoreSource:
             raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
         return view
 
-    def gangs(self, pool: str | None) -> list[GangLine]:
+    def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
-        dags = self.rights.readable(self.store)
-        found = [
-            task
-            for task in self.store.queue_view.tasks()
-            if pool in (None, task.pool) and (dags is None or task.key.dag_id in dags)
-        ]
-        found.sort(key=lambda task: (task.pool, task.state == "waiting", task.position or 0, task.since))
-        return [gang_line(task, self.store.queue_view.silence(task)) for task in found]
+        return all_gangs(
+            lambda offset: gang_page(self.store, self.rights, QueueQuery(pool=pool, limit=GANGS_MOST, offset=offset))
+        )
 
     def hosts(self, pool: str | None) -> list[HostLine]:
         """Return hosts."""

@@ -2,29 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
+
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.resources.pools import PoolCounts
+from airflow_provider_dtrain.resources.tasks import TaskRef
+
+#: Class of a gang in the queue, best class first.
+QueueClass = Literal["protected", "fresh", "overdue", "young", "old"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GangLine:
+class GangSummary:
     """A gang that waits or holds slots."""
 
-    gang: int
-    trial: int | None
-    experiment: str
+    allocation_id: int
+    kind: Literal["trial", "held_gang"]
+    #: The trial; of a held gang the trial that uses it now.
+    trial_id: int | None
+    trial_name: str | None
+    #: Number of the attempt that waits for it or uses it.
     attempt: int | None
-    task: str
-    dag_run: str
+    experiment_id: int | None
+    #: Name of the experiment; of a held gang: its task, in words.
+    experiment: str
+    #: The task that requested it.
+    task: TaskRef
     pool: str
-    slots: int
-    priority: int
-    state: str
+    queue_class: QueueClass
+    #: Place among the waiting gangs of the pool, from 1; None: it holds slots, or its follower is gone.
     position: int | None
-    hosts: str | None
-    since: datetime
-    expected: str | None
-    paused: bool
-    unfollowed_since: datetime | None
+    priority: int
+    slots: int
+    #: Host -> indices of its slots.
+    placement: Mapping[str, list[int]]
+    state: AllocationState
+    #: The state with the place in the queue, or the fact that the follower is gone.
+    state_text: str
+    #: Reason for the state, in words.
     reason: str | None
-    state_words: str
+    #: Time of the submission while it waits, of the grant afterwards.
+    since: datetime
+    #: Expected start, in words.
+    expected: str | None
+    expected_at: datetime | None
+    #: A user has paused it.
+    is_paused: bool
+    #: Last sign of life of a follower that is gone; None: it is there, on its way to the triggerer, or not needed.
+    unfollowed_since: datetime | None
+    may_edit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class GangPage:
+    """Pools, and one page of their gangs."""
+
+    pools: list[PoolCounts]
+    rows: list[GangSummary]
+    total: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +131,11 @@ class Configs:
         if row is None:
             raise NotFoundError(f"The store has no configuration {config_id}.")
         return Config(**row._asdict())
+
+    @reads
+    def some(self, conn: Connection, config_ids: Collection[int]) -> list[Config]:
+        """Return stored configurations, without ids that do not exist."""
+        return [_config(row) for row in conn.execute(sa.select(configs).where(configs.c.config_id.in_(config_ids)))]
 
 
 @lru_cache(maxsize=MODELS)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.clock_offset import offset_text
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX
-from airflow_provider_dtrain.terminal.output import hint, is_table, short_time, show
+from airflow_provider_dtrain.terminal.output import hint, is_table, placement_text, short_time, show, task_name
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-    from airflow_provider_dtrain.resources.gangs import GangLine
+    from airflow_provider_dtrain.resources.gangs import GangSummary
     from airflow_provider_dtrain.terminal.source import Source
     from airflow_provider_dtrain.terminal.watch import View
 
@@ -32,7 +32,7 @@ def list_tasks(args: Namespace, source: Source) -> None:
         return
     gangs = source.gangs(args.pool)
     show(args, [_short(one) if is_table(args) else asdict(one) for one in gangs], empty="No gangs wait or run.")
-    trials = [one.trial for one in gangs if one.trial is not None]
+    trials = [one.trial_id for one in gangs if one.trial_id is not None]
     if trials:
         hint(f"airflow dtrain explain {trials[-1]}")
     elif not gangs:
@@ -46,16 +46,16 @@ def _view(source: Source, pool: str | None, width: int | None) -> View:
     return View(lines=queue_lines(gangs, [_short(one) for one in gangs], width))
 
 
-def _short(gang: GangLine) -> dict[str, Any]:
+def _short(gang: GangSummary) -> dict[str, Any]:
     """Return the columns that fit a terminal."""
     start = f"Start: {gang.expected}." if gang.expected else ""
     return {
-        "trial": gang.trial if gang.trial is not None else f"{GANG_PREFIX}{gang.gang}",
-        "task": gang.task,
+        "trial": gang.trial_id if gang.trial_id is not None else f"{GANG_PREFIX}{gang.allocation_id}",
+        "task": task_name(gang.task),
         "slots": f"{gang.slots} of {gang.pool}",
         "priority": gang.priority,
-        "state": gang.state_words,
-        "hosts": gang.hosts,
+        "state": gang.state_text,
+        "hosts": placement_text(gang.placement) or None,
         "since": short_time(gang.since),
         "reason": f"{gang.reason or ''} {start}".strip() or None,
     }

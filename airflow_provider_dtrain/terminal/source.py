@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+
+#: Gangs that are requested at one time.
+GANGS_MOST: Final = 1000
 
 
 class Source(Protocol):
@@ -41,7 +44,7 @@ class Source(Protocol):
     def experiment(self, experiment_id: int) -> ExperimentDescription:
         """Return an experiment."""
 
-    def gangs(self, pool: str | None) -> list[GangLine]:
+    def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
 
     def hosts(self, pool: str | None) -> list[HostLine]:
@@ -49,3 +52,18 @@ class Source(Protocol):
 
     def slots(self, pool: str | None) -> list[SlotLine]:
         """Return slots by host and index."""
+
+
+def all_gangs(page: Callable[[int], GangPage]) -> list[GangSummary]:
+    """Return the gangs of all pages. A gang that moves between two of them is there once.
+
+    :param page: returns the page from an offset on
+    """
+    found: dict[int, GangSummary] = {}
+    offset = 0
+    while True:
+        part, before = page(offset), len(found)
+        found |= {one.allocation_id: one for one in part.rows}
+        offset += len(part.rows)
+        if offset >= part.total or len(found) == before:
+            return list(found.values())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from airflow_provider_dtrain.core.control_characters import escaped
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.terminal.output import cell
 from airflow_provider_dtrain.terminal.safe_streams import unescaped
@@ -110,7 +110,7 @@ def spark(values: Sequence[float | None], width: int = SPARK_WIDTH) -> str:
     return "".join(_BARS[round((value - low) / spread * (len(_BARS) - 1))] for value in means)
 
 
-def queue_lines(gangs: Sequence[GangLine], rows: Sequence[dict[str, object]], width: int | None) -> list[str]:
+def queue_lines(gangs: Sequence[GangSummary], rows: Sequence[dict[str, object]], width: int | None) -> list[str]:
     """Return the lines of the queue."""
     waiting = sum(gang.state == "waiting" for gang in gangs)
     head = f"{len(gangs) - waiting} running, {waiting} waiting"

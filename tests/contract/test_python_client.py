@@ -146,7 +146,7 @@ def test_actions_reach_the_store(client, search):
     client.experiments.get(1).stop()
     assert search.store.trials.get(1).kill_requested_by == "ann"
     assert search.store.experiments.get(1).control_request == "stop"
-    assert [one.trial for one in client.queue()] == [1, 2]
+    assert [one.trial_id for one in client.queue()] == [1, 2]
     assert [one.name for one in client.hosts()] == ["a"]
     assert len(client.slots()) == 4
 

@@ -7,7 +7,9 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_dtrain.errors import StaleWatchError
-from airflow_provider_dtrain.listings.cluster import gang_line
+from airflow_provider_dtrain.store.queries.gangs import gang_page
+from airflow_provider_dtrain.store.queries.rights import AllRights
+from airflow_provider_dtrain.store.records.pages import QueueQuery
 from testbed.stores import host
 from tests.contract.gang_world import ask
 
@@ -50,11 +52,9 @@ def test_a_task_has_minutes_to_pass_from_a_worker_to_the_triggerer(store, submit
             found = store.queue_view.silence(store.attempts.get(ticket.attempt_id))
             assert (found.since is not None, found.is_loss) == (is_silent, is_lost)
             assert silent(store, ticket) == (begun if is_lost else None)
-    (line,) = (
-        gang_line(one, store.queue_view.silence(one)) for one in store.queue_view.tasks() if one.position is None
-    )
-    assert (line.hosts, line.state_words) == ("h1:0-1", "running, not followed")
-    assert "no triggerer runs its task" in line.reason
+    (gang,) = (one for one in gang_page(store, AllRights(), QueueQuery()).rows if one.state == "running")
+    assert (gang.placement, gang.state_text) == ({"h1": [0, 1]}, "running, not followed")
+    assert "no triggerer runs its task" in gang.reason
     store.attempts.watch(runs.attempt_id, watcher="triggerer on a")
     assert silent(store, runs) is None
     clock.advance(60)
@@ -66,10 +66,10 @@ def test_the_queue_shows_place_and_hosts_of_a_task_that_passes_to_the_triggerer(
     store.attempts.hand_over(runs.attempt_id, start(runs))
     store.attempts.hand_over(waits.attempt_id, store.attempts.watch(waits.attempt_id, watcher="worker"))
     clock.advance(120)
-    lines = [gang_line(one, store.queue_view.silence(one)) for one in store.queue_view.tasks()]
-    words = [(one.state_words, one.position, one.hosts, one.unfollowed_since) for one in lines]
-    assert words == [("running", None, "h1:0-1", None), ("waiting (1.)", 1, None, None)]
-    assert all("its task passes from a worker to the triggerer" in one.reason for one in lines)
+    rows = gang_page(store, AllRights(), QueueQuery()).rows
+    facts = [(one.state_text, one.position, one.placement, one.unfollowed_since) for one in rows]
+    assert facts == [("running", None, {"h1": [0, 1]}, None), ("waiting (1.)", 1, {}, None)]
+    assert all("its task passes from a worker to the triggerer" in one.reason for one in rows)
 
 
 def test_a_gang_that_a_sensor_hands_over_has_the_same_time(store, clock):

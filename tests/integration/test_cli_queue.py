@@ -111,8 +111,8 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     run(store, first)
     paused = str(second.trial_id)
     assert "is paused. It keeps its place" in world("trials", "pause", paused).err
-    found = {row["trial"]: row for row in world.rows("queue", "list")}
-    assert (found[first.trial_id]["paused"], found[second.trial_id]["paused"]) == (False, True)
+    found = {row["trial_id"]: row for row in world.rows("queue", "list")}
+    assert (found[first.trial_id]["is_paused"], found[second.trial_id]["is_paused"]) == (False, True)
     assert found[first.trial_id]["position"] is None, "it has its slots"
     why = world("explain", paused, "-o", "json")
     assert (why.code, why.json["paused"], why.json["state"]) == (3, True, "paused")
@@ -251,8 +251,8 @@ def test_a_gang_that_nobody_follows_is_shown_as_such_everywhere(world: World, st
     run(store, runs)
     store.queue.schedule("lab")
     heard(store, runs, waits, ago=SILENT)
-    for name in ("queue", "trials"):
-        rows = {row["trial"]: row for row in world.rows(name, "list")}
+    for name, key in (("queue", "trial_id"), ("trials", "trial")):
+        rows = {row[key]: row for row in world.rows(name, "list")}
         for ticket in (runs, waits):
             row = rows[ticket.trial_id]
             assert row["unfollowed_since"] is not None
@@ -280,7 +280,7 @@ def test_whoever_waits_for_a_gang_that_nobody_follows_is_told_so(world: World, s
     assert why in reason
     assert "no follower" not in reason
     heard(store, low, ago=SILENT)
-    rows = {row["trial"]: row for row in world.rows("queue", "list")}
+    rows = {row["trial_id"]: row for row in world.rows("queue", "list")}
     for reason in (world("explain", str(high.trial_id), "-o", "json").json["reason"], rows[high.trial_id]["reason"]):
         assert why in reason
         assert f"Trial {low.trial_id} has had no follower since" in reason
@@ -365,8 +365,8 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
     name = f"gang:{asked.allocation_id}"
     assert name in world("queue", "list").out
     assert world.rows("queue", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}
-    rows = {row["gang"]: row for row in world.rows("queue", "list")}
-    assert (rows[asked.allocation_id]["priority"], rows[asked.allocation_id]["trial"]) == (60, None)
+    rows = {row["allocation_id"]: row for row in world.rows("queue", "list")}
+    assert (rows[asked.allocation_id]["priority"], rows[asked.allocation_id]["trial_id"]) == (60, None)
     told = world("explain", name, "-o", "json")
     assert (told.code, told.json["task"], told.json["priority"]) == (3, "d.gang", 60)
     assert told.json["reason"]

@@ -20,8 +20,8 @@ def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gan
     thread = gangs.carry(ticket)
     until(lambda: gangs.hook.store.attempts.get(ticket.attempt_id).state == "running")
     try:
-        tasks = {row["trial"]: row for row in world.rows("queue", "list")}
-        assert tasks[ticket.trial_id]["hosts"] == "local:0-1"
+        tasks = {row["trial_id"]: row for row in world.rows("queue", "list")}
+        assert tasks[ticket.trial_id]["placement"] == {"local": [0, 1]}
         assert (tasks[waiting.trial_id]["state"], tasks[waiting.trial_id]["position"]) == ("waiting", 1)
         assert "waiting (1.)" in world("queue", "list").out
         assert [row["trial"] for row in world.rows("slots", "list", "--pool", "local")] == [ticket.trial_id] * 2

@@ -25,7 +25,7 @@ from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.gangs import GangLine
+from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReports
@@ -82,6 +82,7 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     a.Operation: {"state": "done", "size_bytes": 0, "result": None},
     a.DagRun: {"state": "success"},
     LogPiece: {"ranks": 2},
+    GangSummary: {"state": "running"},
     ExperimentLine: {"dag": "dtrain_experiment", "dag_run": "run-1"},
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
@@ -114,7 +115,7 @@ class Route:
 
 _LISTED = {
     "trials": TrialLine, "checkpoints": CheckpointLine, "experiments": ExperimentLine,
-    "queue": GangLine, "hosts": HostLine, "slots": SlotLine,
+    "hosts": HostLine, "slots": SlotLine,
 }  # fmt: skip
 _RESULTS = {
     "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
@@ -122,6 +123,7 @@ _RESULTS = {
 }  # fmt: skip
 ROUTES = (
     *(Route("GET", rf"/listings/{name}", kind, "rows") for name, kind in _LISTED.items()),
+    Route("GET", r"/queue", GangPage),
     Route("GET", r"/listings/trial", TrialDescription, "row"),
     Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
     Route("GET", r"/trials/1/curves", a.Curves),

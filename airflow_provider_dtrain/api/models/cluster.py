@@ -11,27 +11,11 @@ from typing_extensions import TypedDict
 from airflow_provider_dtrain.api.models.common import Model, unchecked
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
+from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.resources.tasks import TaskRef
 
 #: ``held`` prevails over the other states: a slot can be held and disabled at the same time.
 SlotState = Literal["free", "held", "disabled", "stuck", "busy_elsewhere"]
-
-
-@unchecked
-class PoolSummary(TypedDict):
-    """Counts of one pool."""
-
-    name: str
-    slot_type: SlotType
-    hosts: int
-    slots: int
-    #: Free slots of ready hosts.
-    free: int
-    held: int
-    #: Neither free nor held: disabled, stuck, or on a host that gets no gangs.
-    unavailable: int
-    #: Gangs that wait.
-    waiting: int
 
 
 @unchecked
@@ -86,7 +70,7 @@ class Cluster(Model):
     """All pools, holders and hosts."""
 
     at: datetime
-    pools: list[PoolSummary]
+    pools: list[PoolCounts]
     #: Id of the allocation -> the gang.
     holders: dict[str, Holder]
     hosts: list[Host]

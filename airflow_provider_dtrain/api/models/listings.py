@@ -5,7 +5,6 @@ from __future__ import annotations
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.gangs import GangLine
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
@@ -38,12 +37,6 @@ class OneExperiment(Model):
     """An experiment with its share of the queue."""
 
     row: ExperimentDescription
-
-
-class GangList(Model):
-    """Gangs that wait or hold slots, the running ones first."""
-
-    rows: list[GangLine]
 
 
 class HostList(Model):

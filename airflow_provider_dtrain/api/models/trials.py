@@ -13,9 +13,9 @@ from airflow_provider_dtrain.api.models.common import Model, Number, unchecked
 from airflow_provider_dtrain.core.gaps import Gap
 from airflow_provider_dtrain.core.lifecycle.states import AttemptState, TrialState
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.resources.tasks import TaskRef
-from airflow_provider_dtrain.store.records.pages import QueueClass
 
 
 class TrialRow(Model):

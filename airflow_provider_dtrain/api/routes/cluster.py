@@ -11,13 +11,13 @@ from airflow_provider_dtrain.api.bounds import Name
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.cluster_rows import ClusterRecord, host_record
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.models.cluster import Cluster, Holder, PoolSummary
+from airflow_provider_dtrain.api.models.cluster import Cluster, Holder
 from airflow_provider_dtrain.api.prepared import as_json, with_parts
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells
 from airflow_provider_dtrain.store.queries.tasks import task_ref
-from airflow_provider_dtrain.store.records.pages import Dags, HolderMark, HolderView, HostMark, PoolCounts
+from airflow_provider_dtrain.store.records.pages import Dags, HolderMark, HolderView, HostMark
 
 router = APIRouter(route_class=StoreRoute, tags=["cluster"], responses=ERRORS)
 
@@ -35,7 +35,7 @@ def cluster(call: CallDep, pool: Name | None = None, host: Name | None = None) -
 
 def _cluster(call: Call, pool: str | None, host: str | None) -> bytes:
     state = call.store.cluster_page.state(pool, host)
-    record = ClusterRecord(at=call.store.db.now(), pools=[_pool(one) for one in state.pools])
+    record = ClusterRecord(at=call.store.db.now(), pools=list(state.pools))
     if host is None:
         shown = _hosts(call, state.hosts)
     else:
@@ -75,19 +75,6 @@ def _field(call: Call, view: HolderView) -> bytes:
 
 def _is_hidden(dags: Dags, mark: HolderMark) -> bool:
     return dags is not None and mark.dag_id not in dags
-
-
-def _pool(counts: PoolCounts) -> PoolSummary:
-    return PoolSummary(
-        name=counts.name,
-        slot_type=counts.slot_type,
-        hosts=counts.hosts,
-        slots=counts.slots,
-        free=counts.free,
-        held=counts.held,
-        unavailable=counts.slots - counts.free - counts.held,
-        waiting=counts.waiting,
-    )
 
 
 def _holder(call: Call, view: HolderView) -> Holder:

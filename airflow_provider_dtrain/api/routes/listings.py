@@ -12,7 +12,6 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.listings import (
     CheckpointList,
     ExperimentList,
-    GangList,
     HostList,
     OneExperiment,
     OneTrial,
@@ -74,12 +73,6 @@ def experiments(
 def experiment(call: CallDep, experiment_id: Id) -> OneExperiment:
     """Return an experiment with its share of the queue."""
     return OneExperiment(row=_source(call).experiment(experiment_id))
-
-
-@router.get("/queue", **guarded(Rule.READ))
-def queue(call: CallDep, pool: Pool = None) -> GangList:
-    """Return waiting and running gangs, the running ones first."""
-    return GangList(rows=_source(call).gangs(pool))
 
 
 @router.get("/hosts", **guarded(Rule.READ))

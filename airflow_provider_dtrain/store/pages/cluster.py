@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import HOLDING
+from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
@@ -30,7 +31,6 @@ from airflow_provider_dtrain.store.records.pages import (
     HolderMark,
     HolderView,
     HostMark,
-    PoolCounts,
 )
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -210,8 +210,17 @@ def _pools(conn: Connection, pool: str | None, counts: Mapping[str, _Counts]) ->
     found = []
     for row in conn.execute(sa.select(pools.c.name, pools.c.slot_type).where(only[1]).order_by(pools.c.name)):
         live = gangs_of.get(row.name, {True: 0, False: 0})
-        own = asdict(counts.get(row.name, _Counts()))
-        found.append(PoolCounts(name=row.name, slot_type=row.slot_type, **own, waiting=live[True], running=live[False]))
+        own = counts.get(row.name, _Counts())
+        found.append(
+            PoolCounts(
+                name=row.name,
+                slot_type=row.slot_type,
+                **asdict(own),
+                unavailable=own.slots - own.free - own.held,
+                waiting=live[True],
+                running=live[False],
+            )
+        )
     return tuple(found)
 
 

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lifecycle.follower_text import Silence, silenc
 from airflow_provider_dtrain.core.scheduling.decision import PassDecision
 from airflow_provider_dtrain.core.scheduling.model import GangRequest
 from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.filters import contains
 from airflow_provider_dtrain.store.database.rows import record_of
@@ -32,7 +33,7 @@ from airflow_provider_dtrain.store.queue.queue_rows import (
     task_views,
 )
 from airflow_provider_dtrain.store.queue.queue_version import queue_version
-from airflow_provider_dtrain.store.records.pages import PageVersion, QueueClass, QueueEntry, QueueOrder, QueueQuery
+from airflow_provider_dtrain.store.records.pages import PageVersion, QueueEntry, QueueOrder, QueueQuery
 from airflow_provider_dtrain.store.records.trials import AttemptView, TaskView
 
 

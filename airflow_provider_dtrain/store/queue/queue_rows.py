@@ -21,6 +21,7 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     is_overdue,
     level_of,
 )
+from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.store.database.rows import AllocationRow, record_of
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
@@ -34,7 +35,6 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.pools import options_of
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.held_gangs import gang_text
-from airflow_provider_dtrain.store.records.pages import QueueClass
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, TaskView
 from airflow_provider_dtrain.store.views import key_of, placements, seen_at, waits_because
 

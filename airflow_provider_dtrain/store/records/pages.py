@@ -12,6 +12,8 @@ from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostS
 from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+from airflow_provider_dtrain.resources.gangs import QueueClass
+from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
 from airflow_provider_dtrain.store.records.trials import SlotState, TaskView, TrialKey, TrialView
 
@@ -24,26 +26,7 @@ TrialOrder = Literal[
     "number", "state", "best_metric", "units", "rung", "created_at", "ended_at", "restarts", "duration_s"
 ]
 TrialChoice = Literal["best", "latest", "spread"]
-QueueClass = Literal["protected", "fresh", "overdue", "young", "old"]
 QueueOrder = Literal["position", "priority", "slots", "since", "state", "pool", "experiment"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PoolCounts:
-    """Slots and gangs of one pool."""
-
-    name: str
-    slot_type: SlotType
-    hosts: int
-    #: Hosts that have not answered for so long that their runs must have ended.
-    lost_hosts: int
-    slots: int
-    #: Free slots of ready hosts.
-    free: int
-    held: int
-    waiting: int
-    #: Gangs that hold slots.
-    running: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +143,8 @@ class QueueQuery:
     dags: Dags = None
     sort: QueueOrder = "position"
     descending: bool = False
-    limit: int = 100
+    #: None = all.
+    limit: int | None = 100
     offset: int = 0
 
 

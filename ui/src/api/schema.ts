@@ -155,7 +155,7 @@ export interface paths {
         };
         /**
          * Queue
-         * @description Return the gangs that wait or hold slots.
+         * @description Return one page of the gangs that wait or hold slots, the running ones first.
          */
         get: operations["queue_api_v1_queue_get"];
         put?: never;
@@ -750,26 +750,6 @@ export interface paths {
          * @description Return an experiment with its share of the queue.
          */
         get: operations["experiment_api_v1_listings_experiment_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/queue": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Queue
-         * @description Return waiting and running gangs, the running ones first.
-         */
-        get: operations["queue_api_v1_listings_queue_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1541,7 +1521,7 @@ export interface components {
              */
             at: string;
             /** Pools */
-            pools: components["schemas"]["PoolSummary"][];
+            pools: components["schemas"]["PoolCounts"][];
             /** Holders */
             holders: {
                 [key: string]: components["schemas"]["Holder"];
@@ -2158,34 +2138,62 @@ export interface components {
             allocation_id: number;
         };
         /**
-         * GangLine
+         * GangPage
+         * @description Pools, and one page of their gangs.
+         */
+        GangPage: {
+            /** Pools */
+            pools: components["schemas"]["PoolCounts"][];
+            /** Rows */
+            rows: components["schemas"]["GangSummary"][];
+            /** Total */
+            total: number;
+        };
+        /**
+         * GangSummary
          * @description A gang that waits or holds slots.
          */
-        GangLine: {
-            /** Gang */
-            gang: number;
-            /** Trial */
-            trial: number | null;
-            /** Experiment */
-            experiment: string;
+        GangSummary: {
+            /** Allocation Id */
+            allocation_id: number;
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "trial" | "held_gang";
+            /** Trial Id */
+            trial_id: number | null;
+            /** Trial Name */
+            trial_name: string | null;
             /** Attempt */
             attempt: number | null;
-            /** Task */
-            task: string;
-            /** Dag Run */
-            dag_run: string;
+            /** Experiment Id */
+            experiment_id: number | null;
+            /** Experiment */
+            experiment: string;
+            task: components["schemas"]["TaskRef"];
             /** Pool */
             pool: string;
-            /** Slots */
-            slots: number;
-            /** Priority */
-            priority: number;
-            /** State */
-            state: string;
+            /**
+             * Queue Class
+             * @enum {string}
+             */
+            queue_class: "protected" | "fresh" | "overdue" | "young" | "old";
             /** Position */
             position: number | null;
-            /** Hosts */
-            hosts: string | null;
+            /** Priority */
+            priority: number;
+            /** Slots */
+            slots: number;
+            /** Placement */
+            placement: {
+                [key: string]: number[];
+            };
+            state: components["schemas"]["AllocationState"];
+            /** State Text */
+            state_text: string;
+            /** Reason */
+            reason: string | null;
             /**
              * Since
              * Format: date-time
@@ -2193,22 +2201,14 @@ export interface components {
             since: string;
             /** Expected */
             expected: string | null;
-            /** Paused */
-            paused: boolean;
+            /** Expected At */
+            expected_at: string | null;
+            /** Is Paused */
+            is_paused: boolean;
             /** Unfollowed Since */
             unfollowed_since: string | null;
-            /** Reason */
-            reason: string | null;
-            /** State Words */
-            state_words: string;
-        };
-        /**
-         * GangList
-         * @description Gangs that wait or hold slots, the running ones first.
-         */
-        GangList: {
-            /** Rows */
-            rows: components["schemas"]["GangLine"][];
+            /** May Edit */
+            may_edit: boolean;
         };
         /**
          * Gap
@@ -2761,10 +2761,10 @@ export interface components {
             severity: "error" | "warning";
         };
         /**
-         * PoolSummary
-         * @description Counts of one pool.
+         * PoolCounts
+         * @description Slots and gangs of one pool.
          */
-        PoolSummary: {
+        PoolCounts: {
             /** Name */
             name: string;
             /**
@@ -2774,6 +2774,8 @@ export interface components {
             slot_type: "cuda" | "cpu";
             /** Hosts */
             hosts: number;
+            /** Lost Hosts */
+            lost_hosts: number;
             /** Slots */
             slots: number;
             /** Free */
@@ -2784,6 +2786,8 @@ export interface components {
             unavailable: number;
             /** Waiting */
             waiting: number;
+            /** Running */
+            running: number;
         };
         /**
          * ProbeRequest
@@ -2817,93 +2821,6 @@ export interface components {
             timings: components["schemas"]["TimingTotal"][];
             /** System */
             system: components["schemas"]["MetricRange"][];
-        };
-        /**
-         * Queue
-         * @description Pools, and one page of their gangs.
-         */
-        Queue: {
-            /** Pools */
-            pools: components["schemas"]["QueuePool"][];
-            /** Rows */
-            rows: components["schemas"]["QueueRow"][];
-            /** Total */
-            total: number;
-        };
-        /**
-         * QueuePool
-         * @description Counts of one pool.
-         */
-        QueuePool: {
-            /** Name */
-            name: string;
-            /** Slots */
-            slots: number;
-            /** Free */
-            free: number;
-            /** Waiting */
-            waiting: number;
-            /** Running */
-            running: number;
-        };
-        /**
-         * QueueRow
-         * @description One gang that waits or holds slots.
-         */
-        QueueRow: {
-            /** Allocation Id */
-            allocation_id: number;
-            /**
-             * Kind
-             * @enum {string}
-             */
-            kind: "trial" | "held_gang";
-            /** Trial Id */
-            trial_id: number | null;
-            /** Trial Name */
-            trial_name: string | null;
-            /** Attempt */
-            attempt: number | null;
-            /** Experiment Id */
-            experiment_id: number | null;
-            /** Experiment */
-            experiment: string;
-            task: components["schemas"]["TaskRef"];
-            /** Pool */
-            pool: string;
-            /**
-             * Queue Class
-             * @enum {string}
-             */
-            queue_class: "protected" | "fresh" | "overdue" | "young" | "old";
-            /** Position */
-            position: number | null;
-            /** Priority */
-            priority: number;
-            /** Slots */
-            slots: number;
-            /** Placement */
-            placement: {
-                [key: string]: number[];
-            };
-            state: components["schemas"]["AllocationState"];
-            /** Reason */
-            reason: string | null;
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /** Expected */
-            expected: string | null;
-            /** Expected At */
-            expected_at: string | null;
-            /** Paused */
-            paused: boolean;
-            /** Silent Since */
-            silent_since: string | null;
-            /** May Edit */
-            may_edit: boolean;
         };
         /**
          * RankLine
@@ -4546,7 +4463,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Queue"];
+                    "application/json": components["schemas"]["GangPage"];
                 };
             };
             /** @description not logged in */
@@ -7373,92 +7290,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OneExperiment"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    queue_api_v1_listings_queue_get: {
-        parameters: {
-            query?: {
-                /** @description only this pool */
-                pool?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["GangList"];
                 };
             };
             /** @description not logged in */

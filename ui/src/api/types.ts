@@ -16,15 +16,15 @@ export type TaskRef = Schemas["TaskRef"];
 export type Me = Schemas["Me"];
 export type Lookup = Schemas["Lookup"];
 
-export type PoolCounts = Schemas["PoolSummary"];
+export type PoolCounts = Schemas["PoolCounts"];
 export type Holder = Schemas["Holder"];
 export type Slot = Compact<Schemas["Slot"], never>;
 export type Host = Compact<Omit<Schemas["Host"], "slots">, "name" | "pool"> & { slots: Slot[] };
 export type Cluster = Omit<Schemas["Cluster"], "hosts"> & { hosts: Host[] };
 export type Utilization = Schemas["Utilization"];
 
-export type QueueRow = Schemas["QueueRow"];
-export type Queue = Schemas["Queue"];
+export type Gang = Schemas["GangSummary"];
+export type Queue = Schemas["GangPage"];
 
 export type ExperimentRow = Schemas["ExperimentRow"];
 export type Experiments = Schemas["Experiments"];

@@ -2,7 +2,7 @@ import { Box, Button, Flex, Heading, HStack, Text } from "@chakra-ui/react";
 import { useMemo } from "react";
 import { useNavigate } from "react-router-dom";
 
-import { type Queue, type QueueRow } from "../../api/types";
+import { type Queue, type Gang } from "../../api/types";
 import { paths } from "../../app/paths";
 import { EmptyState } from "../../components/EmptyState";
 import { FilterSelect } from "../../components/FilterSelect";
@@ -21,7 +21,7 @@ const STATES = ["waiting", "granted", "starting", "running", "stopping", "expire
 
 const USUAL = { q: "", pool: "", state: "", sort: "position", columns: usualColumns(queueColumns(false, () => undefined)) as readonly string[] };
 
-const keyOf = ({ allocation_id }: QueueRow) => allocation_id;
+const keyOf = ({ allocation_id }: Gang) => allocation_id;
 
 /** Waiting and running gangs, in the order in which the queue serves them. */
 export const QueuePage = () => {
@@ -29,7 +29,7 @@ export const QueuePage = () => {
   const navigate = useNavigate();
   const mayChangePriority = useMe()?.may_change_hosts ?? false;
   const order = view.sort.startsWith("-") ? "desc" : "asc";
-  const rows = useRows<QueueRow, Queue>("queue", { q: view.q, pool: view.pool, state: view.state, sort: view.sort.replace(/^-/, ""), order });
+  const rows = useRows<Gang, Queue>("queue", { q: view.q, pool: view.pool, state: view.state, sort: view.sort.replace(/^-/, ""), order });
   const columns = useMemo(() => queueColumns(mayChangePriority, rows.refresh), [mayChangePriority, rows.refresh]);
   const shown = useMemo(() => chosenColumns(columns, view.columns), [columns, view.columns]);
   const isFiltered = view.q !== "" || view.pool !== "" || view.state !== "";

@@ -1,7 +1,7 @@
 import { ActionsMenu } from "../../actions/ActionsMenu";
 import { type Action } from "../../actions/ask";
 import { gangActions, trialActions } from "../../actions/trials";
-import { type QueueRow } from "../../api/types";
+import { type Gang } from "../../api/types";
 import { paths } from "../../app/paths";
 import { Icon } from "../../components/icons";
 import { PageLink, TaskLinks } from "../../components/Links";
@@ -11,7 +11,7 @@ import { Since, Time } from "../../components/Time";
 import { count, NONE } from "../../format/numbers";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
-export const CLASSES: Record<QueueRow["queue_class"], string> = {
+export const CLASSES: Record<Gang["queue_class"], string> = {
   protected: "It has waited max_wait (36 h) in all, and is among the oldest of those that together take at most protected_share (0.6) of the pool's slots.",
   fresh: "Its gangs have held slots for less than fresh (2 h).",
   overdue: "It has waited max_wait (36 h), but older ones take the protected share.",
@@ -37,13 +37,13 @@ const ranges = (indices: readonly number[]): string => {
 };
 
 /** Name of a row's gang for dialogs. */
-const nameOf = ({ trial_id, task }: QueueRow): string => (trial_id === null ? `the held gang of ${task.dag_id}.${task.task_id}` : `trial ${trial_id}`);
+const nameOf = ({ trial_id, task }: Gang): string => (trial_id === null ? `the held gang of ${task.dag_id}.${task.task_id}` : `trial ${trial_id}`);
 
 /** Return what the user may do with a gang. */
-export const rowActions = (row: QueueRow, mayChangePriority: boolean): Action[] => {
+export const rowActions = (row: Gang, mayChangePriority: boolean): Action[] => {
   if (row.kind === "held_gang") return gangActions(row.allocation_id, nameOf(row), row.may_edit);
   if (row.trial_id === null) return [];
-  return trialActions({ ...row, trial_id: row.trial_id, name: nameOf(row), may_change_priority: mayChangePriority });
+  return trialActions({ ...row, trial_id: row.trial_id, name: nameOf(row), paused: row.is_paused, may_change_priority: mayChangePriority });
 };
 
 /** Return a reason as a sentence: some are written as the second half of one. */
@@ -72,7 +72,7 @@ const TwoLines = ({ text }: { text: string }) => (
 );
 
 /** Columns of the queue. */
-export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Column<QueueRow>[] => [
+export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Column<Gang>[] => [
   { id: "position", header: "#", sort: "position", width: 56, align: "end", cell: ({ position }) => (position === null ? NONE : count(position)) },
   {
     id: "trial",
@@ -100,10 +100,10 @@ export const queueColumns = (mayChangePriority: boolean, onDone: () => void): Co
     header: "State",
     sort: "state",
     width: 124,
-    cell: ({ state, paused, silent_since }) => (
+    cell: ({ state, is_paused, unfollowed_since }) => (
       <span className="dtrain-row">
-        <StateBadge state={paused ? "paused" : state} />
-        {silent_since === null ? null : (
+        <StateBadge state={is_paused ? "paused" : state} />
+        {unfollowed_since === null ? null : (
           <span className="dtrain-warning" title="Its follower is gone. Recovery takes it over.">
             <Icon name="warning" />
             <span className="dtrain-hidden">Its follower is gone.</span>

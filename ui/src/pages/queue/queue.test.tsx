@@ -2,24 +2,24 @@ import { screen, within } from "@testing-library/react";
 import userEvent from "@testing-library/user-event";
 import { describe, expect, it } from "vitest";
 
-import { type QueueRow } from "../../api/types";
+import { type Gang } from "../../api/types";
 import { App } from "../../app/App";
 import { serve } from "../../testing/server";
 import { show } from "../../testing/show";
 import { placementWords, rowActions, sentence, termsOf } from "./columns";
 
-const row = (values: Partial<QueueRow> = {}): QueueRow => ({
+const row = (values: Partial<Gang> = {}): Gang => ({
   allocation_id: 1, kind: "trial", trial_id: 7, trial_name: "5 | lr=0.1", attempt: 1, experiment_id: 2, experiment: "resnet",
   task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, pool: "gpus", queue_class: "fresh", position: 1, priority: 50, slots: 8,
-  placement: {}, state: "waiting", reason: "needs 8 free slots on one host", since: "2026-01-31T12:00:00Z", expected: null, expected_at: null,
-  paused: false, silent_since: null, may_edit: true, ...values,
+  placement: {}, state: "waiting", state_text: "waiting (1.)", reason: "needs 8 free slots on one host", since: "2026-01-31T12:00:00Z", expected: null, expected_at: null,
+  is_paused: false, unfollowed_since: null, may_edit: true, ...values,
 });
 
-const page = (rows: QueueRow[]) => ({ body: { rows, total: rows.length, pools: [{ name: "gpus", slots: 16, free: 2, waiting: 1, running: 1 }] } });
+const page = (rows: Gang[]) => ({ body: { rows, total: rows.length, pools: [{ name: "gpus", slot_type: "cuda", hosts: 2, lost_hosts: 0, slots: 16, free: 2, held: 14, unavailable: 0, waiting: 1, running: 1 }] } });
 
 const me = { body: { user: "ann", may_change_hosts: true, starting: { dag_id: "d", exists: true, may_trigger: true, hint: "" }, version: __VERSION__ } };
 
-const names = (values: Partial<QueueRow>, mayChangePriority: boolean) => rowActions(row(values), mayChangePriority).map(({ id }) => id);
+const names = (values: Partial<Gang>, mayChangePriority: boolean) => rowActions(row(values), mayChangePriority).map(({ id }) => id);
 
 describe("the page of the queue", () => {
   it("shows place, reason and hosts of the gangs", async () => {
@@ -64,7 +64,7 @@ describe("the page of the queue", () => {
 describe("the actions on a gang", () => {
   it("depend on its state and on the rights of the user", () => {
     expect(names({}, true)).toEqual(["priority", "pause", "stop", "kill"]);
-    expect(names({ paused: true }, false)).toEqual(["activate", "stop", "kill"]);
+    expect(names({ is_paused: true }, false)).toEqual(["activate", "stop", "kill"]);
     expect(names({ may_edit: false }, false)).toEqual([]);
     expect(names({ kind: "held_gang" }, true)).toEqual(["kill"]);
     expect(names({ kind: "held_gang", may_edit: false }, true)).toEqual([]);
