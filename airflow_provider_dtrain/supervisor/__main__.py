@@ -31,7 +31,7 @@ from .refusal import Refused, fenced_refusal, refusal_of
 from .run.control import go, go_outcome
 from .run.fencing import fence, stop
 from .run.launcher import Zygote, launch, read_report
-from .run.plan import check_plan, check_secrets
+from .run.plan import check_context, check_plan, check_secrets
 from .run.rank_exec import run_request
 from .run.status import status
 
@@ -112,7 +112,8 @@ def role_start(layout: Layout, args: argparse.Namespace) -> Json:
     if plan["run"] != args.run:
         message = f"plan.run: must be the run {shorten(args.run)} of the command, got {plan['run']}"
         raise Refused("bad_plan", message, field="plan.run")
-    request = {"plan": plan, "secrets": check_secrets(document.get("secrets"))}
+    context, secrets = check_context(document.get("context")), check_secrets(document.get("secrets"))
+    request = {"plan": plan, "context": context, "secrets": secrets}
     answer = read_report(launch(layout, json.dumps(request).encode()))
     if not answer.get("ok") or answer["state"] != "prepared":
         return answer

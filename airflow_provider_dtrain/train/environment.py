@@ -92,12 +92,12 @@ class RankEnvironment:
             run_dir=_path(env.get("DTRAIN_RUN_DIR")),
             events_path=_path(env.get("DTRAIN_EVENTS")),
             error_path=_path(env.get("TORCHELASTIC_ERROR_FILE")),
-            checkpoint_dir=_path(env.get("DTRAIN_CHECKPOINT_DIR")),
-            latest_checkpoint=_place(context.get("latest_checkpoint") or env.get("DTRAIN_LATEST_CHECKPOINT")),
+            checkpoint_dir=_path(context.get("checkpoint_dir")),
+            latest_checkpoint=_place(context.get("latest_checkpoint")),
             source_checkpoint=_place(context.get("source_checkpoint")),
             checkpoint_url=context.get("checkpoint_url"),
-            hparams=_hparams(context, env),
-            seed=_seed(context, env),
+            hparams=_mapping(context.get("hparams"), "hparams of DTRAIN_CONTEXT"),
+            seed=context.get("seed"),
             config=put_secrets(_mapping(context.get("config"), "config of DTRAIN_CONTEXT"), secrets),
             trial_id=context.get("trial_id"),
             experiment_id=context.get("experiment_id"),
@@ -118,24 +118,6 @@ def _context(path: str | None) -> Mapping[str, Any]:
             return _mapping(json.load(file), f"DTRAIN_CONTEXT ({path})")
     except (OSError, ValueError) as error:
         raise SetupError(f"DTRAIN_CONTEXT names {path}, which cannot be read: {error}") from error
-
-
-def _hparams(context: Mapping[str, Any], env: Mapping[str, str]) -> Mapping[str, Any]:
-    if "hparams" in context:
-        return _mapping(context["hparams"], "hparams of DTRAIN_CONTEXT")
-    text = env.get("DTRAIN_HPARAMS")
-    if not text:
-        return {}
-    try:
-        return _mapping(json.loads(text), "DTRAIN_HPARAMS")
-    except ValueError as error:
-        raise SetupError(f"DTRAIN_HPARAMS must be a JSON object: {error}") from error
-
-
-def _seed(context: Mapping[str, Any], env: Mapping[str, str]) -> int | None:
-    if context.get("seed") is not None:
-        return int(context["seed"])
-    return _integer(env, "DTRAIN_TRIAL_SEED", 0) if env.get("DTRAIN_TRIAL_SEED") else None
 
 
 def _count(value: Any, name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,7 +58,7 @@ def trained(store, start, *, name="digits", metrics=(0.5,), task="train", ends=T
 
 def context(store, ticket):
     view = store.attempts.get(ticket.attempt_id)
-    return load_job(store, view, SETTINGS)._context(view)
+    return load_job(store, view, SETTINGS).context(view)
 
 
 def test_only_a_batch_inference_gets_the_failures_of_shards(store, start) -> None:
@@ -68,6 +69,15 @@ def test_only_a_batch_inference_gets_the_failures_of_shards(store, start) -> Non
     found = context(store, ticket)
     assert (found["source_checkpoint"], found["shard_failures"]) == (None, {})
     assert found["config"]["inference"]["outputs"]["path"] == "/out"
+
+
+def test_the_context_says_whether_ranks_share_a_gpu(store, start) -> None:
+    store.hosts.add(host("a"))
+    ticket = submitted(store, assemble(None, {"entrypoint": "a"}).document, task="plain")
+    view = dataclasses.replace(store.attempts.get(ticket.attempt_id), placement={"a": (0, 1)})
+    job = load_job(store, view, SETTINGS)
+    of = {name: dataclasses.replace(job, devices={"a": {0: f"{name}-0", 1: f"{name}-1"}}) for name in ("MIG", "GPU")}
+    assert {name: one.context(view)["shares_devices"] for name, one in of.items()} == {"MIG": True, "GPU": False}
 
 
 def test_weights_of_an_experiment_are_pinned_to_its_best_trial(store, start) -> None:

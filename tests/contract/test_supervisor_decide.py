@@ -148,7 +148,7 @@ def test_a_program_without_the_library_asks_by_its_metrics_file_and_is_ended_by_
     channel = one_host.channel()
     searcher = {"metric": "loss", "max_length": {"epochs": 8}}
     context = {"config": {"searcher": searcher}, "hparams": {}, "rungs": [2, 4]}
-    start(channel, make_plan(RUN, *PLAIN, context=context))
+    start(channel, make_plan(RUN, *PLAIN), context=context)
 
     def asked() -> dict[str, Any] | None:
         return next((one for one in channel.events(RUN, "rank0.events") if one["kind"] == "rung"), None)

@@ -68,14 +68,11 @@ def plan(link: HostLink, run: str, argv: list[str], tmp_path: Path, slots: tuple
     payload = pack(code)
     if answer(link, "have", kind="payloads", digests=[payload.digest])["missing"]:
         link.send_archive("payloads", payload.digest, payload.content)
-    ranks = [
-        {"rank": i, "local_rank": i, "slot": slot, "device": None, "env": {"RANK": str(i)}}
-        for i, slot in enumerate(slots)
-    ]
+    ranks = [{"rank": i, "local_rank": i, "slot": slot, "device": None} for i, slot in enumerate(slots)]
     return {
         "protocol": 1, "run": run, "store": "store-of-tests", "token": int(run.rsplit(".", 1)[1]), "host": link.host,
         "group_rank": 0, "group_world_size": 1, "world_size": len(slots), "ranks": ranks, "argv": argv, "python": None,
-        "env": {}, "payload": payload.digest, "library": None, "context": {}, "port_range": None, "master_local": True,
+        "env": {}, "payload": payload.digest, "library": None, "port_range": None,
         "grace_s": 2, "orphan_timeout_s": 900, "prepare_timeout_s": 60, "timeout_s": None,
         "log_limit_bytes": 1 << 20, "cpu_slots": True,
     }  # fmt: skip

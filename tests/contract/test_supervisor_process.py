@@ -273,6 +273,19 @@ def test_a_rank_gets_what_describes_its_host_and_a_probe_names_the_rest(tmp_path
     assert (arrow, "MINE" in env, "TERM" in env) == ("\u2192", False, False)
 
 
+def test_a_rank_whose_environment_linux_refuses_names_the_largest_variables(host: Host) -> None:
+    channel = host.channel()
+    env = {f"LONG_{number:02}": "x" * (100_000 + number) for number in range(80)}
+    start(channel, make_plan("t1.1.7", "python", "-c", "pass", env=env))
+    channel.wait_event("t1.1.7", "ended")
+    (end,) = [one for one in channel.events("t1.1.7", "supervisor.events") if one["kind"] == "exit"]
+    assert end["exit_code"] == 127
+    assert (
+        "The largest are variable LONG_79 (100,087 bytes), variable LONG_78 (100,086 bytes)" in end["error"]["message"]
+    )
+    assert "xxx" not in end["error"]["message"]
+
+
 def test_a_requested_stop_is_a_file_that_ranks_see(host: Host) -> None:
     channel = host.channel()
     loop = 'while [ ! -e "$DTRAIN_RUN_DIR/stop_requested" ]; do sleep 0.02; done'

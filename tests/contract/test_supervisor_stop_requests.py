@@ -80,10 +80,18 @@ def channel(one_host: Host) -> Channel:
     return one_host.channel()
 
 
-def begin(host: Host, channel: Channel, files: dict[str, str], *argv: str, ready: int = 1, **changes: object) -> None:
+def begin(
+    host: Host,
+    channel: Channel,
+    files: dict[str, str],
+    *argv: str,
+    ready: int = 1,
+    context: object = None,
+    **changes: object,
+) -> None:
     """Start a run with some files, and wait until its programs have handlers."""
     digest = host.send_archive("payloads", {"train.py": TRAIN, **files})
-    start(channel, make_plan(RUN, *argv, payload=digest, **changes))
+    start(channel, make_plan(RUN, *argv, payload=digest, **changes), context=context)
     channel.wait(lambda: log(channel).count("ready") == ready)
 
 

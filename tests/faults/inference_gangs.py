@@ -149,7 +149,6 @@ class Gang:
             "GROUP_WORLD_SIZE": "1", "RANK": str(rank), "LOCAL_RANK": str(rank), "GLOO_SOCKET_IFNAME": "lo",
             "DTRAIN_RUN": f"store-t{self.task}.{self.number}.1", "DTRAIN_RUN_DIR": str(self.folder),
             "DTRAIN_CONTEXT": str(self.folder / "context.json"), "DTRAIN_EVENTS": str(folder / "events"),
-            "DTRAIN_CHECKPOINT_DIR": str(self.folder / "checkpoints"),
             "TORCHELASTIC_ERROR_FILE": str(folder / "error.json"),
             "DTRAIN_FUZZ_FAULT": self._faults.get(rank, ""),
         }  # fmt: skip

@@ -50,6 +50,18 @@ async def test_a_gang_runs_to_its_end_and_its_slots_are_free(engine: Engine, cap
     assert held(engine) == []
 
 
+async def test_hyperparameters_of_1_mib_reach_a_script_by_its_context(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(config("table"), trial={"hparams": {"table": "x" * (1 << 20)}})
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome
+    assert "table 1048576 False" in caplog.text
+    assert caplog.text.count("DTRAIN_HPARAMS is not set, because the hyperparameters as JSON exceed the 131,072") == 1
+
+
 async def test_a_rank_that_raises_is_the_named_cause_and_the_others_end(engine: Engine) -> None:
     outcome = await engine.carry(engine.submit(config("fail 1")))
     assert outcome is not None

@@ -161,9 +161,8 @@ def test_a_full_disk_is_a_named_error_and_no_older_checkpoint_is_lost(tmp_path):
     if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5m", "tmpfs", str(small)]).returncode:
         pytest.skip("mounting a small tmpfs needs root and the right to mount")
     try:
-        config = {"config": {"checkpoint_policy": "all"}}
-        env = {"DTRAIN_CHECKPOINT_DIR": str(small)}
-        (rank,) = run_ranks(script(tmp_path, REFUSED), tmp_path / "run", 1, context=config, env=env)
+        context = {"config": {"checkpoint_policy": "all"}, "checkpoint_dir": str(small)}
+        (rank,) = run_ranks(script(tmp_path, REFUSED), tmp_path / "run", 1, context=context)
         assert rank.exit_code == 7, rank.output
         assert "No space left on device" in rank.said(r"refused (.+)")[0]
         assert "Training continues, and the save that begins now tries again" in rank.output
@@ -179,8 +178,8 @@ def test_a_full_disk_is_a_named_error_and_no_older_checkpoint_is_lost(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_a_named_error(tmp_path):
     (tmp_path / "file").write_text("")
-    env = {"DTRAIN_CHECKPOINT_DIR": str(tmp_path / "file" / "below")}
-    (rank,) = run_ranks(script(tmp_path, REFUSED), tmp_path / "run", 1, env=env)
+    context = {"checkpoint_dir": str(tmp_path / "file" / "below")}
+    (rank,) = run_ranks(script(tmp_path, REFUSED), tmp_path / "run", 1, context=context)
     assert rank.exit_code == 7, rank.output
     assert "step 8 cannot be written to" in rank.said(r"refused (.+)")[0]
 
@@ -207,8 +206,8 @@ def test_a_save_in_the_works_is_finished_however_the_script_ends(tmp_path, endin
 @pytest.mark.each_change
 def test_the_last_save_failing_fails_the_trial(tmp_path):
     (tmp_path / "file").write_text("")
-    env = {"DTRAIN_CHECKPOINT_DIR": str(tmp_path / "file" / "below")}
-    (rank,) = run_ranks(script(tmp_path, ENDING.format(ending="pass")), tmp_path / "run", 1, env=env)
+    context = {"checkpoint_dir": str(tmp_path / "file" / "below")}
+    (rank,) = run_ranks(script(tmp_path, ENDING.format(ending="pass")), tmp_path / "run", 1, context=context)
     assert rank.exit_code == 1, rank.output
     assert "cannot be written to" in rank.error["message"]
 

@@ -118,7 +118,8 @@ HIDDEN = """
 def run(tmp_path, layout, size, name, extra=NOTHING, before=NOTHING, context=None, **options):
     (tmp_path / "checkpoints").mkdir(exist_ok=True)
     body = dedent(BODY).replace("        EXTRA", indent(dedent(extra), " " * 8)).replace("BEFORE", dedent(before))
-    env = {**IMPORTS, "LAYOUT": layout, "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), **options}
+    env = {**IMPORTS, "LAYOUT": layout, **options}
+    context = {"checkpoint_dir": str(tmp_path / "checkpoints"), **(context or {})}
     ranks = run_ranks(script(tmp_path, body), tmp_path / name, size, env=env, context=context)
     for rank in ranks:
         assert rank.exit_code == 0, rank.output
@@ -235,8 +236,9 @@ PENDING = """
 
 
 def pending(tmp_path, layout, size, upto, folder):
-    env = {**IMPORTS, "LAYOUT": layout, "UPTO": str(upto), "DTRAIN_CHECKPOINT_DIR": str(tmp_path / folder)}
-    context = {"config": {"optimizations": {"aggregation_frequency": 4}}}
+    env = {**IMPORTS, "LAYOUT": layout, "UPTO": str(upto)}
+    config = {"optimizations": {"aggregation_frequency": 4}}
+    context = {"config": config, "checkpoint_dir": str(tmp_path / folder)}
     place = tmp_path / f"{folder}-{upto}"
     ranks = run_ranks(script(tmp_path, PENDING), place, size, env=env, context=context)
     for rank in ranks:
@@ -322,15 +324,18 @@ AVERAGE = """
 
 @pytest.mark.nightly
 def test_the_average_of_a_sharded_model_resumes_also_on_one_process(tmp_path):
-    env = {**IMPORTS, "LAYOUT": "fsdp", "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    whole = run_ranks(script(tmp_path, AVERAGE), tmp_path / "whole", 2, env=env)
+    env = {**IMPORTS, "LAYOUT": "fsdp"}
+    place = {"checkpoint_dir": str(tmp_path / "checkpoints")}
+    whole = run_ranks(script(tmp_path, AVERAGE), tmp_path / "whole", 2, env=env, context=place)
     assert [rank.exit_code for rank in whole] == [0, 0], whole[0].output
     saved = whole[0].said(r"saved (\w+)")[0]
-    resumed = run_ranks(script(tmp_path, AVERAGE.replace("step + 4", "4")), tmp_path / "resumed", 2, env=env)
+    shorter = script(tmp_path, AVERAGE.replace("step + 4", "4"))
+    resumed = run_ranks(shorter, tmp_path / "resumed", 2, env=env, context=place)
     for rank in resumed:
         assert rank.said(r"restored (\d+) (\d+) (\w+)") == [("2", "2", saved)], rank.output
         assert rank.said(r"ended (\w+) (\w+)") == whole[0].said(r"ended (\w+) (\w+)")
-    (alone,) = run_ranks(script(tmp_path, AVERAGE), tmp_path / "alone", 1, env={**env, "LAYOUT": "plain"})
+    env["LAYOUT"] = "plain"
+    (alone,) = run_ranks(script(tmp_path, AVERAGE), tmp_path / "alone", 1, env=env, context=place)
     assert alone.said(r"restored (\d+) (\d+) (\w+)") == [("2", "2", saved)], alone.output
 
 
@@ -371,12 +376,12 @@ MEMORY = """
 @pytest.mark.nightly
 @pytest.mark.parametrize("layout", ["plain", "fsdp"])
 def test_a_restore_holds_little_more_than_the_largest_tensor_beside_model_and_optimizer(tmp_path, layout):
-    env = {**IMPORTS, "LAYOUT": layout, "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
-    saved = run_ranks(script(tmp_path, MEMORY), tmp_path / "saved", 2, env=env)
+    options = {"env": {**IMPORTS, "LAYOUT": layout}, "context": {"checkpoint_dir": str(tmp_path / "checkpoints")}}
+    saved = run_ranks(script(tmp_path, MEMORY), tmp_path / "saved", 2, **options)
     assert [rank.exit_code for rank in saved] == [0, 0], saved[0].output
     largest = 4
     share = 3 * 24 * largest / (2 if layout == "fsdp" else 1)
-    for rank in run_ranks(script(tmp_path, MEMORY), tmp_path / "restored", 2, env=env):
+    for rank in run_ranks(script(tmp_path, MEMORY), tmp_path / "restored", 2, **options):
         assert rank.exit_code == 0, rank.output
         assert float(rank.said(r"peak (\S+)")[0]) < 0.2 * share + largest, rank.output
 
@@ -384,7 +389,7 @@ def test_a_restore_holds_little_more_than_the_largest_tensor_beside_model_and_op
 @pytest.mark.nightly
 def test_an_export_holds_a_few_megabytes_beside_the_shard_of_its_rank(tmp_path):
     file = tmp_path / "model.safetensors"
-    env = {**IMPORTS, "LAYOUT": "fsdp", "DTRAIN_CHECKPOINT_DIR": str(tmp_path / "checkpoints"), "EXPORT": str(file)}
+    env = {**IMPORTS, "LAYOUT": "fsdp", "EXPORT": str(file)}
     first, second = run_ranks(script(tmp_path, MEMORY), tmp_path / "run", 2, env=env)
     assert (first.exit_code, second.exit_code) == (0, 0), first.output
     # Blocks of the reader, and the buffers of the threads that check the files. The weights have 96 MiB.

@@ -46,10 +46,12 @@ class Engine:
         self.hook, self.runs = hook, 0
         self.runtime: Runtime | None = None
 
-    def submit(self, document: dict[str, Any], *, folder: Path = CODE, run_id: str | None = None) -> Ticket:
+    def submit(
+        self, document: dict[str, Any], *, folder: Path = CODE, run_id: str | None = None, **options: Any
+    ) -> Ticket:
         self.runs += 1
         key = TrialKey(dag_id="dag", run_id=run_id or str(self.runs), task_id="train")
-        ticket = submit(self.hook, render(self.hook, document, None, folder), key=key, folder=folder)
+        ticket = submit(self.hook, render(self.hook, document, None, folder), key=key, folder=folder, **options)
         revive(self.hook.store, ticket)
         return ticket
 

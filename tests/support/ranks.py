@@ -50,13 +50,15 @@ def run_ranks(script, run_dir, size, *, context=None, env=None):
     """Run the script as a trial's ranks, and return what they left."""
     run_dir.mkdir(parents=True, exist_ok=True)
     document = {"trial_id": 1, "attempt": 1, "hparams": {"global_batch_size": 8}, "seed": 3, "config": {}}
-    (run_dir / "context.json").write_text(json.dumps({**document, **(context or {})}))
+    document |= context or {}
+    (run_dir / "context.json").write_text(json.dumps(document))
+    checkpoints = document.get("checkpoint_dir") or str(run_dir / "checkpoints")
     common = {
         "PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "PYTHONPATH": str(ROOT),
         **AT_IMPORT, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
         "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
         "DTRAIN_RUN": "t1.1.7", "DTRAIN_RUN_DIR": str(run_dir), "DTRAIN_CONTEXT": str(run_dir / "context.json"),
-        "DTRAIN_CHECKPOINT_DIR": str(run_dir / "checkpoints"), "GLOO_SOCKET_IFNAME": "lo", **(env or {}),
+        "DTRAIN_CHECKPOINT_DIR": checkpoints, "GLOO_SOCKET_IFNAME": "lo", **(env or {}),
     }  # fmt: skip
     folders = [run_dir / f"rank{rank}" for rank in range(size)]
     orders = []

@@ -326,23 +326,25 @@ def make_plan(run: str, *argv: str, ranks: int = 1, devices: Sequence[str] = (),
         "group_rank": 0, "group_world_size": 1, "world_size": ranks, "argv": list(argv),
         "ranks": [
             {
-                "rank": k, "local_rank": k, "slot": k, "env": {"RANK": str(k)},
+                "rank": k, "local_rank": k, "slot": k,
                 "device": devices[k] if devices else None, "visible_devices": list(devices),
             }
             for k in range(ranks)
         ],
-        "python": None, "env": {}, "payload": None, "library": None, "context": {"a": 1}, "port_range": None,
-        "master_local": True, "grace_s": 5, "orphan_timeout_s": 900, "prepare_timeout_s": 60, "timeout_s": None,
+        "python": None, "env": {}, "payload": None, "library": None, "port_range": None,
+        "grace_s": 5, "orphan_timeout_s": 900, "prepare_timeout_s": 60, "timeout_s": None,
         "log_limit_bytes": 1 << 20, "cpu_slots": True,
     }  # fmt: skip
     plan.update(changes)
     return plan
 
 
-def start(channel: Channel, plan: dict[str, Any], *, logs: str = "all", secrets: Any = None) -> dict[str, Any]:
+def start(
+    channel: Channel, plan: dict[str, Any], *, logs: str = "all", context: Any = None, secrets: Any = None
+) -> dict[str, Any]:
     """Send prepare, subscribe and go, as the control side does."""
     run = plan["run"]
-    answer = channel.call("prepare", plan=plan, secrets=secrets or {})
+    answer = channel.call("prepare", plan=plan, context=context or {}, secrets=secrets or {})
     channel.call("subscribe", run=run, offsets={}, logs=logs)
     state = channel.call("go", run=run, master_addr="127.0.0.1", master_port=answer["port"])["state"]
     # A short program may end before the answer is written.

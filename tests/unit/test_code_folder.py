@@ -10,9 +10,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.run.ranks import RUN_MODULE, rank_environment
+from airflow_provider_dtrain.supervisor.run.plan import check_context
+from airflow_provider_dtrain.supervisor.run.rank_environment import rank_environment
+from airflow_provider_dtrain.supervisor.run.ranks import RUN_MODULE
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process.code_folder import add_code_folder, check_is_own
+from tests.support.supervisor_host import make_plan
 
 ROOT = Path(__file__).parents[2]
 SHADOWS = ("numbers", "types", "json", "logging", "dataclasses")
@@ -36,9 +39,9 @@ def environment(argv: list[str], work: str = "/run/t1/work") -> dict[str, str]:
         name="t1",
         path="/run/t1",
     )
-    plan = {"ranks": [1], "env": {"PYTHONPATH": "/mine"}, "library": "abc", "argv": argv}
-    rank = {"rank": 0, "env": {}, "device": None, "visible_devices": []}
-    return rank_environment(plan, rank, folder, {"master_addr": "a", "master_port": 1}, {})  # type: ignore[arg-type]
+    plan = {**make_plan("t1.1.7", *argv), "env": {"PYTHONPATH": "/mine"}, "library": "abc"}
+    go = {"master_addr": "a", "master_port": 1}
+    return rank_environment(plan, check_context({}), plan["ranks"][0], folder, go, {})  # type: ignore[arg-type]
 
 
 def test_a_script_has_the_code_in_front_and_a_program_of_the_library_has_not() -> None:

@@ -6,8 +6,6 @@ from itertools import permutations
 import pytest
 
 from airflow_provider_dtrain.core.launch.plan import (
-    DEFAULT_VARIABLES,
-    RESERVED_VARIABLES,
     HostFacts,
     LaunchFacts,
     NetworkChoice,
@@ -26,10 +24,6 @@ def facts(**fields) -> LaunchFacts:
     return LaunchFacts(**({"run": "t1.2.7", "store": "s", "token": 7, "argv": ["python", "train.py"]} | fields))
 
 
-def ranks_of(plans, name):
-    return {host: [rank["env"][name] for rank in plan["ranks"]] for host, plan in plans.items()}
-
-
 def test_ranks_are_numbered_host_by_host_from_the_one_with_most_slots_then_by_name():
     plans = build_plans(PLACEMENT, facts())
     assert list(plans) == ["c", "a", "b"]
@@ -41,28 +35,16 @@ def test_ranks_are_numbered_host_by_host_from_the_one_with_most_slots_then_by_na
     assert {host: [rank["slot"] for rank in plan["ranks"]] for host, plan in plans.items()} == {
         host: list(slots) for host, slots in PLACEMENT.slots.items()
     }
-    assert [host for host, plan in plans.items() if plan["master_local"]] == ["c"]
+    assert [(plan["group_rank"], plan["group_world_size"], plan["world_size"]) for plan in plans.values()] == [
+        (0, 3, 7),
+        (1, 3, 7),
+        (2, 3, 7),
+    ]
 
 
 def test_the_order_of_the_placement_does_not_matter():
     plans = [build_plans(Placement(dict(items)), facts()) for items in permutations(PLACEMENT.slots.items())]
     assert all(other == plans[0] and list(other) == list(plans[0]) for other in plans)
-
-
-def test_every_rank_has_the_contract_of_torchrun():
-    plans = build_plans(PLACEMENT, facts(restarts=2, max_restarts=5))
-    assert ranks_of(plans, "RANK") == {"c": ["0", "1", "2"], "a": ["3", "4"], "b": ["5", "6"]}
-    assert ranks_of(plans, "LOCAL_RANK") == {"c": ["0", "1", "2"], "a": ["0", "1"], "b": ["0", "1"]}
-    assert ranks_of(plans, "LOCAL_WORLD_SIZE") == {"c": ["3"] * 3, "a": ["2"] * 2, "b": ["2"] * 2}
-    assert ranks_of(plans, "GROUP_RANK") == {"c": ["0"] * 3, "a": ["1"] * 2, "b": ["2"] * 2}
-    for plan in plans.values():
-        assert plan["env"]["TORCHELASTIC_RESTART_COUNT"] == "2"
-        assert plan["env"]["TORCHELASTIC_MAX_RESTARTS"] == "5"
-        assert plan["env"]["TORCHELASTIC_USE_AGENT_STORE"] == "False"
-        for rank in plan["ranks"]:
-            env = rank["env"]
-            assert (env["WORLD_SIZE"], env["ROLE_WORLD_SIZE"], env["GROUP_WORLD_SIZE"]) == ("7", "7", "3")
-            assert (env["ROLE_NAME"], env["ROLE_RANK"]) == ("default", env["RANK"])
 
 
 def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
@@ -72,7 +54,7 @@ def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
     assert set(plan) == {
         *("protocol", "run", "store", "token", "launch", "host", "group_rank", "group_world_size", "world_size"),
         *("ranks", "argv"),
-        *("python", "env", "payload", "library", "context", "port_range", "master_local", "grace_s"),
+        *("python", "env", "payload", "library", "port_range", "grace_s"),
         *("orphan_timeout_s", "prepare_timeout_s", "timeout_s", "log_limit_bytes", "cpu_slots"),
         "sampling_interval_s",
     }
@@ -84,17 +66,6 @@ def test_a_request_without_slots_becomes_one_rank_without_a_slot():
     plan = build_plans(Placement({"a": ()}), facts())["a"]
     assert [(rank["rank"], rank["slot"], rank["device"]) for rank in plan["ranks"]] == [(0, -1, None)]
     assert plan["world_size"] == 1
-    assert plan["ranks"][0]["env"]["LOCAL_WORLD_SIZE"] == "1"
-
-
-def test_a_program_that_does_not_join_the_library_finds_its_values_in_the_environment():
-    env = build_plans(Placement({"a": (0,)}), facts(hparams={"lr": 0.1, "net": {"depth": 3}}, trial_seed=9))["a"]["env"]
-    assert json.loads(env["DTRAIN_HPARAMS"]) == {"lr": 0.1, "net": {"depth": 3}}
-    assert env["DTRAIN_TRIAL_SEED"] == "9"
-    assert "DTRAIN_LATEST_CHECKPOINT" not in env
-    resumed = build_plans(Placement({"a": (0,)}), facts(latest_checkpoint="/data/step-10", checkpoint_dir="/data"))
-    assert resumed["a"]["env"]["DTRAIN_LATEST_CHECKPOINT"] == "/data/step-10"
-    assert resumed["a"]["env"]["DTRAIN_CHECKPOINT_DIR"] == "/data"
 
 
 def test_each_host_is_told_its_own_interface_and_a_users_setting_stays():
@@ -121,17 +92,9 @@ def test_variables_of_a_host_are_between_what_was_found_and_what_the_configurati
 def test_variables_that_belong_to_the_contract_are_refused_by_name_and_all_at_once():
     variables = {"RANK": "0", "OK": "1", "MASTER_PORT": "1", "BAD=NAME": "", "NUL": "a\0b", "LONG": "x" * 140_000}
     with pytest.raises(ConfigError) as caught:
-        build_plans(PLACEMENT, facts(variables=variables, hparams={"lr": float("nan")}))
+        build_plans(PLACEMENT, facts(variables=variables))
     paths = {problem.path for problem in caught.value.problems}
-    assert paths == {
-        *(f"environment.variables.{name}" for name in ("RANK", "MASTER_PORT", "BAD=...", "NUL", "LONG")),
-        "hyperparameters",
-    }
-
-
-def test_every_variable_that_a_plan_sets_besides_the_interfaces_is_reserved():
-    plan = build_plans(Placement({"a": (0,)}), facts(latest_checkpoint="x", checkpoint_dir="y"))["a"]
-    assert {*plan["env"], *plan["ranks"][0]["env"]} <= {*RESERVED_VARIABLES, *DEFAULT_VARIABLES}
+    assert paths == {f"environment.variables.{name}" for name in ("RANK", "MASTER_PORT", "BAD=...", "NUL", "LONG")}
 
 
 def test_all_pairs_are_checked_up_to_16_hosts_and_a_ring_and_rank_0_above():

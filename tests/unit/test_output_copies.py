@@ -286,7 +286,7 @@ async def test_of_a_program_with_the_library_only_traces_are_copied(
         settings=SimpleNamespace(checkpoint_dir=tmp_path, output_sync_period_s=0.0),
     )
     view: Any = SimpleNamespace(
-        run="t1.1.1", plan={"plans": {"a": {"master_local": True}}}, number=1, attempt_id=1, experiment_id=1, trial_id=1
+        run="t1.1.1", plan={"master": {"host": "a"}}, number=1, attempt_id=1, experiment_id=1, trial_id=1
     )
     monkeypatch.setattr(OutputKeeper, "_take", take)
     await OutputKeeper(rt, view).copy(is_final=False)

@@ -32,7 +32,7 @@ MANY = 40
 
 
 def attempt(number: int) -> Any:
-    plan = {"plans": {"a": {"master_local": True, "run": f"t1.{number}.1"}}}
+    plan = {"plans": {"a": {"group_rank": 0, "run": f"t1.{number}.1"}}, "master": {"host": "a"}}
     return SimpleNamespace(
         attempt_id=number, number=number, trial_id=1, experiment_id=1, draw=0, run=f"t1.{number}.1", plan=plan,
         placement={"a": (0,)},

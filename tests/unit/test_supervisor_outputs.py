@@ -231,7 +231,7 @@ def test_unreadable_and_very_deep_folders_are_counted(folder: RunFolder, monkeyp
 
 def test_checkpoints_on_shared_storage_are_not_sent(folder: RunFolder) -> None:
     write(folder, "checkpoints/c", "1")
-    Path(folder.file("plan.json")).write_text(json.dumps({"env": {"DTRAIN_CHECKPOINT_DIR": "/shared"}}))
+    Path(folder.file("context.json")).write_text(json.dumps({"checkpoint_dir": "/shared"}))
     assert sent(folder)[0] == {}
 
 

@@ -38,7 +38,6 @@ def cluster(tmp_path, monkeypatch):
         (run_dir / "context.json").write_text(json.dumps(document))
         for name, value in {
             "RUN": "t1.1.7", "RUN_DIR": run_dir, "EVENTS": run_dir / "events", "CONTEXT": run_dir / "context.json",
-            "CHECKPOINT_DIR": run_dir / "checkpoints",
         }.items():  # fmt: skip
             monkeypatch.setenv(f"DTRAIN_{name}", str(value))
         monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(run_dir / "error.json"))
@@ -268,11 +267,10 @@ def test_a_script_of_epochs_saves_and_leaves_when_it_is_asked_to_and_goes_on_as_
     assert seen[-1] in {asked_at, asked_at + 1}
     assert "stopped" in [line["kind"] for line in lines_of(run_dir / "events")]
     (run_dir / "stop_requested").unlink()
-    monkeypatch.setenv("DTRAIN_LATEST_CHECKPOINT", str(max((run_dir / "checkpoints").glob("step-*"))))
+    cluster(latest_checkpoint=str(max((run_dir / "checkpoints").glob("step-*"))))
     resumed = train(None)
     assert seen == list(range(1, 13))
-    monkeypatch.delenv("DTRAIN_LATEST_CHECKPOINT")
-    monkeypatch.setenv("DTRAIN_CHECKPOINT_DIR", str(tmp_path / "unbroken"))
+    cluster(checkpoint_dir=str(tmp_path / "unbroken"))
     unbroken = train(None)
     assert all(torch.equal(resumed[name], unbroken[name]) for name in unbroken)
 

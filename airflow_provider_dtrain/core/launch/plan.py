@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_dtrain.core.launch.devices import HostDevices, VisibleDevices, host_devices, shares_devices
+from airflow_provider_dtrain.core.launch.devices import HostDevices, VisibleDevices, host_devices
 from airflow_provider_dtrain.core.launch.network import NetworkChoice, choose_network, connect_targets, pairs_to_check
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.errors import ConfigError, Problem
@@ -31,7 +30,7 @@ NO_SLOT = -1
 #: Limit of Linux for one string of an environment (MAX_ARG_STRLEN), including its final NUL.
 MAX_VARIABLE_BYTES = 131_072
 
-#: Set for every rank by these plans or by the supervisor. A user's value would be lost or break the gang.
+#: Set for every rank by the supervisor. A user's value would be lost or break the gang.
 RESERVED_VARIABLES: frozenset[str] = frozenset(
     {
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
@@ -43,9 +42,6 @@ RESERVED_VARIABLES: frozenset[str] = frozenset(
         *("DTRAIN_SLOT", "DTRAIN_SECRETS", "DTRAIN_HPARAMS", "DTRAIN_TRIAL_SEED", "DTRAIN_LATEST_CHECKPOINT"),
     }
 )
-
-#: Set as torchrun sets them, unless the user sets them.
-DEFAULT_VARIABLES: dict[str, str] = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,22 +73,11 @@ class LaunchFacts:
     visible_devices: VisibleDevices = "all"
     #: None only until the hosts have answered. No interface is set then.
     network: NetworkChoice | None = None
-    hparams: Mapping[str, Any] = field(default_factory=dict)
-    #: 0 .. 2^31-1
-    trial_seed: int = 0
-    #: Path on the hosts; None at the first attempt.
-    latest_checkpoint: str | None = None
-    #: Where rank 0 writes checkpoints; None: the run folder of its host.
-    checkpoint_dir: str | None = None
     #: The user's ``environment.variables``.
     variables: Mapping[str, str] = field(default_factory=dict)
-    restarts: int = 0
-    max_restarts: int = 0
     #: SHA-256 of the packed user code and of the training library.
     payload: str | None = None
     library: str | None = None
-    #: Any JSON object; the training library reads it.
-    context: Mapping[str, Any] = field(default_factory=dict)
     port_range: tuple[int, int] | None = None
     grace_s: float = 30
     #: 0: the run never ends by itself.
@@ -118,20 +103,23 @@ def rank_order(placement: Placement) -> list[str]:
 def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str, Any]]:
     """Return the launch plan of each host in rank order, as plain JSON data.
 
+    A plan has no value of the trial: those are in the context, which is the same on all hosts.
+
     :param placement: the slots of the gang; a host without slots runs one process without a slot
     :raises ConfigError: a variable of the user has a reserved name or cannot be set; names all of them at once
     """
-    common = _common_variables(facts)
+    problems = [problem for name, value in facts.variables.items() for problem in _variable_problems(name, value)]
+    if problems:
+        raise ConfigError(problems)
     order = rank_order(placement)
     slots = _slots(placement)
     devices = device_views(placement, {host: facts.hosts[host].devices for host in facts.hosts}, facts.visible_devices)
-    facts = replace(facts, context={**facts.context, "shares_devices": shares_devices(devices)})
     world_size = sum(map(len, slots.values()))
     plans = {}
     first_rank = 0
     for group_rank, host in enumerate(order):
-        place = _RankPlace(host, slots[host], devices[host], first_rank, group_rank, len(order), world_size)
-        plans[host] = _plan(place, facts, common)
+        gang = {"group_rank": group_rank, "group_world_size": len(order), "world_size": world_size}
+        plans[host] = _plan(host, facts) | gang | {"ranks": _ranks(first_rank, slots[host], devices[host])}
         first_rank += len(slots[host])
     return plans
 
@@ -153,40 +141,21 @@ def _slots(placement: Placement) -> dict[str, tuple[int, ...]]:
     return {host: slots or (NO_SLOT,) for host, slots in placement.slots.items()}
 
 
-@dataclass(frozen=True)
-class _RankPlace:
-    """Part of one host in the gang."""
-
-    host: str
-    slots: tuple[int, ...]
-    devices: HostDevices
-    first_rank: int
-    group_rank: int
-    group_world_size: int
-    world_size: int
-
-
-def _plan(place: _RankPlace, facts: LaunchFacts, common: dict[str, str]) -> dict[str, Any]:
-    host = facts.hosts.get(place.host, HostFacts())
+def _plan(name: str, facts: LaunchFacts) -> dict[str, Any]:
+    host = facts.hosts.get(name, HostFacts())
     return {
         "protocol": PROTOCOL,
         "run": facts.run,
         "store": facts.store,
         "token": facts.token,
         "launch": facts.launch,
-        "host": place.host,
-        "group_rank": place.group_rank,
-        "group_world_size": place.group_world_size,
-        "world_size": place.world_size,
-        "ranks": [_rank(place, local) for local in range(len(place.slots))],
+        "host": name,
         "argv": list(facts.argv),
         "python": host.python,
-        "env": _interface_variables(facts.network, place.host) | dict(host.variables) | common,
+        "env": _interface_variables(facts.network, name) | dict(host.variables) | dict(facts.variables),
         "payload": facts.payload,
         "library": facts.library,
-        "context": dict(facts.context),
         "port_range": list(facts.port_range) if facts.port_range else None,
-        "master_local": place.first_rank == 0,
         "grace_s": facts.grace_s,
         "orphan_timeout_s": facts.orphan_timeout_s,
         "prepare_timeout_s": facts.prepare_timeout_s,
@@ -197,30 +166,17 @@ def _plan(place: _RankPlace, facts: LaunchFacts, common: dict[str, str]) -> dict
     }
 
 
-def _rank(place: _RankPlace, local_rank: int) -> dict[str, Any]:
-    rank = place.first_rank + local_rank
-    slot = place.slots[local_rank]
-    env = {
-        "RANK": rank,
-        "LOCAL_RANK": local_rank,
-        "WORLD_SIZE": place.world_size,
-        "LOCAL_WORLD_SIZE": len(place.slots),
-        "GROUP_RANK": place.group_rank,
-        "GROUP_WORLD_SIZE": place.group_world_size,
-        # There is one role, so its ranks are those of the gang.
-        "ROLE_NAME": "default",
-        "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": place.world_size,
-        "DTRAIN_SLOT": slot,
-    }
-    return {
-        "rank": rank,
-        "local_rank": local_rank,
-        "slot": slot,
-        "device": place.devices.own[local_rank],
-        "visible_devices": list(place.devices.visible[local_rank]),
-        "env": {name: str(value) for name, value in env.items()},
-    }
+def _ranks(first_rank: int, slots: tuple[int, ...], devices: HostDevices) -> list[dict[str, Any]]:
+    return [
+        {
+            "rank": first_rank + local_rank,
+            "local_rank": local_rank,
+            "slot": slot,
+            "device": devices.own[local_rank],
+            "visible_devices": list(devices.visible[local_rank]),
+        }
+        for local_rank, slot in enumerate(slots)
+    ]
 
 
 def _interface_variables(network: NetworkChoice | None, host: str) -> dict[str, str]:
@@ -229,37 +185,6 @@ def _interface_variables(network: NetworkChoice | None, host: str) -> dict[str, 
     name = network.interfaces[host]
     # NCCL treats a bare name as a prefix, and "=" makes it exact. Gloo accepts exact names only.
     return {"NCCL_SOCKET_IFNAME": f"={name}", "GLOO_SOCKET_IFNAME": name}
-
-
-def _common_variables(facts: LaunchFacts) -> dict[str, str]:
-    problems = [problem for name, value in facts.variables.items() for problem in _variable_problems(name, value)]
-    hparams, complaint = _hparams_json(facts.hparams)
-    if complaint:
-        problems.append(Problem(path="hyperparameters", message=complaint))
-    if problems:
-        raise ConfigError(problems)
-    contract = {
-        "TORCHELASTIC_RESTART_COUNT": str(facts.restarts),
-        "TORCHELASTIC_MAX_RESTARTS": str(facts.max_restarts),
-        # Rank 0 serves the store of the rendezvous itself: no launcher does it for the ranks.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "DTRAIN_HPARAMS": hparams,
-        "DTRAIN_TRIAL_SEED": str(facts.trial_seed),
-    }
-    optional = {"DTRAIN_LATEST_CHECKPOINT": facts.latest_checkpoint, "DTRAIN_CHECKPOINT_DIR": facts.checkpoint_dir}
-    given = {name: value for name, value in optional.items() if value is not None}
-    return DEFAULT_VARIABLES | dict(facts.variables) | contract | given
-
-
-def _hparams_json(hparams: Mapping[str, Any]) -> tuple[str, str | None]:
-    try:
-        text = json.dumps(dict(hparams), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        return "", f"cannot be written as JSON: {error}"
-    size_bytes = len(f"DTRAIN_HPARAMS={text}".encode())
-    if size_bytes >= MAX_VARIABLE_BYTES:
-        return "", f"are {size_bytes:,} bytes as JSON, but Linux allows {MAX_VARIABLE_BYTES:,}; put tables into a file"
-    return text, None
 
 
 def _variable_problems(name: str, value: str) -> list[Problem]:

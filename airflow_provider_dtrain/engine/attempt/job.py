@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.checkpoint_location import storage_root
 from airflow_provider_dtrain.core.config.inference import is_url
 from airflow_provider_dtrain.core.config.secrets import MASK
+from airflow_provider_dtrain.core.launch.devices import shares_devices
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, device_views, rank_order
 from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.core.scheduling.model import Placement
@@ -130,10 +131,11 @@ class Job:
         plans = build_plans(placement, self._facts(view, network))
         for plan in plans.values():
             plan["env"] |= dict.fromkeys(self.private, MASK)
+        context = self.context(view)
         master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
         boots = {host: hello.boot_id for host, hello in hellos.items()}
         folders = {host: hello.state_dir for host, hello in hellos.items()}
-        return {"plans": plans, "master": master, "boots": boots, "state_dirs": folders}
+        return {"plans": plans, "context": context, "master": master, "boots": boots, "state_dirs": folders}
 
     def whole(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Return a host's plan of the stored record with the private variables, as the host gets it."""
@@ -154,16 +156,9 @@ class Job:
             },
             visible_devices=self.config.resources.visible_devices,
             network=network,
-            hparams=view.hparams,
-            trial_seed=view.seed,
-            latest_checkpoint=self._restored_path(),
-            checkpoint_dir=self._checkpoint_dir(view),
             variables={**self.config.environment.variables, **self.private},
-            restarts=view.number - 1,
-            max_restarts=view.max_restarts,
             payload=self.archives["payloads"].digest if "payloads" in self.archives else None,
             library=self.archives["libraries"].digest,
-            context=self._context(view),
             port_range=self.config.port_bounds,
             grace_s=self.settings.kill_grace_s,
             orphan_timeout_s=self.settings.orphan_timeout_s,
@@ -211,21 +206,25 @@ class Job:
             return None
         return f"../{SOURCE}/{source.name}" if source.is_sent else source.where
 
-    def _context(self, view: AttemptView) -> dict[str, Any]:
+    def context(self, view: AttemptView) -> dict[str, Any]:
+        """Return the values of the trial. Each reaches the ranks through this document alone."""
         context = {
             "trial_id": view.trial_id,
             "trial_number": view.trial_number,
             "experiment": view.experiment,
             "experiment_id": view.experiment_id,
             "attempt": view.number,
+            "max_restarts": view.max_restarts,
             "hparams": dict(view.hparams),
             "seed": view.seed,
             "config": dict(self.document),
             "latest_checkpoint": self._restored_path(),
             "source_checkpoint": self._source_path(),
+            "checkpoint_dir": self._checkpoint_dir(view),
             "checkpoint_url": self._checkpoint_url(view),
             "rungs": list(self.rungs),
             "rungs_decided": self.rungs_decided,
+            "shares_devices": shares_devices(self.visible_devices(view)),
         }
         if self.config.inference is not None:
             context["shard_failures"] = {str(shard): times for shard, times in self.shard_failures.items()}

@@ -67,7 +67,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     if any(one is not None for one in (job.checkpoint_source, job.weights_source, job.carried)):
         await until_copied(rt, _send_files(job, links, record["plans"]), requests=(Killed,))
     await send_known(rt, view, job.config, links[master["host"]])
-    prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host]))
+    prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host], record["context"]))
     port = master["port"] or prepared[master["host"]]["port"]
 
     async def go(_: str, link: HostLink) -> Any:
@@ -226,7 +226,7 @@ def _shared(host: str, found: Mapping[str, Any], path: str) -> dict[str, Any]:
 async def _send_files(job: Job, links: Mapping[str, HostLink], plans: Mapping[str, Any]) -> None:
     async def one(host: str, link: HostLink) -> None:
         run = plans[host]["run"]
-        if (job.checkpoint_source is not None or job.weights_source is not None) and plans[host]["master_local"]:
+        if (job.checkpoint_source is not None or job.weights_source is not None) and plans[host]["group_rank"] == 0:
             await in_launch_thread(job.send_checkpoint, link, run)
         if job.carried is not None:
             # Send them to every host, because a script may load its snapshot on each rank.
@@ -235,7 +235,8 @@ async def _send_files(job: Job, links: Mapping[str, HostLink], plans: Mapping[st
     await on_all(links, one)
 
 
-async def _prepare(job: Job, link: HostLink, plan: dict[str, Any]) -> dict[str, Any]:
+async def _prepare(job: Job, link: HostLink, plan: dict[str, Any], context: Mapping[str, Any]) -> dict[str, Any]:
     if job.carried is not None:
         plan = {**plan, "carried": job.carried.name}
-    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, plan=job.whole(plan), secrets=job.secrets)
+    documents: dict[str, Any] = {"plan": job.whole(plan), "context": context, "secrets": job.secrets}
+    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, **documents)

@@ -228,11 +228,8 @@ def copies_of(rt: Runtime, view: AttemptView) -> OutputCopies:
 
 def chief_of(view: AttemptView) -> str:
     """Return the host of rank 0."""
-    plans = (view.plan or {}).get("plans") or {}
-    return (
-        next((host for host, plan in plans.items() if plan.get("master_local")), "")
-        or rank_order(Placement(view.placement))[0]
-    )
+    master = (view.plan or {}).get("master") or {}
+    return str(master.get("host") or rank_order(Placement(view.placement))[0])
 
 
 def last_copy_text(newest: Generation | None) -> str:

@@ -25,7 +25,7 @@ from ..names import WORD, Json
 from ..refusal import Refused, refusal_of
 from ..run.control import go, go_outcome
 from ..run.launcher import Zygote, parse_report
-from ..run.plan import check_plan, check_secrets
+from ..run.plan import check_context, check_plan, check_secrets
 from ..run.rank_exec import exec_request
 from . import long_commands, run_commands
 from .outbox import Outbox, ProtocolError
@@ -312,8 +312,9 @@ class Follow:
 
     def _prepare(self, key: str | None, fields: Fields) -> tuple[Json, bytes] | None:
         plan = check_plan(fields.inner("plan").values)
+        context = check_context(fields.values.get("context"))
         secrets = check_secrets(fields.values.get("secrets"))
-        reader = self.zygote.launch(json.dumps({"plan": plan, "secrets": secrets}).encode())
+        reader = self.zygote.launch(json.dumps({"plan": plan, "context": context, "secrets": secrets}).encode())
         received = bytearray()
 
         def read() -> None:

@@ -76,6 +76,10 @@ class RunFolder:
         """Return the launch plan, None before it is written."""
         return read_json(self.file("plan.json"))
 
+    def context(self) -> Json | None:
+        """Return the values of the trial, None before they are written."""
+        return read_json(self.file("context.json"))
+
     def state(self) -> Json:
         """Return the state that the supervisor last recorded, {} before the first record."""
         return read_json(self.file("state.json")) or {}

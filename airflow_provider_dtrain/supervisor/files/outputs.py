@@ -157,9 +157,8 @@ class OutputSender:
     def found(self) -> Iterator[WrittenFile]:
         """Yield every file that did not come with the user's code."""
         baseline = parse_object(read_bytes(self.folder.file("baseline.json"), 1 << 30) or b"") or {}
-        plan = self.folder.plan() or {}
         # Checkpoints on shared storage stay there.
-        has_own = "DTRAIN_CHECKPOINT_DIR" not in (plan.get("env") or {})
+        has_own = not (self.folder.context() or {}).get("checkpoint_dir")
         checked = 0
         for name in self.folders:
             for path, status in walk_files(self.folder, name) if has_own or name != "checkpoints" else ():

@@ -121,7 +121,7 @@ def supervise(layout: Layout, request: bytes, report: int) -> None:
         # A cleaner may have removed them since the channel began.
         layout.ensure().guard()
         document = json.loads(request)
-        supervisor = Supervisor(layout, document["plan"], document["secrets"])
+        supervisor = Supervisor(layout, document["plan"], document["context"], document["secrets"])
         answer = {"ok": True, **supervisor.prepare()}
         log_errors(supervisor.folder)
     except BaseException as error:

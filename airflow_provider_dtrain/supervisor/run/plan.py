@@ -1,4 +1,4 @@
-"""Plan of a run, checked field by field."""
+"""Plan of a run and context of its trial, checked field by field."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def check_plan(document: Any) -> Json:
         "env": plan.environment("env"),
         "payload": plan.text("payload", DIGEST, default=None),
         "library": plan.text("library", DIGEST, default=None),
-        "context": plan.values.get("context"),
         "port_range": plan.port_range("port_range"),
-        "master_local": plan.flag("master_local", default=False),
         "grace_s": plan.number("grace_s", 0, 86400, default=30),
         "orphan_timeout_s": plan.number("orphan_timeout_s", 0, 10**8, default=900),
         "prepare_timeout_s": plan.number("prepare_timeout_s", 0.01, 86400, default=120),
@@ -53,6 +51,23 @@ def check_plan(document: Any) -> Json:
     return checked
 
 
+def check_context(values: Any) -> Json:
+    """Return the values of a trial, with those checked and filled in that the supervisor reads itself.
+
+    :raises Refused: ``bad_plan``, naming the field
+    """
+    context = Fields(values or {}, "context")
+    return {
+        **context.values,
+        "attempt": context.integer("attempt", 1, 10**9, default=1),
+        "max_restarts": context.integer("max_restarts", 0, 10**9, default=0),
+        "hparams": context.inner("hparams", default={}).values,
+        "seed": context.integer("seed", 0, 1 << 63, default=0),
+        "latest_checkpoint": context.text("latest_checkpoint", default=None),
+        "checkpoint_dir": context.text("checkpoint_dir", default=None),
+    }
+
+
 def check_ranks(plan: Fields, world_size: int) -> list[Json]:
     """Return the checked ranks of this host. Each rank, local rank and slot occurs once."""
     ranks: list[Json] = []
@@ -64,7 +79,6 @@ def check_ranks(plan: Fields, world_size: int) -> list[Json]:
             "slot": rank.integer("slot", -1, 65535),
             "device": rank.text("device", DEVICE, default=None),
             "visible_devices": rank.texts("visible_devices", DEVICE, limit=1024, default=[]),
-            "env": rank.environment("env"),
         }
         if found["device"] is not None and found["device"] not in found["visible_devices"]:
             raise rank.bad("visible_devices", f"must contain the rank's own device {found['device']}")

@@ -1,4 +1,4 @@
-"""Ranks of a run: environment, start of the program, and evidence of why it ended."""
+"""Ranks of a run: start of the program, and evidence of why it ended."""
 
 from __future__ import annotations
 
@@ -17,14 +17,11 @@ from ..files.layout import RunFolder
 from ..limits import LOG_SEARCH
 from ..machine.executable import why_not_executed
 from ..machine.host import memory_bytes
-from ..machine.host_environment import passed
 from ..machine.processes import LIBC, PR_SET_PDEATHSIG
 from ..names import Json
-from . import metrics_file
 from .cgroup import Cgroup
+from .rank_environment import runs_library, too_large
 
-#: Prefix of the programs of the training library, which ``python -m`` runs.
-LIBRARY = "airflow_provider_dtrain.train."
 #: Runs the module that follows as ``python -m`` does, but without the current folder in front of Python's own.
 RUN_MODULE = (
     "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
@@ -67,46 +64,6 @@ class Rank:
     def record(self) -> Json:
         """Return the rank's record in state.json."""
         return {"rank": self.number, "pid": self.pid, "start_time": self.start_time, "exit_code": self.exit_code}
-
-
-def rank_environment(plan: Json, rank: Json, folder: RunFolder, go: Json, secrets: dict[str, str]) -> dict[str, str]:
-    """Return the whole environment of one rank."""
-    env = passed(os.environ)
-    env["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(plan["ranks"])))
-    env["DTRAIN_CHECKPOINT_DIR"] = folder.file("checkpoints")
-    # The log is read as UTF-8, whatever the locale of the login is.
-    env["PYTHONIOENCODING"] = "utf-8"
-    env.update(plan["env"])
-    env.update(rank["env"])
-    env.update(secrets)
-    own = folder.file(f"rank{rank['rank']}")
-    path = [folder.layout.library(plan["library"]) if plan["library"] else ""]
-    if not runs_library(plan["argv"]):
-        path.insert(0, folder.file("work"))
-    path.append(env.get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
-    env.update(
-        {
-            "MASTER_ADDR": go["master_addr"],
-            "MASTER_PORT": str(go["master_port"]),
-            "CUDA_VISIBLE_DEVICES": ",".join(rank["visible_devices"]),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONPATH": ":".join(part for part in path if part),
-            "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
-            "TORCHELASTIC_RUN_ID": folder.name,
-            "DTRAIN_RUN": folder.name,
-            "DTRAIN_RUN_DIR": folder.path,
-            "DTRAIN_EVENTS": os.path.join(own, "events"),
-            "DTRAIN_METRICS": os.path.join(own, metrics_file.NAME),
-            "DTRAIN_CONTEXT": folder.file("context.json"),
-        }
-    )
-    return env
-
-
-def runs_library(argv: list[str]) -> bool:
-    """Return whether a command runs a program of the training library."""
-    return len(argv) > 2 and argv[1] == "-m" and argv[2].startswith(LIBRARY)
 
 
 def rank_argv(plan: Json) -> list[str]:
@@ -162,6 +119,8 @@ def become_rank(
     try:
         os.execvpe(argv[0], argv, env)  # noqa: S606 - without a shell on purpose
     except OSError as error:
+        if error.errno == errno.E2BIG:
+            error.strerror = too_large(argv, env)
         report_cannot_start(rank, argv[0], error)
         os._exit(126 if error.errno == errno.EACCES else 127)
 

@@ -48,6 +48,7 @@ from .fencing import recover
 from .leftovers import origin
 from .log_limit import cap_log
 from .metrics_file import MetricsFile
+from .rank_environment import left_out, rank_environment
 from .ranks import (
     Rank,
     become_rank,
@@ -55,7 +56,6 @@ from .ranks import (
     oom_cause,
     oom_kills,
     rank_argv,
-    rank_environment,
     report_cannot_start,
     tail_of,
 )
@@ -72,9 +72,11 @@ class Supervisor:
     ``ended``. Commands arrive as files. A byte in the FIFO announces a new one.
     """
 
-    def __init__(self, layout: Layout, plan: Json, secrets: dict[str, str]) -> None:
+    def __init__(self, layout: Layout, plan: Json, context: Json, secrets: dict[str, str]) -> None:
         self.layout = layout
         self.plan = plan
+        #: Values of the trial. They are no part of the plan, so that processes of several trials may share one.
+        self.context = context
         self.secrets = secrets
         self.folder = layout.run(plan["run"])
         self.state = "preparing"
@@ -244,7 +246,7 @@ class Supervisor:
             self.cgroup.remove()
             self.cgroup = None
         own = {**self.identity, "cgroup": self.cgroup.path if self.cgroup else None}
-        documents = {"context.json": self.plan["context"], "supervisor.json": own, "plan.json": self.plan}
+        documents = {"context.json": self.context, "supervisor.json": own, "plan.json": self.plan}
         for name, document in documents.items():
             write_json(folder.file(name), document, durable=False)
         # Make the name of the folder durable, for the ``started`` mark that the start writes into it.
@@ -258,7 +260,7 @@ class Supervisor:
         It is bound exclusively, so that it is not a port of another run. SO_REUSEADDR is set afterwards,
         so that rank 0 can listen on it and no other process gets it by chance.
         """
-        if not self.plan["master_local"]:
+        if not any(rank.number == 0 for rank in self.ranks):
             return None
         for port in ports_of(self.plan["port_range"]):
             try:
@@ -386,7 +388,9 @@ class Supervisor:
         if self.plan["timeout_s"]:
             self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
         argv = rank_argv(self.plan)
-        environments = [rank_environment(self.plan, rank.plan, self.folder, go, self.secrets) for rank in self.ranks]
+        environments = [
+            rank_environment(self.plan, self.context, rank.plan, self.folder, go, self.secrets) for rank in self.ranks
+        ]
         failed = None
         for rank, env in zip(self.ranks, environments):
             try:
@@ -398,7 +402,9 @@ class Supervisor:
         self.next_log_check = time.monotonic() + FLOOD_CHECK_S
         chief = next((rank for rank in self.ranks if rank.number == 0), None)
         if chief is not None:
-            self.metrics = MetricsFile(self.folder, chief.folder, self.plan["context"] or {})
+            self.metrics = MetricsFile(self.folder, chief.folder, self.context)
+            if (warning := left_out(environments[0])) is not None:
+                self.event("warning", text=warning)
         self.set_state("running")
         self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
         self._leave_cgroup()

@@ -1,5 +1,6 @@
 """Ranks without torch. The first argument selects the action."""
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,10 @@ print(f"rank {rank} of {os.environ['WORLD_SIZE']} on {os.uname().nodename}: {' '
 match sys.argv[1:]:
     case ["facts"]:
         print("hparams", os.environ["DTRAIN_HPARAMS"], flush=True)
+    case ["table"]:
+        with open(os.environ["DTRAIN_CONTEXT"]) as file:
+            table = json.load(file)["hparams"]["table"]
+        print("table", len(table), "DTRAIN_HPARAMS" in os.environ, flush=True)
     case ["sleep", seconds]:
         # A grandchild in a session of its own must end with its rank.
         subprocess.Popen(["sleep", seconds], start_new_session=True)

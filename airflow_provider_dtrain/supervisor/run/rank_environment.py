@@ -1,0 +1,134 @@
+"""Environment of the ranks: what the host, the launch, the trial and the rank itself add to it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from ..files.layout import RunFolder
+from ..machine.host_environment import passed
+from ..names import Json
+from . import metrics_file
+
+#: Prefix of the programs of the training library, which ``python -m`` runs.
+LIBRARY = "airflow_provider_dtrain.train."
+#: Limit of Linux for one string of an environment (MAX_ARG_STRLEN), including its final NUL.
+MAX_VARIABLE_BYTES = 131_072
+
+
+def rank_environment(
+    plan: Json, context: Json, rank: Json, folder: RunFolder, go: Json, secrets: dict[str, str]
+) -> dict[str, str]:
+    """Return the whole environment of one rank. Later parts replace earlier ones.
+
+    :param go: address and port of rank 0
+    """
+    return {
+        **_of_host(plan),
+        **plan["env"],
+        **trial_variables(context, folder),
+        **_of_rank(plan, rank),
+        **secrets,
+        **_of_run(plan, rank, folder, go),
+    }
+
+
+def _of_host(plan: Json) -> dict[str, str]:
+    """Return the defaults, which the configuration may replace."""
+    return {
+        **passed(os.environ),
+        "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // len(plan["ranks"]))),
+        # The log is read as UTF-8, whatever the locale of the login is.
+        "PYTHONIOENCODING": "utf-8",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    }
+
+
+def trial_variables(context: Json, folder: RunFolder) -> dict[str, str]:
+    """Return the values of the trial that programs find without the training library, which reads ``context.json``.
+
+    Hyperparameters that are too long for a variable are left out.
+    """
+    variables = {
+        "TORCHELASTIC_RESTART_COUNT": str(context["attempt"] - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(context["max_restarts"]),
+        "DTRAIN_TRIAL_SEED": str(context["seed"]),
+        "DTRAIN_CHECKPOINT_DIR": context["checkpoint_dir"] or folder.file("checkpoints"),
+    }
+    if context["latest_checkpoint"] is not None:
+        variables["DTRAIN_LATEST_CHECKPOINT"] = context["latest_checkpoint"]
+    hparams = json.dumps(context["hparams"], sort_keys=True, separators=(",", ":"))
+    if len(f"DTRAIN_HPARAMS={hparams}".encode()) < MAX_VARIABLE_BYTES:
+        variables["DTRAIN_HPARAMS"] = hparams
+    return variables
+
+
+def left_out(variables: dict[str, str]) -> str | None:
+    """Return a sentence about hyperparameters that are not in the environment of a rank, or None if they are."""
+    if "DTRAIN_HPARAMS" in variables:
+        return None
+    return (
+        f"DTRAIN_HPARAMS is not set, because the hyperparameters as JSON exceed the {MAX_VARIABLE_BYTES:,} bytes that "
+        "Linux allows for a variable. Read 'hparams' in the file that DTRAIN_CONTEXT names, or use dtrain.init()."
+    )
+
+
+def _of_rank(plan: Json, rank: Json) -> dict[str, str]:
+    """Return the variables of torchrun that differ between the ranks."""
+    values = {
+        "RANK": rank["rank"],
+        "LOCAL_RANK": rank["local_rank"],
+        "WORLD_SIZE": plan["world_size"],
+        "LOCAL_WORLD_SIZE": len(plan["ranks"]),
+        "GROUP_RANK": plan["group_rank"],
+        "GROUP_WORLD_SIZE": plan["group_world_size"],
+        # There is one role, so its ranks are those of the gang.
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank["rank"],
+        "ROLE_WORLD_SIZE": plan["world_size"],
+        "DTRAIN_SLOT": rank["slot"],
+        "CUDA_VISIBLE_DEVICES": ",".join(rank["visible_devices"]),
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _of_run(plan: Json, rank: Json, folder: RunFolder, go: Json) -> dict[str, str]:
+    own = folder.file(f"rank{rank['rank']}")
+    path = [folder.layout.library(plan["library"]) if plan["library"] else ""]
+    if not runs_library(plan["argv"]):
+        path.insert(0, folder.file("work"))
+    path.append(plan["env"].get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+    return {
+        "MASTER_ADDR": go["master_addr"],
+        "MASTER_PORT": str(go["master_port"]),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": ":".join(part for part in path if part),
+        # Rank 0 serves the store of the rendezvous itself: no launcher does it for the ranks.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
+        "TORCHELASTIC_RUN_ID": folder.name,
+        "DTRAIN_RUN": folder.name,
+        "DTRAIN_RUN_DIR": folder.path,
+        "DTRAIN_EVENTS": os.path.join(own, "events"),
+        "DTRAIN_METRICS": os.path.join(own, metrics_file.NAME),
+        "DTRAIN_CONTEXT": folder.file("context.json"),
+    }
+
+
+def runs_library(argv: list[str]) -> bool:
+    """Return whether a command runs a program of the training library."""
+    return len(argv) > 2 and argv[1] == "-m" and argv[2].startswith(LIBRARY)
+
+
+def too_large(argv: list[str], env: dict[str, str]) -> str:
+    """Return a sentence about the largest strings of a start that Linux has refused, by their names only."""
+    sizes = {f"variable {name}": len(os.fsencode(f"{name}={value}")) for name, value in env.items()}
+    sizes |= {f"argument {number}": len(os.fsencode(value)) for number, value in enumerate(argv)}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    return (
+        f"the command and its environment have {sum(sizes.values()):,} bytes. Linux allows {MAX_VARIABLE_BYTES:,} for "
+        "one string and a quarter of the stack (ulimit -s) for all. The largest are "
+        + ", ".join(f"{name} ({sizes[name]:,} bytes)" for name in largest)
+        + ". Put long values into a file"
+    )
