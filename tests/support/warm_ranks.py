@@ -109,6 +109,16 @@ def warm_ranks(*at_import: str) -> WarmRanks:
     return WarmRanks(*at_import)
 
 
+def run_program(code: str, folder: Path, **environment: str) -> tuple[int, str]:
+    """Run a program without a trial in a folder, and return its exit code and what it has printed."""
+    script, output = folder / "program.py", folder / "program.log"
+    script.write_text(code)
+    base = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), **AT_IMPORT}
+    order = Order(str(script), str(folder), base | environment, str(output))
+    (exit_code,) = warm_ranks(*AT_IMPORT.values()).run([order], 120)
+    return exit_code, output.read_text()
+
+
 def _next_order() -> Order | None:
     """Serve requests. Return None at their end, and in a forked rank the order for it."""
     for line in sys.stdin:

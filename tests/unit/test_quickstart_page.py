@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import runpy
 import shlex
@@ -14,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.warm_ranks import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "quickstart.md").read_text()
@@ -31,13 +32,9 @@ def parser() -> ArgumentParser:
 
 @pytest.mark.torch
 def test_the_program_learns(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    right = [int(count) for count in re.findall(r"(\d+) of 1024 right", done.stdout)]
+    code, output = run_program(PROGRAM, tmp_path)
+    assert code == 0, output
+    right = [int(count) for count in re.findall(r"(\d+) of 1024 right", output)]
     assert len(right) == 5
     assert right[0] < right[-1] > 950
 

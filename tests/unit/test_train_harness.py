@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from airflow_provider_dtrain.train.durations import Length
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.process import config_check, yaml12
 from airflow_provider_dtrain.train.reports import failure
+from tests.support.warm_ranks import run_program
 
 ROOT = Path(airflow_provider_dtrain.__file__).parent.parent
 
@@ -197,10 +196,9 @@ class Raises(pytorch.PyTorchTrial):
 
 def run(folder, *arguments, **env):
     (folder / "model_def.py").write_text(MODEL)
-    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
-    command = [sys.executable, "-m", "airflow_provider_dtrain.train.harness", *arguments]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stderr
+    module = "airflow_provider_dtrain.train.harness"
+    code = f"import runpy, sys\nsys.argv[1:] = {arguments!r}\nrunpy.run_module({module!r}, run_name='__main__')\n"
+    return run_program(code, folder, **env)
 
 
 @pytest.mark.torch

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 
 import airflow_provider_dtrain.train as dtrain
+from tests.support.warm_ranks import run_program
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -198,7 +197,7 @@ def test_wrong_names_and_options_are_named(name, options, words):
         dtrain.optim.create(name, torch.nn.Linear(2, 2), **options)
 
 
-def test_a_missing_package_is_named_with_the_command_that_installs_it():
+def test_a_missing_package_is_named_with_the_command_that_installs_it(tmp_path):
     code = """
 import sys
 sys.modules["pytorch_optimizer"] = None
@@ -209,10 +208,10 @@ except dtrain.OptimizerError as error:
     print(error)
 assert "lamb" in dtrain.optim.names() and dtrain.optim.get("radam")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "pip install 'pytorch-optimizer>=4.1'" in done.stdout
-    assert "airflow-provider-dtrain[large-batch]" in done.stdout
+    exit_code, output = run_program(code, tmp_path)
+    assert exit_code == 0, output
+    assert "pip install 'pytorch-optimizer>=4.1'" in output
+    assert "airflow-provider-dtrain[large-batch]" in output
 
 
 def test_biases_and_normalization_are_apart_from_weights():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.warm_ranks import run_program
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -27,23 +26,15 @@ BLOCKS = [
 def run(tmp_path, blocks):
     for index, block in enumerate(blocks):
         (tmp_path / f"example{index}.py").write_text(block)
-    # One interpreter for all: importing torch is most of the time.
     code = f"import runpy\nfor i in range({len(blocks)}): runpy.run_path(f'example{{i}}.py', run_name='__main__')"
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
+    return run_program(code, tmp_path)
 
 
 @pytest.mark.torch
 def test_every_example_of_the_training_page_runs(tmp_path):
     assert len(BLOCKS) >= 4
-    done = run(tmp_path, BLOCKS)
-    assert done.returncode == 0, done.stderr
+    code, output = run(tmp_path, BLOCKS)
+    assert code == 0, output
     assert (tmp_path / "data").is_dir()
 
 
@@ -61,10 +52,10 @@ def test_the_example_of_a_framework_runs_and_continues_after_a_kill_in_the_middl
         f"{indent}if any(folder.parent.parent.glob('step-*')):\n{indent}    (folder / 'half').write_text('x')\n"
         f"{indent}    __import__('os').kill(__import__('os').getpid(), 9)\n{writes}",
     )
-    assert run(tmp_path, [killed]).returncode == -9
+    assert run(tmp_path, [killed])[0] == -9
     (first,) = (tmp_path / "kept").glob("step-*")
-    done = run(tmp_path, [code])
-    assert done.returncode == 0, done.stderr
+    exit_code, output = run(tmp_path, [code])
+    assert exit_code == 0, output
     steps = sorted(path.name for path in (tmp_path / "kept").iterdir())
     assert len(steps) == 1, "what the killed run had begun is swept"
     assert steps[0] > first.name
