@@ -35,7 +35,7 @@ KNOWN: dict[str, list[Any]] = {
     "experiment_id": [1, 2], "trial_id": [1, 2, 7], "allocation_id": [1, 8], "name": ["a100-01", "cpu-01"],
     "index": [0, 7], "checkpoint_id": [1], "operation_id": [1, 2], "rank": [0, 1], "attempt": [1, 2],
 }  # fmt: skip
-EXAMPLES = budget(40) if is_nightly() else 6
+EXAMPLES = budget(40) if is_nightly() else 4
 
 
 @pytest.fixture(scope="module")

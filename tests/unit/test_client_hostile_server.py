@@ -175,7 +175,7 @@ def test_a_command_survives_every_answer(words: str, laptop: Laptop, server: Hos
     check(laptop, words, shown, before)
     routes = list(dict.fromkeys(server.asked))
     draw = random.Random(words)
-    for _ in range(budget(4)):
+    for _ in range(budget(2)):
         laptop.forget()
         server.begin()
         route = draw.choice(routes)

@@ -12,6 +12,7 @@ import pytest
 import airflow_provider_dtrain
 from airflow_provider_dtrain.core.config import sections, unions
 from airflow_provider_dtrain.core.config.determined_compat import FOREIGN, SYNONYMS
+from airflow_provider_dtrain.core.config.environment import Environment
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
 from airflow_provider_dtrain.core.config.inference import Inference
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
@@ -34,7 +35,7 @@ def test_the_table_of_fields_is_that_of_the_experiments_configuration():
     members = {union: fields(*models.values()) for union, models in unions.MEMBERS.items()}
     plain = {
         "resources": sections.Resources, "optimizations": sections.Optimizations, "profiling": sections.Profiling,
-        "reproducibility": sections.Reproducibility, "environment": sections.Environment,
+        "reproducibility": sections.Reproducibility, "environment": Environment,
         "inference": Inference,
     }  # fmt: skip
     groups = {name: fields(model) for name, model in plain.items()}
