@@ -132,7 +132,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         from airflow_provider_dtrain.engine.submission.submit import read_document
 
         assert self.config is not None
-        document = dict(read_document(self.config, folder, what="configuration").document)
+        document = dict(read_document(self.config, folder, what="configuration"))
         if document.get("entrypoint") is not None:
             raise FunctionError(
                 f"config has the entrypoint {document['entrypoint']!r}, but @task.dtrain runs the function "

@@ -1,11 +1,12 @@
-"""Helpers for operators and sensors: error conversion, DAG folder and key of the task instance."""
+"""Helpers for operators and sensors: error conversion, and facts about the task instance."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -40,22 +41,46 @@ def failing_at_once() -> Iterator[None]:
         raise as_airflow(error) from error
 
 
-def dag_folder(context: Context) -> Path:
-    """Return the folder of the DAG file, to which paths are relative."""
-    return Path(context["dag"].fileloc).parent
+@dataclass(frozen=True, kw_only=True)
+class TaskFacts:
+    """Facts about a running task instance, read from Airflow's context once."""
+
+    #: Key of the trial. Automatic retries keep it, a clear changes it.
+    key: TrialKey
+    #: Folder of the DAG file, to which paths are relative.
+    folder: Path
+    #: Airflow does not run the task again after an error of this try.
+    is_last_try: bool
+    #: Of the span of the task, None without OpenTelemetry.
+    trace_parent: Any
+    #: None: the task instance has no name of its own.
+    map_index_template: str | None
+    #: Airflow's context, for the templates of notifiers and for links.
+    context: Context = field(repr=False)
+
+    def is_final(self, error: BaseException) -> bool:
+        """Return whether Airflow does not run the task again after this error."""
+        return self.is_last_try or isinstance(error, AirflowFailException)
 
 
-def trial_key(context: Context) -> TrialKey:
-    """Return the key of the task instance. Automatic retries keep it, a clear changes it."""
+def task_facts(context: Context) -> TaskFacts:
+    """Return the facts about the task instance of a context."""
     from airflow_provider_dtrain.store.records.trials import TrialKey
 
     ti = context["ti"]
-    return TrialKey(
-        dag_id=ti.dag_id,
-        run_id=ti.run_id,
-        task_id=ti.task_id,
-        map_index=ti.map_index if ti.map_index is not None else -1,
-        max_tries=ti.max_tries,
+    return TaskFacts(
+        key=TrialKey(
+            dag_id=ti.dag_id,
+            run_id=ti.run_id,
+            task_id=ti.task_id,
+            map_index=ti.map_index if ti.map_index is not None else -1,
+            max_tries=ti.max_tries,
+        ),
+        folder=Path(context["dag"].fileloc).parent,
+        is_last_try=getattr(ti, "try_number", 1) > ti.max_tries,
+        trace_parent=getattr(ti, "context_carrier", None),
+        map_index_template=context.get("map_index_template"),
+        context=context,
     )
 
 

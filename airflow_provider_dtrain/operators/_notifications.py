@@ -7,15 +7,13 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_dtrain.errors import StoreError
-from airflow_provider_dtrain.hooks.tasks import trial_key
 from airflow_provider_dtrain.notifications.events import Given, NotifyEvent, notifiers_of, seconds_of
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
+    from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.dispatch import WarningLog
     from airflow_provider_dtrain.notifications.serialization import PackedWait
     from airflow_provider_dtrain.store.store import Store
@@ -40,56 +38,56 @@ class TrialNotifications:
         self.trial_id: int | None = None
 
     @contextmanager
-    def about(self, context: Context) -> Iterator[None]:
+    def about(self, task: TaskFacts) -> Iterator[None]:
         """Send what follows from the end of the block. A block that defers sends nothing."""
         try:
             yield
         except (Exception, AirflowTaskTimeout) as error:
-            if self.notifiers and is_final(context, error):
-                self._failed(context, error)
+            if self.notifiers and task.is_final(error):
+                self._failed(task, error)
             raise
         if self.notifiers and self.trial_id is not None:
-            self._ended(context, self.trial_id)
+            self._ended(task, self.trial_id)
 
-    def _ended(self, context: Context, trial_id: int) -> None:
+    def _ended(self, task: TaskFacts, trial_id: int) -> None:
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
         from airflow_provider_dtrain.notifications.trial_end import notify_end
 
         try:
-            notify_end(DtrainHook().store, self.log, trial_id, self.notifiers, dict(context))
+            notify_end(DtrainHook().store, self.log, trial_id, self.notifiers, dict(task.context))
         except Exception as error:  # whatever happens here must not fail the task
             self.log.warning("The notifications about the end of trial %d failed: %s", trial_id, error)
 
-    def _failed(self, context: Context, error: BaseException) -> None:
+    def _failed(self, task: TaskFacts, error: BaseException) -> None:
         from airflow_provider_dtrain.notifications.trial_end import notify_failure, notify_unsubmitted
 
         try:
-            if self.trial_id is None or not self._failed_trial(context, self.trial_id, error, notify_failure):
-                notify_unsubmitted(self.log, trial_key(context), error, self.notifiers, dict(context))
+            if self.trial_id is None or not self._failed_trial(task, self.trial_id, error, notify_failure):
+                notify_unsubmitted(self.log, task.key, error, self.notifiers, dict(task.context))
         except Exception as problem:  # whatever happens here must not hide the error of the task
             self.log.warning("The notifications about the failure failed: %s", problem)
 
     def _failed_trial(
-        self, context: Context, trial_id: int, error: BaseException, notify_failure: Callable[..., None]
+        self, task: TaskFacts, trial_id: int, error: BaseException, notify_failure: Callable[..., None]
     ) -> bool:
         """Send the notification about a trial, and return False when the store does not answer."""
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         try:
             store = DtrainHook().store
-            notify_failure(store, self.log, trial_id, error, self.notifiers, dict(context))
+            notify_failure(store, self.log, trial_id, error, self.notifiers, dict(task.context))
         except StoreError:
             return False
         return True
 
-    def wait_limit(self, store: Store, trial_id: int, context: Mapping[str, Any]) -> Callable[[], None] | None:
+    def wait_limit(self, store: Store, trial_id: int, task: TaskFacts) -> Callable[[], None] | None:
         """Return the watch over a trial that waits in this process, None without notifiers for it."""
         from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
 
         several = self.notifiers.get(NotifyEvent.WAITED)
         if not several:
             return None
-        return WaitLimit(store, trial_id, self.waiting_after_s, several, log=self.log, context=dict(context))
+        return WaitLimit(store, trial_id, self.waiting_after_s, several, log=self.log, context=dict(task.context))
 
     def packed(self) -> PackedWait | None:
         """Return limit and notifiers of a wait for the triggerer, None without notifiers for it."""
@@ -102,9 +100,3 @@ class TrialNotifications:
             except PackingError as error:
                 self.log.warning("No notification if the trial waits long: %s", error)
         return {"limit_s": self.waiting_after_s, "notifiers": found} if found else None
-
-
-def is_final(context: Context, error: BaseException) -> bool:
-    """Return whether Airflow does not run the task again after an error."""
-    ti = context["ti"]
-    return isinstance(error, AirflowFailException) or getattr(ti, "try_number", 1) > ti.max_tries

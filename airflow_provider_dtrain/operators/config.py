@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 
 from airflow_provider_dtrain.hooks.arguments import DOCUMENT, MAP, CheckedArguments, Kind, configured, text_of_path
-from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once
+from airflow_provider_dtrain.hooks.tasks import failing_at_once, task_facts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -61,7 +61,7 @@ class RenderConfigOperator(CheckedArguments, BaseOperator):
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         with failing_at_once():
-            folder = dag_folder(context)
+            folder = task_facts(context).folder
             config = overridden(self.config, self.overrides, folder)
             stored = render(DtrainHook(), config, self.template, folder)
         self.log.info("Configuration %d (%s)", stored.config_id, stored.digest[:12])

@@ -133,7 +133,7 @@ class BatchInferenceOperator(TrialOperator):
                 raise ConfigError([Problem(path=name, message=message) for name in given])
             return config
         return with_inference(
-            read_document(config, folder, what="configuration").document,
+            read_document(config, folder, what="configuration"),
             fields,
             slots=self.slots,
             host_pool=self.host_pool,

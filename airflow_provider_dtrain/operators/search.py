@@ -21,16 +21,16 @@ from airflow_provider_dtrain.hooks.arguments import (
     configured,
     text_of_path,
 )
-from airflow_provider_dtrain.hooks.tasks import dag_folder, failing_at_once, trial_key
+from airflow_provider_dtrain.hooks.tasks import failing_at_once, task_facts
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 from airflow_provider_dtrain.notifications.events import notifiers_of
-from airflow_provider_dtrain.operators._notifications import is_final
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.core.documents import JsonObject
     from airflow_provider_dtrain.engine.submission.search import BestTrial, PlannedTrial, Selection
+    from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.events import Given
 
 
@@ -108,13 +108,13 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
 
         with failing_at_once():
             hook = DtrainHook()
-            folder = dag_folder(context)
+            task = task_facts(context)
             trials = plan_search(
                 hook,
-                trial_key(context),
-                overridden(self.config, self.overrides, folder),
+                task.key,
+                overridden(self.config, self.overrides, task.folder),
                 self.template,
-                folder,
+                task.folder,
                 name=self.name,
                 payload=self.payload,
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
@@ -178,16 +178,17 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
 
         :raises AirflowFailException: no trial completed or was stopped, or none reported the metric
         """
+        task = task_facts(context)
         try:
-            result = self._execute(context)
+            result = self._execute(task)
         except Exception as error:
-            if is_final(context, error):
-                self._notify(context, error)
+            if task.is_final(error):
+                self._notify(task, error)
             raise
-        self._notify(context, result)
+        self._notify(task, result)
         return result
 
-    def _notify(self, context: Context, outcome: Mapping[str, Any] | Exception) -> None:
+    def _notify(self, task: TaskFacts, outcome: Mapping[str, Any] | Exception) -> None:
         """Send the notification about the end of the search. A failure of it is a warning."""
         if not self._notifiers or not self.plan:
             return
@@ -197,11 +198,11 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
         try:
             search_id = int(self.plan[0]["search_id"])  # type: ignore[index]
             store = DtrainHook().store
-            notify_search(store, self.log, search_id, trial_key(context), outcome, self._notifiers, dict(context))
+            notify_search(store, self.log, search_id, task.key, outcome, self._notifiers, dict(task.context))
         except Exception as error:  # whatever happens here must not fail the task
             self.log.warning("The notifications about the end of the experiment failed: %s", error)
 
-    def _execute(self, context: Context) -> BestTrial:
+    def _execute(self, task: TaskFacts) -> BestTrial:
         from airflow_provider_dtrain.engine.submission.search import select_best
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -216,9 +217,9 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
             if self.needs_submission:
                 from airflow_provider_dtrain.engine.submission.granted import check_search
 
-                check_search(store, trial_key(context), search_id)
+                check_search(store, task.key, search_id)
             note_pages(self, experiment_id=store.searches.get(search_id).experiment_id)
-            selection = select_best(store, search_id, trial_key(context))
+            selection = select_best(store, search_id, task.key)
         result = selection.result
         note_pages(self, trial_id=result["trial_id"])
         self.log.info(
@@ -229,9 +230,9 @@ class SelectBestTrialOperator(CheckedArguments, BaseOperator):
             result["hparams"],
         )
         if result.get("manifest"):
-            self._announce_outputs(context, selection)
+            self._announce_outputs(task.context, selection)
         elif selection.is_new_best:
-            self._announce(context, selection)
+            self._announce(task.context, selection)
         elif selection.announced is not None:
             self.log.info("This run already announced %s, so there is no new best", selection.announced)
         else:

@@ -27,10 +27,9 @@ from airflow_provider_dtrain.hooks.arguments import (
 )
 from airflow_provider_dtrain.hooks.tasks import (
     as_airflow,
-    dag_folder,
     failing_at_once,
     show_map_index_name,
-    trial_key,
+    task_facts,
 )
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
 from airflow_provider_dtrain.operators._notifications import WAITING_AFTER, TrialNotifications
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.events import Given
     from airflow_provider_dtrain.store.records.gangs import GangView
     from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
@@ -161,26 +161,26 @@ class TrialOperator(CheckedArguments, BaseOperator):
         :raises AirflowFailException: the configuration or the training code is at fault
         :raises DtrainError: a host or the store is at fault; a retry resumes where this try ended
         """
-        with self._notifications.about(context):
-            return self._execute(context)
+        task = task_facts(context)
+        with self._notifications.about(task):
+            return self._execute(task)
 
-    def _execute(self, context: Context) -> TrialResult | None:
+    def _execute(self, task: TaskFacts) -> TrialResult | None:
         from airflow_provider_dtrain.engine.submission.submit import revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-        key = trial_key(context)
         with failing_at_once():
             hook = DtrainHook()
-            ticket = self._submit(hook, key, dag_folder(context))
+            ticket = self._submit(hook, task.key, task.folder)
             if not ticket.is_new:
                 revive(hook.store, ticket)
         self._notifications.trial_id = ticket.trial_id
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
-        note_pages(self, context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
+        note_pages(self, task.context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
-        if not self.deferrable or key.map_index < 0:
-            outcome = self._carry(hook, ticket.trial_id, deadline, context)
+        if not self.deferrable or task.key.map_index < 0:
+            outcome = self._carry(hook, ticket.trial_id, deadline, task)
         if outcome is None:
             self._defer(ticket.trial_id, deadline)
         self._learn_end(hook, ticket.trial_id)
@@ -200,7 +200,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._ending = event.get("ending", "")
         self._notifications.trial_id = event.get("trial_id")
         note_pages(self, trial_id=event.get("trial_id"), experiment_id=event.get("experiment_id"))
-        with self._notifications.about(context):
+        with self._notifications.about(task_facts(context)):
             return self._end(Outcome.from_dict(event["outcome"]))
 
     def on_kill(self) -> None:
@@ -246,15 +246,15 @@ class TrialOperator(CheckedArguments, BaseOperator):
     def _planned(self, key: TrialKey) -> JsonObject:
         return {"number": max(key.map_index, 0), **(self.trial or {})}
 
-    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, context: Context) -> Outcome | None:
+    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, task: TaskFacts) -> Outcome | None:
         """Run the engine in this process and return the outcome, or None to defer to the triggerer."""
         try:
-            return asyncio.run(self._main(hook, trial_id, deadline, context))
+            return asyncio.run(self._main(hook, trial_id, deadline, task))
         except AirflowTaskTimeout:
             asyncio.run(self._kill(hook, trial_id))
             raise
 
-    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, context: Context) -> Outcome | None:
+    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, task: TaskFacts) -> Outcome | None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
         from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.operations.follower import redacting, serving
@@ -264,13 +264,15 @@ class TrialOperator(CheckedArguments, BaseOperator):
         loop = asyncio.get_running_loop()
         log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
         runtime = await take_over(hook, trial_id, log, watcher=f"worker on {socket.gethostname()}")
-        runtime.trace_parent = getattr(context.get("ti"), "context_carrier", None)
+        runtime.trace_parent = task.trace_parent
         self._running = (loop, runtime)
         try:
             if self.deferrable:
                 loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
-            runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, dict(context))
-            on_state = self._show_state if _is_named(context) and not self.deferrable else None
+            runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, task)
+            # Only a task instance with the name that this operator makes.
+            is_named = task.map_index_template == MAP_INDEX_TEMPLATE
+            on_state = self._show_state if is_named and not self.deferrable else None
             runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
             with serving(hook, trial_id, redacting(runtime)):
                 outcome = await runner.run(BackgroundRecovery(hook))
@@ -321,8 +323,3 @@ class TrialOperator(CheckedArguments, BaseOperator):
 
 #: State of an attempt -> what the name of its task instance shows.
 _STATE_TEXT = {"waiting": "waits for slots", "starting": "starts", "running": "trains", "stopping": "stops"}
-
-
-def _is_named(context: Context) -> bool:
-    """Return whether the task instance has the name that this operator makes."""
-    return context.get("map_index_template") == MAP_INDEX_TEMPLATE

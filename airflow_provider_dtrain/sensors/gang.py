@@ -30,10 +30,9 @@ from airflow_provider_dtrain.hooks.arguments import (
 )
 from airflow_provider_dtrain.hooks.tasks import (
     as_airflow,
-    dag_folder,
     failing_at_once,
     log_mistaken_pool,
-    trial_key,
+    task_facts,
 )
 from airflow_provider_dtrain.links.pages import QueueLink, note_pages
 
@@ -144,12 +143,12 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         from airflow_provider_dtrain.engine.upkeep.held_gangs import as_xcom, ask_for_gang
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-        key = trial_key(context)
+        task = task_facts(context)
         with failing_at_once():
             hook = DtrainHook()
-            asked = ask_for_gang(hook, self._submission(hook, key, dag_folder(context)))
+            asked = ask_for_gang(hook, self._submission(hook, task.key, task.folder))
             note_pages(self, context, allocation_id=asked.allocation_id)
-            view = self._wait(hook, asked.allocation_id, key)
+            view = self._wait(hook, asked.allocation_id, task.key)
             if view is not None:
                 return as_xcom(view)
         from airflow_provider_dtrain.triggers.gang import GangTrigger

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.engine.attempt import spans
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
 from airflow_provider_dtrain.engine.attempt.spans import trace_trial
+from airflow_provider_dtrain.hooks.tasks import task_facts
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
@@ -158,9 +159,11 @@ async def test_worker_and_trigger_pass_the_span_of_their_task_instance_on(monkey
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runs)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.DtrainHook", lambda: hook)
-    instance: Any = SimpleNamespace(context_carrier=CARRIER, id=1, try_number=1, task_id="train")
+    names = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1}
+    instance: Any = SimpleNamespace(**names, context_carrier=CARRIER, id=1, try_number=1, max_tries=0)
+    context: Any = {"ti": instance, "dag": SimpleNamespace(fileloc="/dags/d.py")}
     operator = TrialOperator(task_id="train", config={"entrypoint": "python train.py"})
-    await operator._main(hook, 7, None, {"ti": instance})  # type: ignore[arg-type, typeddict-item]
+    await operator._main(hook, 7, None, task_facts(context))  # type: ignore[arg-type]
     trigger = TrialTrigger(trial_id=7)
     trigger.task_instance = instance
     await trigger._take_over()

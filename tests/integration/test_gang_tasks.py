@@ -17,7 +17,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_provider_dtrain.decorators.dtrain import DtrainDecoratedOperator, dtrain_task
 from airflow_provider_dtrain.errors import ConfigError, FunctionError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.hooks.tasks import trial_key
+from airflow_provider_dtrain.hooks.tasks import task_facts
 from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
@@ -259,9 +259,9 @@ def test_a_pool_of_hosts_in_place_of_airflows_is_named_in_the_log(
     monkeypatch.setattr(
         GangSensor, "log", SimpleNamespace(warning=lambda text, *values: warnings.append(text % values))
     )
-    sensor(pool="local")._submission(hook, trial_key(context("gang")), CODE)
-    sensor(pool="local", host_pool="local")._submission(hook, trial_key(context("gang")), CODE)
-    sensor()._submission(hook, trial_key(context("gang")), CODE)
+    sensor(pool="local")._submission(hook, task_facts(context("gang")).key, CODE)
+    sensor(pool="local", host_pool="local")._submission(hook, task_facts(context("gang")).key, CODE)
+    sensor()._submission(hook, task_facts(context("gang")).key, CODE)
     expected = (
         "pool='local' is Airflow's pool of this task. If it should name the pool of hosts, use host_pool='local'."
     )

@@ -20,7 +20,7 @@ from airflow.serialization.serialized_objects import DagSerialization
 
 from airflow_provider_dtrain.errors import HostUnreachableError, StoreUnavailableError, TaskEndedError, UserError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.hooks.tasks import as_airflow
+from airflow_provider_dtrain.hooks.tasks import TaskFacts, as_airflow, task_facts
 from airflow_provider_dtrain.notifications import dispatch
 from airflow_provider_dtrain.notifications.events import NotifyEvent, notifiers_of, seconds_of
 from airflow_provider_dtrain.notifications.log import LogNotifier
@@ -77,7 +77,12 @@ def search(store: Store) -> Search:
 
 def context(task: str = "train", *, try_number: int = 1, max_tries: int = 0) -> Any:
     of = {"dag_id": "d", "run_id": "r", "task_id": task, "map_index": -1}
-    return {"ti": SimpleNamespace(**of, try_number=try_number, max_tries=max_tries)}
+    ti = SimpleNamespace(**of, try_number=try_number, max_tries=max_tries)
+    return {"ti": ti, "dag": DAG("d")}
+
+
+def facts(**tries: int) -> TaskFacts:
+    return task_facts(context(**tries))
 
 
 def alone(store: Store, *, metric: str | None = None) -> int:
@@ -107,7 +112,7 @@ def test_a_trial_that_completes_is_notified_once(store: Store) -> None:
     trial_id = completed(store)
     for _ in range(2):
         notifications = told()
-        with notifications.about(context()):
+        with notifications.about(facts()):
             notifications.trial_id = trial_id
     assert KeepingNotifier.sent == [f"finished: Trial {trial_id} of e finished: completed"]
     assert store.notifications.sent(trial_id) == {"finished": ""}
@@ -118,7 +123,7 @@ def test_only_the_last_try_of_a_task_is_a_failure(store: Store) -> None:
     for try_number in (1, 2):
         notifications = told()
         notifications.trial_id = trial_id
-        with pytest.raises(HostUnreachableError), notifications.about(context(try_number=try_number, max_tries=1)):
+        with pytest.raises(HostUnreachableError), notifications.about(facts(try_number=try_number, max_tries=1)):
             raise HostUnreachableError("a", "Host 'a' does not answer.\nmore")
         assert len(KeepingNotifier.sent) == try_number - 1
     assert KeepingNotifier.sent == [f"failed: Trial {trial_id} of e failed: Host 'a' does not answer."]
@@ -127,13 +132,13 @@ def test_only_the_last_try_of_a_task_is_a_failure(store: Store) -> None:
 def test_an_error_of_the_user_is_a_failure_at_once(store: Store) -> None:
     notifications = told()
     notifications.trial_id = trial_id = alone(store)
-    with pytest.raises(AirflowFailException), notifications.about(context(max_tries=9)):
+    with pytest.raises(AirflowFailException), notifications.about(facts(max_tries=9)):
         raise as_airflow(UserError("the file is missing"))
     assert KeepingNotifier.sent == [f"failed: Trial {trial_id} of e failed: the file is missing"]
 
 
 def test_a_task_that_fails_before_its_trial_exists_is_notified_with_its_own_name(store: Store) -> None:
-    with pytest.raises(AirflowFailException), told().about(context()):
+    with pytest.raises(AirflowFailException), told().about(facts()):
         raise as_airflow(UserError("config: unknown field 'x'"))
     assert KeepingNotifier.sent == ["failed: Task d.train failed: config: unknown field 'x'"]
 
@@ -147,7 +152,7 @@ def test_a_failure_is_notified_although_the_store_does_not_answer(
     monkeypatch.setattr(store.trials, "get", away)
     notifications = told()
     notifications.trial_id = 7
-    with pytest.raises(StoreUnavailableError), notifications.about(context()):
+    with pytest.raises(StoreUnavailableError), notifications.about(facts()):
         raise StoreUnavailableError("the store is away")
     assert KeepingNotifier.sent == ["failed: Task d.train failed: the store is away"]
 
@@ -155,9 +160,9 @@ def test_a_failure_is_notified_although_the_store_does_not_answer(
 def test_what_a_user_did_in_airflow_and_a_deferral_are_no_events(store: Store) -> None:
     notifications = told()
     notifications.trial_id = alone(store)
-    with pytest.raises(TaskEndedError), notifications.about(context()):
+    with pytest.raises(TaskEndedError), notifications.about(facts()):
         raise TaskEndedError("marked")
-    with pytest.raises(GeneratorExit), notifications.about(context()):
+    with pytest.raises(GeneratorExit), notifications.about(facts()):
         raise GeneratorExit
     assert KeepingNotifier.sent == []
 
@@ -168,13 +173,13 @@ def test_trials_of_a_search_notify_failures_and_new_bests(store: Store, search: 
         search.validate(ticket, loss=loss)
         search.end(ticket)
         notifications = told()
-        with notifications.about(context()):
+        with notifications.about(facts()):
             notifications.trial_id = ticket.trial_id
     failed = search.start(5)
     search.end(failed, "errored", failure=FAILURE)
     notifications = told()
     notifications.trial_id = failed.trial_id
-    with pytest.raises(AirflowFailException), notifications.about(context()):
+    with pytest.raises(AirflowFailException), notifications.about(facts()):
         raise AirflowFailException("x") from None
     assert KeepingNotifier.sent == [
         "best: Trial 3 of resnet is the new best: loss 0.4 (before: 0.5)",
@@ -233,7 +238,7 @@ def test_a_look_that_fails_is_a_warning_and_the_next_one_comes_later(store: Stor
 def test_a_notifier_that_raises_is_a_warning(store: Store, error: BaseException) -> None:
     log, trial_id = Log(), alone(store)
     notifications = TrialNotifications({"finished": [RaisingNotifier(error), KeepingNotifier()]}, 1.0, log)
-    with notifications.about(context()):
+    with notifications.about(facts()):
         notifications.trial_id = trial_id
     assert len(KeepingNotifier.sent) == 1
     assert [line.partition(":")[0] for line in log.lines] == ["Notifier RaisingNotifier for 'finished' failed"]
@@ -246,7 +251,7 @@ def test_a_notifier_that_hangs_delays_the_task_only_for_its_time(store: Store, m
     log, begin = Log(), time.monotonic()
     notifications = TrialNotifications({"finished": [HangingNotifier()] * 9}, 1.0, log)
     try:
-        with notifications.about(context()):
+        with notifications.about(facts()):
             notifications.trial_id = alone(store)
     finally:
         HangingNotifier.free.set()
@@ -258,7 +263,7 @@ def test_a_notifier_that_hangs_delays_the_task_only_for_its_time(store: Store, m
 
 def test_a_notifier_that_can_only_be_awaited_is_awaited(store: Store) -> None:
     notifications = told(finished=AsyncNotifier("{{ dtrain.event }}"))
-    with notifications.about(context()):
+    with notifications.about(facts()):
         notifications.trial_id = alone(store)
     assert KeepingNotifier.sent == ["finished"]
 

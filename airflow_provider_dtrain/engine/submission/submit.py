@@ -6,7 +6,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,16 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class GivenDocument:
-    """A document as the caller gave it."""
-
-    document: Mapping[str, Any]
-    #: Name in messages: a path, or the kind of document.
-    name: str
-
-
-def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) -> GivenDocument:
+def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) -> Mapping[str, Any]:
     """Return a document given as a path, as YAML text or as a dict.
 
     :param folder: where relative paths start: the folder of the DAG file
@@ -47,9 +37,9 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
     from airflow_provider_dtrain.core.config.yaml_reader import MAX_BYTES, load_yaml
 
     if isinstance(value, Mapping):
-        return GivenDocument(document=value, name=what)
+        return value
     if not is_path_like(value):
-        return GivenDocument(document=load_yaml(value, source=what), name=what)
+        return load_yaml(value, source=what)
     path = folder / value
     try:
         text = read_regular(path, limit_bytes=MAX_BYTES + 1)
@@ -57,7 +47,7 @@ def read_document(value: str | Mapping[str, Any], folder: Path, *, what: str) ->
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot read {path}: {reason}. Relative paths start at the folder of the DAG file"
         raise ConfigError([Problem(path="", message=message)], source=what) from None
-    return GivenDocument(document=load_yaml(text, source=str(value)), name=str(value))
+    return load_yaml(text, source=str(value))
 
 
 def overridden(
@@ -78,7 +68,7 @@ def overridden(
     if is_rendered(config):
         message = "belong to the task that renders the configuration; this task gets a rendered one"
         raise ConfigError([Problem(path="overrides", message=message)])
-    return with_overrides(read_document(config, folder, what="configuration").document, overrides)
+    return with_overrides(read_document(config, folder, what="configuration"), overrides)
 
 
 def render(
@@ -104,10 +94,10 @@ def render(
     if isinstance(config, Mapping) and is_rendered(config):
         return store.configs.get(int(config["config_id"]))
     source = read_document(config, folder, what="configuration")
-    named = template if template is not None else source.document.get("template")
+    named = template if template is not None else source.get("template")
     base, name, version = _template(store, named, folder)
     hook.ensure_local()
-    found = assembled(store, source.document, base, pool=pool)
+    found = assembled(store, source, base, pool=pool)
     if found.no_pool is not None:
         raise NotFoundError(found.no_pool)
     effective = found.effective
@@ -155,8 +145,7 @@ def _template(store: Store, named: Any, folder: Path) -> tuple[Mapping[str, Any]
     if named is None:
         return None, None, None
     if isinstance(named, Mapping) or (isinstance(named, str) and is_path_like(named)):
-        found = read_document(named, folder, what="template")
-        return found.document, found.name, None
+        return read_document(named, folder, what="template"), named if isinstance(named, str) else "template", None
     stored = store.templates.get(str(named))
     return load_yaml(stored.text, source=f"template '{stored.name}'"), stored.name, stored.version
 
