@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
@@ -309,7 +310,8 @@ def removed(path: str) -> bool:
 def archive(files: Mapping[str, str], *members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     """Return a tar.gz with some files, followed by hand-made members."""
     target = io.BytesIO()
-    with tarfile.open(fileobj=target, mode="w:gz") as tar:
+    # Equal files have an equal digest, so the header of gzip has no time.
+    with gzip.GzipFile(fileobj=target, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:
         for name, text in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(text.encode())

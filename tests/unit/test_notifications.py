@@ -78,7 +78,7 @@ def search(store: Store) -> Search:
 def context(task: str = "train", *, try_number: int = 1, max_tries: int = 0) -> Any:
     of = {"dag_id": "d", "run_id": "r", "task_id": task, "map_index": -1}
     ti = SimpleNamespace(**of, try_number=try_number, max_tries=max_tries)
-    return {"ti": ti, "dag": DAG("d")}
+    return {"ti": ti, "dag": DAG("d", schedule=None)}
 
 
 def facts(**tries: int) -> TaskFacts:
