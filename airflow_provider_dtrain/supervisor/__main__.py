@@ -19,6 +19,8 @@ from typing import Any
 from .channel.follow import Follow
 from .channel.log_search import match_logs
 from .checks.probe import probe
+from .environments.build import build
+from .environments.download import download
 from .fields import Fields, parse_object, shorten
 from .file_access import below
 from .files.archives import receive_archive, send_tree, unpack
@@ -164,6 +166,16 @@ def role_probe(layout: Layout, args: argparse.Namespace) -> Json:
     return {"ok": True, **probe(layout.ensure())}
 
 
+def role_build(layout: Layout, args: argparse.Namespace) -> None:
+    """Build an environment. The request is a line of standard input."""
+    build(layout)
+
+
+def role_download(layout: Layout, args: argparse.Namespace) -> None:
+    """Download packages. The request, with the credentials of the index, is a line of standard input."""
+    download()
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line of all roles."""
     common = argparse.ArgumentParser(add_help=False)
@@ -197,6 +209,8 @@ def parser() -> argparse.ArgumentParser:
     role("match", role_match, "run")
     role("exec", role_exec, "run")
     role("probe", role_probe)
+    role("build", role_build)
+    role("download", role_download)
     return top
 
 

@@ -30,7 +30,7 @@ STREAM = re.compile(r"supervisor\.events|rank(\d{1,6})\.(events|log)", re.ASCII)
 #: Files of measurements, and all files that the ``read`` command accepts. Measurements are sent on request only.
 MEASUREMENTS = re.compile(r"samples|rank(\d{1,6})\.timings", re.ASCII)
 READABLE = re.compile(rf"{STREAM.pattern}|{MEASUREMENTS.pattern}|rank(\d{{1,6}})\.samples", re.ASCII)
-KINDS = ("payloads", "libraries")
+KINDS = ("payloads", "libraries", "tools")
 ROLES = (
     "follow",
     "receive",
@@ -45,8 +45,10 @@ ROLES = (
     "collect",
     "match",
     "probe",
+    "build",
+    "download",
 )
-ARCHIVE_NAME = re.compile(r"(payloads|libraries)/[0-9a-f]{64}")
+ARCHIVE_NAME = re.compile(r"(payloads|libraries|tools)/[0-9a-f]{64}")
 #: Most bytes of the text in the lock file of a slot.
 MAX_LABEL = 4096
 #: Names of processes, of at most 15 bytes.

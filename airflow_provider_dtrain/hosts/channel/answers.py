@@ -124,6 +124,10 @@ _TARGET = Record("_TARGET", {
 _OFFER = Record("_OFFER", {"address": Text, "interface": Text, "speed_mbps": Maybe[ExitCode], "mtu": Maybe[Count]})
 _STACK = Record("_STACK", {"rank": Rank, "pid": Count, "state": Text, "text": Text, "problem": Text})
 _PART = Record("_PART", {"stream": Text, "offset": Count, "bytes": Count, "end": Count})
+_FACTS = Record("_FACTS", {
+    "python": Text, "machine": Text, "libc": Text, "executable": Text, "is_free_threaded": bool,
+    "platform_release": Text, "platform_version": Text, "distributions": Entries[Text],
+})  # fmt: skip
 _MATCH = Record("_MATCH", {"rank": Rank, "line": Text})
 
 #: Command -> type of its answer.
@@ -142,6 +146,12 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
     },
     "net_listen": {"port": Port, "addresses": Items[_OFFER]},
     "net_connect": {"results": Items[_TARGET]},
+    "environment": {
+        "state": Text, "digest": Text, "python": Maybe[Text], "progress": Maybe[Text], "build": Maybe[Text],
+        "facts": Maybe[_FACTS], "has_uv": Maybe[bool], "damage": Maybe[Text], "packages": Maybe[Items[Text]],
+        "built_s": Maybe[float], "code": Maybe[Text], "message": Maybe[Text], "package": Maybe[Text],
+        "lines": Maybe[Items[Text]],
+    },
     "have": {"missing": Items[Text]},
     "prepare": {"state": Text, "port": Port | None},
     "fence": {

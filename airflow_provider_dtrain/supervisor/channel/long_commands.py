@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from ..checks.probe import probe
+from ..environments.command import environment_request
 from ..fields import Fields, shorten
 from ..files.garbage import collect, remove_checkpoints
 from ..files.layout import Layout
@@ -89,4 +90,5 @@ COMMANDS: dict[str, Callable[[Layout, Fields], Callable[[], Json]]] = {
     "collect": collect_garbage,
     "match": match_logs,
     "stacks": rank_stacks,
+    "environment": environment_request,
 }

@@ -240,6 +240,14 @@ class Layout:
         """Return the folder of an unpacked library."""
         return os.path.join(self.remote_dir, "libraries", digest)
 
+    def environment(self, digest: str) -> str:
+        """Return the folder of an environment."""
+        return os.path.join(self.remote_dir, "environments", digest)
+
+    def tool(self, digest: str) -> str:
+        """Return the folder of unpacked programs that are sent to this host."""
+        return os.path.join(self.remote_dir, "tools", digest)
+
     def bury(self, run: str, token: int | None, launch: str | None = None) -> None:
         """Write a durable tombstone that forbids every later start of a run.
 

@@ -1,0 +1,398 @@
+"""Environments on a host: built once from locked files, complete or absent, and read-only."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.core.lock_files.platform import Platform
+from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
+from tests.support.supervisor_host import Channel, Host, Refusal, is_alive, until
+from tests.support.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
+
+#: Longest time of a build in these tests, and of an answer of an index that answers.
+BUILD_S, STALL_S = 60.0, 20.0
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Host]:
+    """A host without uv, pip.conf and index."""
+    found = Host(tmp_path / "host")
+    home = tmp_path / "home"
+    home.mkdir()
+    found.env = {"PATH": "/usr/bin:/bin", "HOME": str(home), "PIP_INDEX_URL": "http://127.0.0.1:9/simple"}
+    yield found
+    found.clean()
+
+
+@pytest.fixture
+def host(bare: Host) -> Host:
+    """The same with uv, which takes a tenth of the time, where it is installed."""
+    if (uv := uv_program()) is not None:
+        place = Path(bare.env["HOME"]) / ".local" / "bin" / "uv"
+        place.parent.mkdir(parents=True)
+        place.symlink_to(uv)
+    return bare
+
+
+class Asking:
+    """The control side of one environment."""
+
+    def __init__(self, channel: Channel, lock: str, **how: Any) -> None:
+        self.channel = channel
+        self.pins = read_requirements(lock)[0].pins(None)
+        self.changes = {name: how.pop(name) for name in ("payload", "index", "timeout_s", "stall_s") if name in how}
+        self.environment = {"lock": hashlib.sha256(lock.encode()).hexdigest(), **how}
+
+    def state(self, **more: Any) -> dict[str, Any]:
+        return self.channel.call("environment", environment=self.environment, **more)
+
+    def build(self, name: str = "build-1") -> dict[str, Any]:
+        """Return the packages of a build as the control side sends them."""
+        facts = self.state()["facts"]
+        return {
+            "id": name,
+            "packages": [{"name": one.name, "version": one.version, "hashes": list(one.hashes)} for one in self.pins],
+            "tags": Platform.of_facts(facts).tags(),
+            "timeout_s": BUILD_S,
+            "stall_s": STALL_S,
+            **self.changes,
+        }
+
+    def start(self, name: str = "build-1") -> dict[str, Any]:
+        return self.state(build=self.build(name), waits_for=name)
+
+    def finish(self, name: str = "build-1") -> dict[str, Any]:
+        found = until_ready(lambda: self.state(waits_for=name, wait_s=1))
+        assert isinstance(found, dict)
+        return found
+
+    def run(self, name: str = "build-1") -> dict[str, Any]:
+        assert self.start(name)["state"] in ("building", "ready")
+        return self.finish(name)
+
+
+def imported(python: str, module: str) -> str:
+    code = f"import {module}; print({module}.VERSION)"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
+
+
+def left(host: Host) -> list[str]:
+    """Return what is below the folder of environments, without locks and states."""
+    folder = host.remote_dir / "environments"
+    return sorted(path.name for path in folder.iterdir() if not path.name.endswith((".lock", ".build")))
+
+
+@pytest.mark.parametrize("name", ["host", pytest.param("bare", marks=pytest.mark.nightly)])
+def test_an_environment_is_built_from_an_index_and_ready_at_once_afterwards(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
+    host = request.getfixturevalue(name)
+    wheels = tmp_path / "index"
+    lock = locked(make_wheel(wheels, "demo-one"), make_wheel(wheels, "demo-two", "2.1"))
+    with index_server(wheels) as server:
+        asking = Asking(host.channel(), lock, index={"urls": [server.url]})
+        absent = asking.state()
+        assert absent["state"] == "absent"
+        assert absent["facts"]["python"] == platform.python_version()
+        found = asking.run()
+    assert found["state"] == "ready", found.get("lines", found)
+    assert found["packages"] == ["demo-one==1.0", "demo-two==2.1"]
+    assert (imported(found["python"], "demo_one"), imported(found["python"], "demo_two")) == ("1.0", "2.1")
+    assert left(host) == [found["digest"]]
+    begun = time.monotonic()
+    assert asking.state()["state"] == "ready"
+    assert time.monotonic() - begun < 0.5, "without an interpreter that starts"
+
+
+def test_another_lock_file_or_option_is_another_environment(host: Host) -> None:
+    channel = host.channel()
+    one = Asking(channel, "a==1").state()["digest"]
+    assert one == Asking(channel, "a==1").state()["digest"]
+    others = [
+        Asking(channel, "a==2"),
+        Asking(channel, "a==1", allow_builds=True),
+        Asking(channel, "a==1", system_site_packages=True),
+        Asking(channel, "a==1", wheels="wheels"),
+        Asking(channel, "a==1", python="/usr/bin/python3"),
+    ]
+    assert len({one, *(asking.state()["digest"] for asking in others)}) == 6
+
+
+def test_the_environment_is_read_only_and_a_damaged_one_is_built_again(host: Host, tmp_path: Path) -> None:
+    lock = locked(make_wheel(tmp_path / "wheels", "demo"))
+    asking = Asking(host.channel(), lock, wheels=str(tmp_path / "wheels"))
+    found = asking.run()
+    folder = Path(found["python"]).parent.parent
+    modes = [path.lstat().st_mode for path in (folder, *folder.rglob("*")) if not path.is_symlink()]
+    assert [oct(mode) for mode in modes if stat.S_IMODE(mode) & 0o222 and stat.S_ISREG(mode)] in ([], [oct(0o100600)])
+    module = next(folder.rglob("demo.py"))
+    module.chmod(0o600)
+    for path in folder.rglob("*.py"):
+        path.chmod(0o600)
+        path.write_text("changed")
+    again = asking.state()
+    assert again["state"] == "absent"
+    assert "has another" in again["damage"]
+    found = asking.run("build-2")
+    assert found["state"] == "ready", found.get("lines", found)
+    assert imported(found["python"], "demo") == "1.0"
+
+
+def test_eight_gangs_at_once_build_once(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "index"
+    lock = locked(make_wheel(wheels, "demo"))
+    with index_server(wheels) as server:
+        asking = [Asking(host.channel(), lock, index={"urls": [server.url]}) for _ in range(8)]
+        builds = [one.build(f"build-{number}") for number, one in enumerate(asking)]
+        keys = [
+            one.channel.post("environment", environment=one.environment, build=build, waits_for=build["id"])
+            for one, build in zip(asking, builds, strict=True)
+        ]
+        answers = [one.channel.answer(key) for one, key in zip(asking, keys, strict=True)]
+        assert {answer["state"] for answer in answers} <= {"building", "ready"}
+        ends = [one.finish(build["id"]) for one, build in zip(asking, builds, strict=True)]
+        assert [end["state"] for end in ends] == ["ready"] * 8
+        assert server.downloads() == 1
+
+
+def test_credentials_are_for_the_server_of_the_index_alone(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "index"
+    path = make_wheel(wheels, "demo")
+    with index_server(wheels) as other, index_server(wheels, login="me:s3cret") as server:
+        server.redirects[f"/files/{path.name}"] = f"{other.url.removesuffix('/simple')}/files/{path.name}"
+        index = {"urls": [server.url, other.url], "login": "me", "password": "s3cret"}
+        asking = Asking(host.channel(), locked(path), index=index)
+        assert asking.run()["state"] == "ready"
+        assert {given for _, given in other.requests} == {None}
+        assert other.downloads() == 1
+    kept = b"".join(file.read_bytes() for file in host.root.rglob("*") if file.is_file())
+    assert b"s3cret" not in kept
+
+
+def test_wrong_credentials_are_named_without_their_text(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "index"
+    with index_server(wheels, login="me:s3cret") as server:
+        lock = locked(make_wheel(wheels, "demo"))
+        url = server.url.replace("//", "//me:wr0ng@")
+        found = Asking(host.channel(), lock, index={"urls": [url]}).run()
+    assert (found["state"], found["code"]) == ("failed", "index")
+    assert "answers with status 401" in found["message"]
+    assert "wr0ng" not in str(found)
+    assert left(host) == []
+
+
+def test_wheels_that_are_sent_with_the_code_need_no_index_and_no_hashes(host: Host, tmp_path: Path) -> None:
+    path = make_wheel(tmp_path / "code" / "wheels", "demo")
+    archive = shutil.make_archive(str(tmp_path / "code"), "gztar", tmp_path / "code")
+    content = Path(archive).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert host.command("receive", "payloads", digest, stdin=content) == (0, b"ok\n")
+    asking = Asking(host.channel(), "demo==1.0", wheels="wheels", payload=digest)
+    found = asking.run()
+    assert found["state"] == "ready", found.get("lines", found)
+    assert imported(found["python"], path.name.partition("-")[0]) == "1.0"
+
+
+def for_another_platform(folder: Path) -> str:
+    return locked(make_wheel(folder, "demo", tag="cp311-cp311-macosx_11_0_arm64"))
+
+
+def with_a_build(folder: Path) -> str:
+    return locked(make_source(folder, "demo", on_build="raise SystemExit('it was built')"))
+
+
+def absent_package(folder: Path) -> str:
+    return "demo==3.0 --hash=sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (for_another_platform, "that the lock file allows fits cp"),
+        (with_a_build, "demo 1.0 has no wheel, and its build would run its code. Set environment.allow_builds"),
+        (absent_package, "has no file of demo 3.0"),
+    ],
+    ids=["platform", "build", "absent"],
+)
+def test_a_package_that_cannot_be_installed_fails_by_its_name_and_leaves_nothing(
+    host: Host, tmp_path: Path, make: Any, message: str
+) -> None:
+    wheels = tmp_path / "wheels"
+    make_wheel(wheels, "demo", "2.0")
+    lock = make(wheels)
+    with index_server(wheels) as server:
+        found = Asking(host.channel(), lock, index={"urls": [server.url]}).run()
+    assert (found["state"], found["code"], found["package"].partition(" ")[0]) == ("failed", "package", "demo")
+    assert message in found["message"]
+    assert left(host) == []
+
+
+def test_a_corrupted_wheel_is_not_installed(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    path = make_wheel(wheels, "demo")
+    lock = locked(path)
+    path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
+    found = Asking(host.channel(), lock, wheels=str(wheels)).run()
+    assert (found["state"], found["code"], found["package"]) == ("failed", "package", "demo 1.0")
+    assert "has none of the hashes of the lock file. It is damaged" in found["message"]
+    with index_server(wheels) as server:
+        server.lists = {path.name: lock.strip().rpartition("--hash=")[2]}
+        found = Asking(host.channel(), lock, index={"urls": [server.url]}).run("build-2")
+    assert (found["code"], server.downloads()) == ("package", 1)
+    assert f"127.0.0.1:{server.port}/files/{path.name} has none of the hashes" in found["message"]
+    assert left(host) == []
+
+
+def test_an_index_that_hangs_fails_with_its_name_after_its_limit(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "index"
+    lock = locked(make_wheel(wheels, "demo"))
+    with index_server(wheels, stalls=True) as server:
+        found = Asking(host.channel(), lock, index={"urls": [server.url]}, stall_s=0.3).run()
+        assert (found["state"], found["code"]) == ("failed", "index")
+        assert f"The index {server.url} did not answer within 0.3 s." in found["message"]
+        found = Asking(host.channel(), lock, index={"urls": [server.url]}, timeout_s=1).run("build-2")
+        assert (found["state"], found["code"]) == ("failed", "timeout")
+    assert left(host) == []
+
+
+def test_a_build_that_fails_shows_its_last_lines(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    lock = locked(make_source(wheels, "demo", on_build="raise SystemExit('no compiler here')"))
+    found = Asking(host.channel(), lock, wheels=str(wheels), allow_builds=True).run()
+    assert (found["state"], found["code"]) == ("failed", "install"), found
+    assert "add their build backend, such as setuptools, to the lock file" in found["lines"][-1], found["lines"]
+    lock += locked(make_backend(wheels))
+    found = Asking(host.channel(), lock, wheels=str(wheels), allow_builds=True).run()
+    assert (found["state"], found["code"], found["package"]) == ("failed", "install", "demo"), found
+    assert any("no compiler here" in line for line in found["lines"]), found["lines"]
+    assert left(host) == []
+
+
+@pytest.mark.parametrize("name", ["host", pytest.param("bare", marks=pytest.mark.nightly)])
+def test_a_package_is_built_without_index_and_without_files_of_the_account(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
+    host = request.getfixturevalue(name)
+    wheels = tmp_path / "wheels"
+    record = f"import os; open({str(tmp_path / 'variables')!r}, 'w').write(str(dict(os.environ)))"
+    lock = locked(make_source(wheels, "demo", on_build=record), make_backend(wheels))
+    with index_server(wheels, login="me:s3cret") as server:
+        index = {"urls": [server.url], "login": "me", "password": "s3cret"}
+        found = Asking(host.channel(), lock, index=index, allow_builds=True).run()
+    assert found["state"] == "ready", found.get("lines", found)
+    assert imported(found["python"], "demo") == "built"
+    variables = (tmp_path / "variables").read_text()
+    assert "'PIP_NO_INDEX': '1'" in variables
+    assert "PIP_INDEX_URL" not in variables
+    assert "s3cret" not in variables
+    assert f"'HOME': '{host.env['HOME']}'" not in variables
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_build_is_named_and_left_as_it_was(host: Host, tmp_path: Path) -> None:
+    folder = host.remote_dir / "environments"
+    folder.mkdir(parents=True)
+    if os.geteuid() != 0 or os.system(f"mount -t tmpfs -o size=6m none {folder}"):
+        pytest.skip("mounting a small tmpfs needs root")
+    try:
+        wheels = tmp_path / "wheels"
+        noise = os.urandom(2 << 20).hex()
+        lock = locked(*(make_wheel(wheels, f"demo-{n}", files={f"noise_{n}.txt": noise}) for n in range(4)))
+        found = Asking(host.channel(), lock, wheels=str(wheels)).run()
+        assert (found["state"], found["code"]) == ("failed", "disk_full"), found
+        lock = locked(make_wheel(wheels, "large", files={"large.txt": noise}))
+        found = Asking(host.channel(), lock, wheels=str(wheels)).run("build-2")
+        assert (found["state"], found["code"]) == ("failed", "disk_full"), "while the file is unpacked"
+        assert left(host) == []
+        assert shutil.disk_usage(folder).used < 1 << 20
+    finally:
+        os.system(f"umount -l {folder}")
+
+
+def test_a_killed_build_leaves_nothing_that_looks_complete_and_the_next_one_succeeds(
+    host: Host, tmp_path: Path
+) -> None:
+    wheels = tmp_path / "index"
+    lock = locked(make_wheel(wheels, "demo"))
+    with index_server(wheels, stalls=True) as server:
+        asking = Asking(host.channel(), lock, index={"urls": [server.url]})
+        assert asking.start()["state"] == "building"
+        until(lambda: server.requests, "a request to the index")
+        digest = asking.state()["digest"]
+        pid = asking_pid(host, digest)
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not is_alive(pid), "the end of the build")
+        found = asking.finish()
+        assert (found["state"], found["code"]) == ("failed", "killed")
+    assert [name for name in left(host) if not name.endswith(".work")] == []
+    with index_server(wheels) as server:
+        again = Asking(host.channel(), lock, index={"urls": [server.url]})
+        assert again.run("build-2")["state"] == "ready"
+    assert left(host) == [digest]
+
+
+def asking_pid(host: Host, digest: str) -> int:
+    import json
+
+    state = json.loads((host.remote_dir / "environments" / f"{digest}.build").read_text())
+    return int(state["process"]["pid"])
+
+
+def test_the_packages_of_a_venv_are_found_behind_those_of_the_environment(host: Host, tmp_path: Path) -> None:
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=60)
+    site = next(venv.rglob("site-packages"))
+    (site / "of_venv.py").write_text("VERSION = 'venv'\n")
+    (site / "demo.py").write_text("VERSION = 'venv'\n")
+    (site / "more.pth").write_text(f"{tmp_path}/more\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "linked.py").write_text("VERSION = 'linked'\n")
+    lock = locked(make_wheel(tmp_path / "wheels", "demo"))
+    how = {"python": f"{venv}/bin/python", "wheels": str(tmp_path / "wheels")}
+    found = Asking(host.channel(), lock, system_site_packages=True, **how).run()
+    assert found["state"] == "ready", found.get("lines", found)
+    versions = [imported(found["python"], name) for name in ("demo", "of_venv", "linked")]
+    assert versions == ["1.0", "venv", "linked"]
+    alone = Asking(host.channel(), lock, **how).run()
+    assert "ModuleNotFoundError" in imported(alone["python"], "of_venv")
+
+
+def test_a_host_without_the_interpreter_says_so(host: Host) -> None:
+    with pytest.raises(Refusal) as refused:
+        Asking(host.channel(), "a==1", python="python3.99").state()
+    assert refused.value.code == "no_python"
+    assert "has no interpreter 'python3.99' in its PATH (/usr/bin:/bin)" in refused.value.answer["message"]
+
+
+@pytest.mark.skipif(uv_program() is None, reason="uv is not installed")
+def test_uv_that_was_sent_installs_the_same(bare: Host, tmp_path: Path) -> None:
+    place = tmp_path / "uv" / "uv"
+    place.parent.mkdir()
+    shutil.copy2(str(uv_program()), place)
+    with tarfile.open(tmp_path / "uv.tar.gz", "w:gz", compresslevel=1) as archive:
+        archive.add(place, arcname="uv")
+    content = (tmp_path / "uv.tar.gz").read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert bare.command("receive", "tools", digest, stdin=content) == (0, b"ok\n")
+    lock = locked(make_wheel(tmp_path / "wheels", "demo"))
+    asking = Asking(bare.channel(), lock, wheels=str(tmp_path / "wheels"))
+    asking.changes["uv"] = digest
+    found = asking.run()
+    assert found["state"] == "ready", found.get("lines", found)
+    assert imported(found["python"], "demo") == "1.0"
+    state = (bare.remote_dir / "environments" / f"{found['digest']}.build").read_text()
+    assert "is complete" in state
