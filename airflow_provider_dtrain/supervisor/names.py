@@ -11,6 +11,10 @@ LOCK_DIR, NO_LOCK_DIR = "/run/lock", "none"
 DELETED = ".deleted"
 #: Folders of a run whose files are its outputs.
 OUTPUT_FOLDERS = ("checkpoints", "work")
+#: Label of the containers of a run, whose value is the run's folder. Socket between the supervisor and the container.
+CONTAINER_LABEL, CONTAINER_SOCKET = "dtrain.run", "container.sock"
+#: File of a run's folder from before its container exists until the runtime has confirmed that it does not any longer.
+CONTAINER_RECORD = "container.json"
 #: Folder of the traces of the profiler of the training library.
 TRACES = "work/traces"
 #: Last member of the outputs archive. It lists what was sent and what was not.

@@ -15,7 +15,7 @@ from ..fields import shorten
 from ..file_access import names_in
 from ..limits import COLLECT_LIMIT, MAX_LINE, TOMBSTONE_DAYS, UNSTARTED_S
 from ..machine.locks import is_locked, take_lock
-from ..names import DELETED, DIGEST, KINDS, Json
+from ..names import CONTAINER_RECORD, DELETED, DIGEST, KINDS, Json
 from .layout import Layout, RunFolder
 from .trees import opened_below, remove_tree, tree_bytes, walk_tree
 
@@ -98,7 +98,7 @@ def is_collectable(folder: RunFolder, older_than_s: float, now: float) -> bool:
     """Return whether a run ended long ago, or was never started and nothing in its folder changed for as long."""
     with contextlib.suppress(FileNotFoundError):
         return now - os.stat(folder.file("ended")).st_mtime >= older_than_s
-    if folder.has("started"):
+    if folder.has("started") or folder.has(CONTAINER_RECORD):
         return False
     newest = max((found.st_ctime for _, found in walk_tree(folder.path)), default=now)
     return now - newest >= (older_than_s if folder.has_tombstone else max(older_than_s, UNSTARTED_S))

@@ -17,6 +17,7 @@ from ..machine.locks import lock_holders, take_lock
 from ..machine.processes import Proc, describe, find_process, open_pidfd, send_signal
 from ..names import Json
 from ..refusal import Refused
+from .container import end_container
 from .device_users import foreign_device_users, unlisted_text
 from .leftovers import left_of, leftovers, remains
 from .lost_folder import Launched, end_lost
@@ -80,8 +81,11 @@ def recover(folder: RunFolder, wait_s: float = 5.0) -> bool:
             return True
         deadline = time.monotonic() + wait_s
         pause_s = 0.005
-        while any(left := remains(folder)):
-            if time.monotonic() > deadline or not left[0]:
+        while True:
+            reason, left = end_container(folder), remains(folder)
+            if reason is None and not any(left):
+                break
+            if time.monotonic() > deadline or (reason is None and not left[0]):
                 # Send followers the event now, so that they fence the run and show what is left.
                 write_ended_event(folder, "lost", why_lost(folder)[0])
                 return False
@@ -161,14 +165,16 @@ def fence_once(folder: RunFolder, token: int, elapsed_s: float, launched: Launch
         if proc is not None or lock is None:
             return fence_supervisor(folder, proc, elapsed_s)
         plan = folder.plan() or {}
+        reason = end_container(folder)
         left = [describe(proc) for found in remains(folder) for proc in found]
         left += [describe(proc) for proc in end_commands(folder, elapsed_s)]
         busy = [] if left else busy_slots(folder, plan, token)
         own, foreign, unlisted = ([], [], []) if left or busy else foreign_device_users(folder, plan)
-        if left or busy or own or unlisted:
+        if left or busy or own or unlisted or reason:
             keepers = [describe(one) for found in busy for one in lock_holders(folder.layout.slot_lock(found["slot"]))]
-            answer = {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
-            return {**answer, "unlisted": [unlisted_text(device) for device in unlisted]} if unlisted else answer
+            answer: Json = {"clear": False, "survivors": unique([*left, *own, *keepers]), "busy_slots": busy}
+            more = {"unlisted": [unlisted_text(device) for device in unlisted], "doubts": [reason] if reason else []}
+            return {**answer, **{name: texts for name, texts in more.items() if texts}}
         if plan and not folder.has("ended"):
             # On a full disk the next fence or recovery writes it.
             with contextlib.suppress(OSError):

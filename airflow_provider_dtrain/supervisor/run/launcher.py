@@ -16,7 +16,7 @@ import traceback
 from ..fields import parse_object
 from ..file_access import write_all, write_json
 from ..files.layout import Layout, RunFolder
-from ..limits import SAMPLER_PATIENCE_S
+from ..limits import CONTAINER_END_S, SAMPLER_PATIENCE_S
 from ..machine.processes import (
     LIBC,
     PR_SET_CHILD_SUBREAPER,
@@ -32,6 +32,7 @@ from ..machine.processes import (
 )
 from ..names import REAPER_NAME, SUPERVISOR_NAME, Json
 from ..refusal import Refused, refusal_of
+from .container import end_container
 from .supervisor import Supervisor
 
 
@@ -79,10 +80,13 @@ def reap(layout: Layout, request: bytes, report: int) -> None:
     close_all_but(-1)
     while os.waitpid(-1, 0)[0] != child:
         pass
-    sweep_orphans()
     run = (parse_object(request) or {}).get("plan", {}).get("run")
     folder = layout.run(str(run))
     is_own = is_same(supervisor, folder.supervisor() or {})
+    # Before its runtime's processes are killed: podman needs seconds to notice that.
+    while is_own and end_container(folder) is not None:
+        time.sleep(CONTAINER_END_S)
+    sweep_orphans()
     if is_own and folder.has("started") and not folder.has("ended"):
         # Without this record, on a full disk, a fence searches all processes.
         with contextlib.suppress(OSError):

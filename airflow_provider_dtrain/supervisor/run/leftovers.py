@@ -29,7 +29,7 @@ from ..machine.processes import (
     recorded_processes,
     send_signal,
 )
-from ..names import RUN_NAME, Json
+from ..names import CONTAINER_RECORD, RUN_NAME, Json
 from .cgroup import Cgroup
 
 _RUN_LOCK = re.compile(rf".*/runs/({RUN_NAME.pattern})/lock(?: \(deleted\))?")
@@ -209,8 +209,10 @@ def left_of(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:
 
 
 def has_left(folder: RunFolder) -> bool:
-    """Return whether a started run without supervisor may still have processes."""
-    return folder.has("started") and not folder.has("ended") and not folder.alive() and any(left_of(folder))
+    """Return whether a started run without supervisor may still have processes, or a container."""
+    if folder.has("ended") or folder.alive():
+        return False
+    return folder.has(CONTAINER_RECORD) or (folder.has("started") and any(left_of(folder)))
 
 
 def remains(folder: RunFolder) -> tuple[list[Proc], list[Proc]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..fields import Fields
 from ..limits import PROTOCOL
-from ..names import CARRIED, DEVICE, DIGEST, WORD, Json
+from ..machine.container_runtime import RUNTIMES
+from ..names import CARRIED, DEVICE, DIGEST, MODULE, WORD, Json
 
 
 def check_plan(document: Any) -> Json:
@@ -43,6 +45,7 @@ def check_plan(document: Any) -> Json:
         #: 0: system metrics are not sampled.
         "sampling_interval_s": plan.number("sampling_interval_s", 0, 86400, default=0),
     }
+    checked["container"] = check_container(plan)
     checked["ranks"] = check_ranks(plan, checked["world_size"])
     if not checked["argv"][0]:
         raise plan.bad("argv.0", "must not be empty")
@@ -65,6 +68,20 @@ def check_context(values: Any) -> Json:
         "seed": context.integer("seed", 0, 1 << 63, default=0),
         "latest_checkpoint": context.text("latest_checkpoint", default=None),
         "checkpoint_dir": context.text("checkpoint_dir", default=None),
+    }
+
+
+def check_container(plan: Fields) -> Json | None:
+    """Return the checked container in which the ranks of this host run, None if they run without one."""
+    if plan.values.get("container") is None:
+        return None
+    container = plan.inner("container")
+    return {
+        "runtime": container.text("runtime", re.compile("|".join(RUNTIMES))),
+        "argv": container.texts("argv", least=1, length=128 << 10),
+        "modules": container.texts("modules", MODULE, limit=256, default=[]),
+        #: Folders that the runtime mounts over, below the work folder.
+        "folders": container.texts("folders", limit=256, default=[]),
     }
 
 

@@ -17,26 +17,34 @@ MAX_VARIABLE_BYTES = 131_072
 
 
 def rank_environment(
-    plan: Json, context: Json, rank: Json, folder: RunFolder, go: Json, secrets: dict[str, str]
+    plan: Json,
+    context: Json,
+    rank: Json,
+    folder: RunFolder,
+    go: Json,
+    secrets: dict[str, str],
+    image: dict[str, str] | None = None,
 ) -> dict[str, str]:
     """Return the whole environment of one rank. Later parts replace earlier ones.
 
     :param go: address and port of rank 0
+    :param image: environment that the image of the run's container gives to its programs; None: without a container
     """
+    python_path = (os.environ if image is None else image).get("PYTHONPATH", "")
     return {
+        **(passed(os.environ) if image is None else image),
         **_of_host(plan),
         **plan["env"],
         **trial_variables(context, folder),
         **_of_rank(plan, rank),
         **secrets,
-        **_of_run(plan, rank, folder, go),
+        **_of_run(plan, rank, folder, go, plan["env"].get("PYTHONPATH") or python_path),
     }
 
 
 def _of_host(plan: Json) -> dict[str, str]:
     """Return the defaults, which the configuration may replace."""
     return {
-        **passed(os.environ),
         "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // len(plan["ranks"]))),
         # The log is read as UTF-8, whatever the locale of the login is.
         "PYTHONIOENCODING": "utf-8",
@@ -92,12 +100,12 @@ def _of_rank(plan: Json, rank: Json) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def _of_run(plan: Json, rank: Json, folder: RunFolder, go: Json) -> dict[str, str]:
+def _of_run(plan: Json, rank: Json, folder: RunFolder, go: Json, python_path: str) -> dict[str, str]:
     own = folder.file(f"rank{rank['rank']}")
     path = [folder.layout.library(plan["library"]) if plan["library"] else ""]
     if not runs_library(plan["argv"]):
         path.insert(0, folder.file("work"))
-    path.append(plan["env"].get("PYTHONPATH") or os.environ.get("PYTHONPATH", ""))
+    path.append(python_path)
     return {
         "MASTER_ADDR": go["master_addr"],
         "MASTER_PORT": str(go["master_port"]),

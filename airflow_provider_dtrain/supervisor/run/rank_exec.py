@@ -8,12 +8,15 @@ import json
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
 from ..fields import Fields, parse_object, shorten
+from ..file_access import write_all
 from ..files.layout import RunFolder
 from ..limits import EXEC_BYTES, EXEC_MOST_S, MAX_LINE
 from ..machine.locks import lock_holders, take_lock
@@ -36,6 +39,8 @@ from .stacks import running_rank
 
 #: File of a run's folder, locked by the processes of its commands.
 EXEC_LOCK = "exec.lock"
+#: Socket of the first process of the run's container, if there is one.
+EXEC_SOCKET = "exec.sock"
 #: Variables of a rank that the processes it starts do not get either.
 _SECRET = "DTRAIN_SECRETS"  # noqa: S105 - the name of a variable
 #: Time for the last output of a command that has ended, and for the end of killed processes.
@@ -110,6 +115,42 @@ def run_request(folder: RunFolder) -> Json:
     proc = running_rank(folder, rank)
     if proc is None:
         raise Refused("not_running", f"Rank {rank} of run {folder.name} does not run on this host.")
+    if folder.has(EXEC_SOCKET):
+        return _request_in_container(folder, request, lock)
+    return _run(proc, request, lock)
+
+
+def _request_in_container(folder: RunFolder, request: Json, lock: int) -> Json:
+    """Let the first process of the run's container run a command. Return the answer of the process above it."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    directory = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    body = json.dumps(request).encode()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"/proc/self/fd/{directory}/{EXEC_SOCKET}")
+        socket.send_fds(connection, [struct.pack("=Q", len(body))], [0, writer, lock])
+        connection.sendall(body)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        answer = parse_object(file.read())
+    return answer or Refused("not_running", f"The container of run {folder.name} has ended.").answer()
+
+
+def run_in_container(proc: Proc | None, request: Json, fds: list[int]) -> None:
+    """Run a command beside a rank of this container, and write its answer.
+
+    :param fds: input, whose end ends the command; output for the answer; the lock of commands of the run
+    """
+    os.dup2(fds[0], 0)
+    answer = (
+        Refused("not_running", f"Rank {request['rank']} does not run on this host.").answer()
+        if proc is None
+        else _run(proc, request, fds[2])
+    )
+    write_all(fds[1], json.dumps(answer).encode())
+
+
+def _run(proc: Proc, request: Json, lock: int) -> Json:
+    """Run the command of a request beside a rank."""
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     reader, writer = os.pipe2(os.O_CLOEXEC)
     me = os.getpid()

@@ -66,11 +66,11 @@ class Rank:
         return {"rank": self.number, "pid": self.pid, "start_time": self.start_time, "exit_code": self.exit_code}
 
 
-def rank_argv(plan: Json) -> list[str]:
-    """Return the command of a rank. ``python`` becomes the interpreter of the plan, or else this one."""
+def rank_argv(plan: Json, image_python: str | None = None) -> list[str]:
+    """Return the command of a rank. ``python`` becomes the interpreter of the image or the plan, or else this one."""
     argv = list(plan["argv"])
     if argv[0] in ("python", "python3"):
-        argv[0] = os.path.expanduser(plan["python"] or sys.executable)
+        argv[0] = os.path.expanduser(image_python or plan["python"] or sys.executable)
     if runs_library(argv):
         # The program adds the user's code behind Python's own modules, which a file named like one would replace.
         argv[1:2] = ["-c", RUN_MODULE]

@@ -12,13 +12,16 @@ import time
 from collections import deque
 from typing import Any
 
-from ..file_access import read_json, sync_folder, write_atomic, write_json, write_mark
+from ..fields import number
+from ..file_access import below, read_json, sync_folder, write_atomic, write_json, write_mark
 from ..files.archives import unpack_archive
 from ..files.events import EventLog
 from ..files.layout import Layout, inode_of, why_lost
 from ..files.outputs import note_baseline, take_carried
 from ..limits import (
     ATTACH_WAIT_S,
+    CONTAINER_END_S,
+    CONTAINER_START_S,
     FLOOD_CHECK_S,
     IN_PLACE_BYTES,
     JOIN_S,
@@ -36,7 +39,6 @@ from ..machine.processes import (
     descendants,
     has_children,
     identity,
-    read_proc,
     send_signal,
     start_time,
 )
@@ -44,6 +46,7 @@ from ..machine.sockets import bind_everywhere, ports_of
 from ..names import Json
 from ..refusal import Refused, fenced_refusal
 from .cgroup import Cgroup
+from .container import Container
 from .fencing import recover
 from .leftovers import origin
 from .log_limit import cap_log
@@ -83,6 +86,8 @@ class Supervisor:
         self.reason: str | None = None
         self.first_failure: int | None = None
         self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
+        #: Ranks whose end is not recorded yet, with exit code and time.
+        self.dead = list[tuple[Rank, int, float]]()
         #: Different devices of the ranks; cleared once a warning about their use was written.
         self.devices = {rank["device"] for rank in plan["ranks"] if rank["device"]}
         self.slots = SlotLocks(layout, self.folder, plan)
@@ -92,6 +97,9 @@ class Supervisor:
         self.identity = Json()
         self.port_socket: socket.socket | None = None
         self.cgroup: Cgroup | None = None
+        self.container = Container(self.folder, plan["container"]) if plan["container"] else None
+        #: The runtime did not confirm the end of the container.
+        self.is_stuck = False
         self.unwritten: deque[Json] = deque()
         self.grace_deadline = float("inf")
         self.timeout_deadline = float("inf")
@@ -138,17 +146,19 @@ class Supervisor:
                 raise fenced_refusal(self.folder.name)
             self._write_files()
             port = self._bind_port()
+            self._start_container()
             self._listen(port)
         except BaseException:
+            is_ended = self.container is None or self.container.kill() is None
             self._leave_cgroup()
             if self.cgroup is not None:
                 self.cgroup.remove()
-            if created and self.run_lock >= 0:
+            if created and self.run_lock >= 0 and is_ended:
                 shutil.rmtree(self.folder.path, ignore_errors=True)
             # Before the control side reads the refusal, so that its next status query finds the slots free.
             self.slots.release()
             raise
-        return {"state": "prepared", "attached": False, "port": port}
+        return {"state": "prepared", "attached": False, "port": port, **self._image_facts()}
 
     def _claim(self) -> Json | None:
         """Lock the run folder. Return an answer instead if the run is alive or has ended already."""
@@ -254,6 +264,18 @@ class Supervisor:
         with open(folder.file("reserve"), "wb") as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE)
 
+    def _start_container(self) -> None:
+        if self.container is None:
+            return
+        for name in self.plan["container"]["folders"]:
+            # The runtime would make it as another user.
+            os.makedirs(below(self.folder.file("work"), name), mode=0o700, exist_ok=True)
+        path = [self.layout.library(self.plan["library"])] if self.plan["library"] else []
+        self.container.start(path, [lock for locks in self.slots.held.values() for lock in locks])
+
+    def _image_facts(self) -> Json:
+        return {} if self.container is None else {"image": self.container.facts}
+
     def _bind_port(self) -> int | None:
         """Bind the rendezvous port on the host of rank 0, without listening.
 
@@ -286,6 +308,8 @@ class Supervisor:
         self.poller = select.poll()
         self.poller.register(self.control, select.POLLIN)
         self.poller.register(self.wakeup, select.POLLIN)
+        if self.container is not None and self.container.fileno() >= 0:
+            self.poller.register(self.container, select.POLLIN)
         self.events = EventLog(self.folder.file("events.supervisor"))
         self.prepare_deadline = time.monotonic() + self.plan["prepare_timeout_s"]
         if self.plan["orphan_timeout_s"]:
@@ -324,8 +348,9 @@ class Supervisor:
         if self.unwritten or self.to_signal:
             deadlines.append(now + 1.0)
         for fd, _ in self.poller.poll(max(0.0, (min(deadlines) - now) * 1000 + 0.5)):
-            with contextlib.suppress(BlockingIOError):
-                os.read(fd, 4096)
+            if fd in (self.control, self.wakeup):
+                with contextlib.suppress(BlockingIOError):
+                    os.read(fd, 4096)
             self.is_woken = self.is_woken or fd == self.control
 
     def _read_commands(self) -> None:
@@ -387,9 +412,13 @@ class Supervisor:
         self.oom_kills = oom_kills()
         if self.plan["timeout_s"]:
             self.timeout_deadline = time.monotonic() + self.plan["timeout_s"]
-        argv = rank_argv(self.plan)
+        python, image = None, None
+        if self.container is not None:
+            python, image = str(self.container.facts.get("executable")), self.container.environment
+        argv = rank_argv(self.plan, python)
         environments = [
-            rank_environment(self.plan, self.context, rank.plan, self.folder, go, self.secrets) for rank in self.ranks
+            rank_environment(self.plan, self.context, rank.plan, self.folder, go, self.secrets, image)
+            for rank in self.ranks
         ]
         failed = None
         for rank, env in zip(self.ranks, environments):
@@ -398,6 +427,8 @@ class Supervisor:
             except OSError as error:
                 failed = (rank, error)
                 break
+        if self.container is not None:
+            self._wait_for_ranks(self.container)
         self.secrets = {}
         self.next_log_check = time.monotonic() + FLOOD_CHECK_S
         chief = next((rank for rank in self.ranks if rank.number == 0), None)
@@ -408,6 +439,8 @@ class Supervisor:
         self.set_state("running")
         self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
         self._leave_cgroup()
+        # Ranks of a container may have ended already.
+        self._reap()
         if failed is not None:
             self._not_started(*failed)
         elif self.plan["sampling_interval_s"] or len(self.devices) > 1:
@@ -422,6 +455,9 @@ class Supervisor:
         log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
         parent = os.getpid()
         try:
+            if self.container is not None:
+                self.container.start_rank(rank, argv, env, log, locks)
+                return
             pid = os.fork()
             if pid == 0:
                 try:
@@ -433,8 +469,33 @@ class Supervisor:
         finally:
             os.close(log)
         rank.pid = pid
-        proc = read_proc(pid)
-        rank.start_time = proc.start_time if proc else 0
+        rank.start_time = start_time(pid)
+
+    def _wait_for_ranks(self, container: Container) -> None:
+        """Wait until every rank of the container has a process, or the container has ended."""
+        while not all(rank.pid for rank in self.ranks) and container.fileno() >= 0:
+            self._read_container(container, CONTAINER_START_S)
+
+    def _read_container(self, container: Container, wait_s: float = 0.0) -> None:
+        """Read the reports of the container about its ranks."""
+        fd = container.fileno()
+        for message in container.receive(wait_s):
+            for rank in self.ranks:
+                if rank.number == message.fields.get("started"):
+                    rank.pid, rank.start_time = message.pid, start_time(message.pid)
+                elif rank.number == message.fields.get("exited"):
+                    self._note_exit(rank, os.waitstatus_to_exitcode(number(message.fields.get("status"))))
+        if fd >= 0 and container.fileno() < 0:
+            # The kernel has killed all processes of the container.
+            self.poller.unregister(fd)
+            for rank in self.ranks:
+                if rank.exit_code is None:
+                    self._note_exit(rank, -signal.SIGKILL)
+
+    def _note_exit(self, rank: Rank, code: int) -> None:
+        rank.pid = rank.pid or -1
+        rank.exit_code = code
+        self.dead.append((rank, code, time.time()))
 
     def _not_started(self, rank: Rank, error: OSError) -> None:
         """Record that the system refused a process for a rank, and fail the run."""
@@ -453,16 +514,20 @@ class Supervisor:
 
     def _reap(self) -> None:
         """Collect the exit status of every dead child, including inherited orphans of the ranks."""
-        dead = []
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitpid(-1, os.WNOHANG))[0]:
                 if found[0] == self.sampler:
                     self.sampler = 0
                     continue
+                if self.container is not None:
+                    self.container.note_status(*found)
+                    continue
                 rank = next((rank for rank in self.ranks if rank.pid == found[0] and rank.running), None)
                 if rank is not None:
-                    rank.exit_code = os.waitstatus_to_exitcode(found[1])
-                    dead.append((rank, rank.exit_code, time.time()))
+                    self._note_exit(rank, os.waitstatus_to_exitcode(found[1]))
+        if self.container is not None:
+            self._read_container(self.container)
+        dead, self.dead = self.dead, []
         # Record all exits before sending a signal: two ranks that died by themselves are two failures.
         for rank, code, at in dead:
             self._record_exit(rank, code, at)
@@ -477,12 +542,19 @@ class Supervisor:
         tail = tail_of(os.path.join(rank.folder, "log"), LOG_TAIL).decode("utf-8", "replace")
         error = error_of(rank.folder, code)
         if code == -signal.SIGKILL and not rank.signalled and error is not None:
-            error["message"] += f": {oom_cause(oom_kills() - self.oom_kills)}"
+            error["message"] += f": {self._kill_cause()}"
         self.event(
             "exit", at=at, rank=rank.number, exit_code=code, error=error, log_tail=tail, sent_signal=rank.signalled
         )
         if code != 0 and not rank.signalled and self.first_failure is None:
             self.first_failure = rank.number
+
+    def _kill_cause(self) -> str:
+        """Return the probable cause of a SIGKILL that this supervisor did not send."""
+        if self.container is not None and self.container.fileno() < 0:
+            self.container.wait_client(CONTAINER_END_S)
+            return self.container.end_text()
+        return oom_cause(oom_kills() - self.oom_kills)
 
     def _check_deadlines(self) -> None:
         now = time.monotonic()
@@ -545,9 +617,12 @@ class Supervisor:
     def _signal_all(self, number: int) -> None:
         for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
-        for proc in descendants([os.getpid()], all_procs()):
-            if proc.pid != self.sampler:
-                send_signal(proc, number)
+        if self.container is not None:
+            procs = self.container.processes()
+        else:
+            procs = [proc for proc in descendants([os.getpid()], all_procs()) if proc.pid != self.sampler]
+        for proc in procs:
+            send_signal(proc, number)
 
     def _leave_cgroup(self) -> None:
         """Leave the cgroup that is about to be killed. If that fails, only the process tree is killed."""
@@ -578,8 +653,14 @@ class Supervisor:
     def _sweep(self) -> None:
         """Kill all descendants. Without a child left, no process of the run is left.
 
-        A subreaper inherits every orphan, so the absence of children proves this for detached processes too.
+        A subreaper inherits every orphan, so the absence of children proves this for detached processes too. Processes
+        of a container may be children of its runtime, which has to confirm that they are gone.
         """
+        if self.container is not None and (reason := self.container.kill()) is not None:
+            if not self.is_stuck:
+                self.event("warning", text=f"{reason}. The slots stay taken until the runtime has confirmed the end.")
+            self.is_stuck = True
+            return
         for _ in range(20):
             if self.cgroup is not None:
                 self.cgroup.kill()

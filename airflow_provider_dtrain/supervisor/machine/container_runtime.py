@@ -1,0 +1,99 @@
+"""Commands of the container runtimes: podman, docker and apptainer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ..limits import RUNTIME_S
+from ..refusal import Refused
+from .processes import LIBC, PR_SET_PDEATHSIG
+
+#: Programs that run containers, the preferred one first.
+RUNTIMES = ("podman", "docker", "apptainer")
+#: Most bytes of a program's output that a message quotes.
+_SHOWN = 600
+
+
+class Done(NamedTuple):
+    """A command that has ended. The status is None if it was killed because it did not answer in time."""
+
+    status: int | None
+    output: str
+    errors: str
+
+    @property
+    def reason(self) -> str:
+        """The last lines of standard error, or the status."""
+        text = self.errors.strip() or self.output.strip()
+        return text[-_SHOWN:] or f"exit status {self.status}"
+
+
+def find_runtime(wanted: str | None) -> str | None:
+    """Return the runtime that this host uses, None if it has none, or not the wanted one."""
+    return next((name for name in RUNTIMES if wanted in (None, name) and shutil.which(name)), None)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process together with the thread that forked it. For use between fork and exec."""
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def run_command(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Done:
+    """Run a command of a runtime. A command that hangs is killed, and is not waited for if it cannot be killed."""
+    try:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=None if env is None else {**os.environ, **env},
+            start_new_session=True,
+            preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls the kernel
+        )
+    except OSError as error:
+        return Done(127, "", f"{argv[0]}: {error.strerror}")
+    try:
+        output, errors = process.communicate(timeout=timeout_s)
+        return Done(process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        return Done(None, "", f"'{' '.join(argv[:3])}' did not answer within {timeout_s:g} s")
+
+
+def containers(runtime: str, label: str) -> list[str]:
+    """Return the ids of the containers with a label, running or not.
+
+    :raises Refused: ``container``, the runtime does not answer
+    """
+    done = run_command([runtime, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}"], RUNTIME_S)
+    if done.status != 0:
+        raise Refused("container", f"{runtime} cannot list its containers: {done.reason}.")
+    return done.output.split()
+
+
+def remove_containers(runtime: str, label: str) -> str | None:
+    """Kill and remove the containers with a label. Return None once the runtime has none, else the reason.
+
+    Apptainer keeps no containers: theirs are ordinary processes below the one that started them.
+    """
+    if runtime not in ("podman", "docker"):
+        return None
+    try:
+        found = containers(runtime, label)
+        if not found:
+            return None
+        # Without a time, podman waits 10 s between SIGTERM and SIGKILL. Docker sends SIGKILL at once.
+        at_once = ["--time", "0"] if runtime == "podman" else []
+        done = run_command([runtime, "rm", "--force", *at_once, *found], RUNTIME_S)
+        if not containers(runtime, label):
+            return None
+    except Refused as error:
+        return error.message
+    return f"{runtime} has not ended container {found[0][:12]}: {done.reason}"

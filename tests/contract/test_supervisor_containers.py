@@ -1,0 +1,193 @@
+"""Runs whose ranks are in a container of podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.containers import IMAGE, WITHOUT_PYTHON, container_argv, need_podman, settings
+from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start
+
+# Most of it is tested with a stand-in, which is faster.
+pytestmark = pytest.mark.nightly
+RUN = "t1.1.7"
+
+
+@pytest.fixture
+def podman(host: Host) -> Iterator[Host]:
+    """A host with podman."""
+    need_podman()
+    host.env |= settings()
+    yield host
+    label = f"label=dtrain.run={host.run_dir(RUN)}"
+    ids = listed(label)
+    if ids:
+        subprocess.run(["podman", "rm", "--force", "--time", "0", *ids], timeout=60, capture_output=True)
+
+
+def listed(label: str) -> list[str]:
+    argv = ["podman", "ps", "--all", "--quiet", "--filter", label]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout.split()
+
+
+def containers_of(host: Host, run: str = RUN) -> list[str]:
+    return listed(f"label=dtrain.run={host.run_dir(run)}")
+
+
+def contained(
+    host: Host, *argv: str, options: tuple[str, ...] = (), modules: Any = (), **changes: Any
+) -> dict[str, Any]:
+    image, python = changes.pop("image", IMAGE), changes.pop("image_python", "python3")
+    command = container_argv(host.state_dir, RUN, *options, image=image, python=python)
+    container = {"runtime": "podman", "argv": command, "modules": list(modules), **changes.pop("container", {})}
+    return make_plan(RUN, *argv, container=container, **changes)
+
+
+@pytest.mark.each_change
+def test_ranks_of_a_container_run_from_plan_to_end(podman: Host) -> None:
+    channel = podman.channel()
+    facts = "[dict(os.environ), os.getcwd(), os.getpid(), os.getuid()]"
+    script = f"import os, json; open('made', 'w'); print(json.dumps({facts}))"
+    answer = start(channel, contained(podman, "python", "-c", script, ranks=2), secrets={"PASSWORD": "hidden"})
+    assert answer["image"]["executable"] == "/usr/local/bin/python3"
+    assert channel.wait_event(RUN, "ended")["reason"] == "completed"
+    kinds = [event["kind"] for event in channel.events(RUN)]
+    assert kinds == ["prepared", "started", "exit", "exit", "ended"]
+    env, folder, pid, uid = json.loads(channel.stream(RUN, "rank1.log"))
+    run_dir = podman.run_dir(RUN)
+    assert (env["RANK"], env["PASSWORD"], env["OF_IMAGE"], env["DTRAIN_RUN_DIR"]) == ("1", "hidden", "1", str(run_dir))
+    assert (folder, uid) == (f"{run_dir}/work", os.getuid())
+    assert pid < 50
+    found = (run_dir / "work/made").stat()
+    assert (found.st_uid, found.st_gid) == (os.getuid(), os.getgid())
+    assert not containers_of(podman)
+    assert not (run_dir / "container.json").exists()
+    assert "hidden" not in "".join(file.read_text(errors="replace") for file in run_dir.glob("*.json"))
+
+
+def test_a_failed_rank_ends_the_others_and_its_traceback_is_reported(podman: Host) -> None:
+    channel = podman.channel()
+    script = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('wrong')\ntime.sleep(1000)"
+    start(channel, contained(podman, "python", "-c", script, ranks=2))
+    ended = channel.wait_event(RUN, "ended")
+    assert (ended["reason"], ended["first_failure"]) == ("failed", 1)
+    exits = {event["rank"]: event for event in channel.events(RUN) if event["kind"] == "exit"}
+    assert (exits[1]["exit_code"], exits[1]["error"]["message"]) == (1, "ValueError: wrong")
+    assert (exits[0]["exit_code"], exits[0]["sent_signal"]) == (-signal.SIGTERM, True)
+
+
+@pytest.mark.each_change
+def test_processes_that_ranks_leave_end_with_the_container(podman: Host) -> None:
+    channel = podman.channel()
+    start(channel, contained(podman, *DETACHED, grace_s=0.2))
+    channel.wait(lambda: b"ready" in channel.stream(RUN, "rank0.log"))
+    assert len(podman.processes(RUN)) >= 3
+    channel.call("stop", run=RUN)
+    assert channel.wait_event(RUN, "ended")["reason"] == "stopped"
+    assert not podman.processes(RUN)
+    assert not containers_of(podman)
+
+
+def test_a_container_that_ends_fails_the_run_with_its_cause(podman: Host) -> None:
+    channel = podman.channel()
+    start(channel, contained(podman, *SLEEP))
+    subprocess.run(["podman", "kill", *containers_of(podman)], check=True, capture_output=True, timeout=60)
+    assert channel.wait_event(RUN, "ended")["reason"] == "failed"
+    event = channel.event(RUN, "exit")
+    assert event is not None
+    assert "podman ended the container (exit code 137)" in event["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image": "localhost/dtrain-test:missing"}, "dtrain-test:missing: image not known"),
+        ({"image": WITHOUT_PYTHON}, 'executable file `python3` not found|exec: "python3": executable file not found'),
+        ({"options": ("--mount", "type=bind,source=/does/not/exist,target=/data")}, "/does/not/exist"),
+    ],
+)
+def test_an_image_that_cannot_be_used_refuses_the_start(podman: Host, changes: Any, message: str) -> None:
+    channel = podman.channel()
+    with pytest.raises(Refusal, match=message) as caught:
+        channel.call("prepare", plan=contained(podman, *SLEEP, **changes), secrets={})
+    assert caught.value.code == "container"
+    assert not podman.run_dir(RUN).exists()
+    assert not containers_of(podman)
+    # The slot is free.
+    assert start(channel, make_plan("t1.2.8", "sh", "-c", "true"))["state"] == "prepared"
+
+
+@pytest.mark.each_change
+@pytest.mark.parametrize("victims", ["both", pytest.param("supervisor", marks=pytest.mark.nightly)])
+def test_a_killed_supervisor_leaves_no_container(podman: Host, victims: str) -> None:
+    channel = podman.channel()
+    start(channel, contained(podman, *DETACHED))
+    channel.wait(lambda: b"ready" in channel.stream(RUN, "rank0.log"))
+    if victims == "both":
+        podman.kill_parents(RUN)
+    else:
+        os.kill(podman.supervisor_pid(RUN), signal.SIGKILL)
+    answer = channel.call("fence", run=RUN, token=7, wait_s=30)
+    assert answer["clear"], answer
+    assert not containers_of(podman)
+    assert not podman.processes(RUN)
+
+
+def test_a_fence_ends_a_container_whose_first_process_is_stopped(podman: Host) -> None:
+    channel = podman.channel()
+    start(channel, contained(podman, *SLEEP))
+    first = json.loads((podman.run_dir(RUN) / "container.json").read_text())["first"]["pid"]
+    os.kill(first, signal.SIGSTOP)
+    podman.kill_parents(RUN)
+    answer = channel.call("fence", run=RUN, token=7, wait_s=30)
+    assert answer["clear"], answer
+    assert not is_alive(first)
+    assert not containers_of(podman)
+
+
+def test_the_slot_stays_taken_while_the_container_lives(podman: Host) -> None:
+    channel = podman.channel()
+    start(channel, contained(podman, *SLEEP))
+    first = json.loads((podman.run_dir(RUN) / "container.json").read_text())["first"]["pid"]
+    os.kill(first, signal.SIGSTOP)
+    podman.kill_parents(RUN)
+    other = make_plan("t2.1.9", *SLEEP)
+    with pytest.raises(Refusal, match="slot_busy"):
+        channel.call("prepare", plan=other, secrets={})
+    assert channel.call("fence", run=RUN, token=7, wait_s=30)["clear"]
+    assert channel.call("prepare", plan=other, secrets={})["state"] == "prepared"
+    channel.call("fence", run="t2.1.9", token=9)
+
+
+def test_a_command_runs_beside_a_rank_in_its_container(podman: Host) -> None:
+    channel = podman.channel()
+    start(channel, contained(podman, *SLEEP, ranks=2))
+    argv = ["sh", "-c", "echo $OF_IMAGE $RANK $(id -u) $PWD; sleep 1000 & exit 3"]
+    answer = channel.call("exec", run=RUN, rank=1, argv=argv, limit_s=30)
+    assert (answer["exit_code"], answer["output"]) == (3, f"1 1 {os.getuid()} {podman.run_dir(RUN)}/work\n")
+    assert answer["killed"] == 1
+    late = channel.call("exec", run=RUN, rank=0, argv=["sleep", "1000"], limit_s=0.3)
+    assert late["timed_out"]
+    assert len(podman.processes(RUN)) == 3
+    with pytest.raises(Refusal, match="not_running"):
+        channel.call("exec", run=RUN, rank=5, argv=["true"], limit_s=1)
+
+
+def test_modules_of_the_image_are_reported(podman: Host) -> None:
+    channel = podman.channel()
+    library = podman.send_archive("libraries", {"of_library.py": ""})
+    folder = podman.remote_dir / "libraries"
+    options = ("--mount", f"type=bind,source={folder},target={folder},ro")
+    plan = contained(
+        podman, "python", "-c", "import of_library", options=options, library=library,
+        container={"modules": ["json", "torch", "of_library"]},
+    )  # fmt: skip
+    answer = start(channel, plan)
+    assert answer["image"]["modules"] == {"json": "unknown", "torch": None, "of_library": "unknown"}
+    assert channel.wait_event(RUN, "ended")["reason"] == "completed"
