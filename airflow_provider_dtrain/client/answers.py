@@ -92,22 +92,6 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricRange:
-    """Range of one system metric of a device over an attempt."""
-
-    host: str
-    metric: str
-    mean: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """System metrics of an attempt."""
-
-    system: list[MetricRange]
-
-
-@dataclass(frozen=True, kw_only=True)
 class StoredCheckpoint:
     """A checkpoint of a trial."""
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import Curves, Profile, Series
+from airflow_provider_dtrain.client.answers import Curves, Series
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
@@ -81,7 +81,7 @@ def _speed(series: Sequence[Series]) -> float | None:
 def _devices(session: Session, trial_id: int) -> list[str]:
     """Return the use of the GPUs of each host in words, over the attempt."""
     by_host: dict[str, list[float]] = {}
-    for one in session.get(f"/trials/{trial_id}/profile", keep=True).record(Profile).system:
+    for one in ServerSource(session, keep=True).profile(trial_id, attempt=None).system:
         if one.metric == "gpu_util":
             by_host.setdefault(one.host, []).append(one.mean)
     return [f"{host}: GPUs {', '.join(f'{mean:.0f} %' for mean in means)}" for host, means in sorted(by_host.items())]

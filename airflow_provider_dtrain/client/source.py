@@ -14,6 +14,7 @@ from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
+from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
@@ -69,6 +70,10 @@ class ServerSource:
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
         return self._of_trial(trial_id, "timeline").record(TrialTimeline)
+
+    def profile(self, trial_id: int, *, attempt: int | None) -> Profile:
+        """Return timings and system metrics of an attempt."""
+        return self._of_trial(trial_id, "profile", attempt=attempt).record(Profile)
 
     def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
         """Return a trial's checkpoints, oldest first."""

@@ -111,15 +111,6 @@ def read_measurements(data: bytes) -> Iterator[EventLine]:
         start = end
 
 
-def read_samples(data: bytes) -> Iterator[JsonObject]:
-    """Yield the measurements of a samples file. Damaged lines are left out."""
-    for line in data.split(b"\n"):
-        try:
-            yield _parse(line)
-        except _LineRefused:
-            continue
-
-
 def _parse(
     line: bytes,
     limit: int = LINE_LIMIT_BYTES,

@@ -14,10 +14,12 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.metrics import reports_of
+from airflow_provider_dtrain.store.queries.profiles import profile_of
 from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery
@@ -69,6 +71,10 @@ class StoreSource:
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
         return timeline_of(self.store, self.rights, trial_id)
+
+    def profile(self, trial_id: int, *, attempt: int | None) -> Profile:
+        """Return timings and system metrics of an attempt."""
+        return profile_of(self.store, self.rights, trial_id, attempt)
 
     def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
         """Return a trial's checkpoints, oldest first."""

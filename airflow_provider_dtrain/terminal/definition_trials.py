@@ -173,7 +173,7 @@ def trial(group: str) -> Group:
                 words,
                 function="exec_in_rank",
             ),
-            action("trials_profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
+            reads("profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             reads("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),
             action("trials_outputs", "download", "Copy these files to a folder on this machine", a.TRIAL, paths, to),

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
@@ -34,6 +35,12 @@ class Source(Protocol):
 
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
+
+    def profile(self, trial_id: int, *, attempt: int | None) -> Profile:
+        """Return timings and system metrics of an attempt.
+
+        :param attempt: its number; None = the latest
+        """
 
     def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
         """Return a trial's checkpoints, oldest first."""

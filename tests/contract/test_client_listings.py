@@ -15,7 +15,7 @@ from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
-from airflow_provider_dtrain.terminal import cluster, experiments, trials, watch
+from airflow_provider_dtrain.terminal import cluster, experiments, profile, trials, watch
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
@@ -34,6 +34,7 @@ COMMANDS = {
     "trials metrics 1 --csv": trials.metrics,
     "trials timeline 1": trials.timeline,
     "trials checkpoints 1 --removed": trials.checkpoints,
+    "trials profile 1": profile.profile,
     "experiments list": experiments.list_experiments,
     "experiments describe 1": experiments.describe,
     "queue list": cluster.list_tasks,

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import read_samples
 from airflow_provider_dtrain.supervisor.files.events import encode_event
 from airflow_provider_dtrain.supervisor.files.segments import read_segments
 from airflow_provider_dtrain.supervisor.run.sampler import Sampler
-from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
+from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, read_samples, start, until
 
 RUN = "t1.1.7"
 #: Writes and sends what the test can find again in the figures.

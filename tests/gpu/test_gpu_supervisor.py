@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.event_log import read_samples
 from tests.support.nvidia_smi import START_S, smi, users, uuid
-from tests.support.supervisor_host import Channel, Host, is_alive, make_plan, start, until
+from tests.support.supervisor_host import Channel, Host, is_alive, make_plan, read_samples, start, until
 
 pytestmark = pytest.mark.gpu
 

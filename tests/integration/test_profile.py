@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store.database.tables import events, telemetry_chunks, telemetry_hosts
+from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.resources.telemetry import Profile, SlowRank, TimingTotal
+from airflow_provider_dtrain.terminal.profile import profile as command
 from tests.support.api_world import Api
 from tests.support.engines import Engine, config
 
@@ -19,24 +23,22 @@ def measured(**profiling: Any) -> dict[str, Any]:
     return {**config("", slots=2), "entrypoint": "python measured.py", "profiling": profiling}
 
 
-async def test_timings_and_system_metrics_reach_the_command(
-    engine: Engine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
+async def test_timings_and_system_metrics_reach_the_command(engine: Engine, capsys: pytest.CaptureFixture[str]) -> None:
     ticket = engine.submit(measured(sampling_interval_s=0.2))
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
     view = engine.hook.store.attempts.get(ticket.attempt_id)
 
-    timings = trials_profile._timings(engine.hook.store, view)
-    assert [(row["rank"], row["timing"]) for row in timings] == [
-        (rank, name) for rank in (0, 1) for name in ("dataloader_next", "train_batch", "backward")
-    ]
-    assert all(row["count"] == 12 for row in timings)
+    profile = StoreSource(engine.hook.store).profile(ticket.trial_id, attempt=None)
+    assert {(one.rank, one.name) for one in profile.timings} == {
+        (rank, name) for rank in (0, 1) for name in ("dataloader_next", "train_batch", "forward", "backward")
+    }
+    assert all(one.count == 12 for one in profile.timings)
+    whole = {one.rank: one for one in profile.timings if one.name == "train_batch"}
     # The batch sleeps 0.1 s. At high load it takes longer, but never less.
-    assert 0.1 <= timings[1]["mean_s"] < 1.0
-    assert timings[2]["total_s"] == pytest.approx(0.6)
+    assert 0.1 <= whole[0].mean_s < 1.0
+    assert [one.total_s for one in profile.timings if one.name == "backward"] == pytest.approx([0.6, 0.6], rel=0.01)
 
     store = engine.hook.store.telemetry
     cpu, *_ = store.series(ticket.trial_id, metrics=["cpu_util"])
@@ -52,79 +54,55 @@ async def test_timings_and_system_metrics_reach_the_command(
     assert store.gaps(ticket.trial_id) == {}
     assert [line.device for line in store.sparklines(["local"], view.started_at)] == [""]
 
-    system = trials_profile._system(engine.hook, view)
-    rows = {row["metric"]: row for row in system}
+    rows = {one.metric: one for one in profile.system}
     assert {"cpu_util", "memory_available", "net_sent", "net_recv"} <= set(rows)
-    assert rows["cpu_util"]["count"] >= 4
-    for row in rows.values():
-        assert row["host"] == "local"
-        assert 0 <= row["min"] <= row["mean"] <= row["max"]
+    assert rows["cpu_util"].count >= 4
+    assert {(one.host, one.device) for one in profile.system} == {("local", None)}
+    assert all(0 <= one.minimum <= one.mean <= one.maximum for one in profile.system)
 
-    # A host whose telemetry is not in the store is asked itself.
-    with engine.hook.store.db.engine.begin() as connection:
-        connection.execute(telemetry_hosts.delete())
-        connection.execute(telemetry_chunks.delete())
-    read = {row["metric"]: row for row in trials_profile._system(engine.hook, view)}
-    assert set(read) == set(rows)
-    assert read["cpu_util"]["max"] == pytest.approx(rows["cpu_util"]["max"], rel=0.001)
-
-    command = trials_profile.profile.__wrapped__  # type: ignore[attr-defined]
+    show_profile = partial(shown, StoreSource(engine.hook.store), trial_id=ticket.trial_id)
     capsys.readouterr()
-    command(argparse.Namespace(output="table", trial_id=ticket.trial_id, attempt=None))
-    shown, explained = capsys.readouterr()
+    show_profile(output="table", attempt=None)
+    table, explained = capsys.readouterr()
     assert "train_batch contains backward" in explained
     assert "gradient_exchange" not in explained
-    assert "train_batch" in shown
-    assert "memory_available" in shown
-    assert "GiB" in shown
-    command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=1))
+    assert all(word in table for word in ("train_batch", "memory_available", "GiB"))
+    show_profile(output="json", attempt=1)
     document = json.loads(capsys.readouterr().out)
-    assert len(document["timings"]) == 6
+    assert (document["trial"], document["attempt"], len(document["timings"])) == (ticket.trial_id, 1, 8)
     assert {row["host"] for row in document["system"]} == {"local"}
     with pytest.raises(NotFoundError, match="no attempt 2"):
-        command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=2))
+        show_profile(output="json", attempt=2)
 
 
-async def test_the_command_opens_no_connection_for_what_is_in_the_store(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: engine.hook)
-    ticket = engine.submit(measured(sampling_interval_s=0.2))
-    await engine.carry(ticket)
-    monkeypatch.setattr(engine.hook, "link", lambda *_: pytest.fail("a connection was opened"))
-    with engine.hook.store.db.engine.begin() as connection:
-        connection.execute(events.delete())
-    command = trials_profile.profile.__wrapped__  # type: ignore[attr-defined]
-    command(argparse.Namespace(output="json", trial_id=ticket.trial_id, attempt=None))
-    document = json.loads(capsys.readouterr().out)
-    assert {row["timing"] for row in document["timings"]} == {"dataloader_next", "train_batch", "forward", "backward"}
-    assert {row["count"] for row in document["timings"]} == {12}
-    assert {"cpu_util", "memory_available"} <= {row["metric"] for row in document["system"]}
+def shown(source: StoreSource, **args: Any) -> None:
+    command(argparse.Namespace(**args), source)
 
 
 def test_what_is_sampled_has_a_mean_and_no_total(capsys: pytest.CaptureFixture[str]) -> None:
-    found = {"count": 2, "total_s": 0.5, "max_s": 0.3}
-    rows = trials_profile._rank_timings(0, [{"names": {"backward": found, "gradient_exchange": found}}])
-    assert [(row["timing"], row["total_s"], row["mean_s"], row["sampled"]) for row in rows] == [
-        ("backward", 0.5, 0.25, False),
-        ("gradient_exchange", None, 0.25, True),
+    found = {"rank": 0, "count": 2, "mean_s": 0.25, "max_s": 0.3}
+    timings = [
+        TimingTotal(name="backward", total_s=0.5, **found),
+        TimingTotal(name="gradient_exchange", total_s=None, **found),
     ]
-    assert [trials_profile._timing_row(row)["total"] for row in rows] == ["0.500 s", "sampled"]
-    trials_profile._explain(rows)
-    assert "gradient_exchange is sampled" in capsys.readouterr().err
+    slow = SlowRank(rank=1, host="b", busy_s=0.2, ratio=1.5)
+    one = Profile(attempt=1, timings=timings, system=[], slow_ranks=[slow])
+    command(argparse.Namespace(output="plain", trial_id=1, attempt=None), SimpleNamespace(profile=lambda *_, **__: one))
+    table, explained = capsys.readouterr()
+    assert [line.split()[-1] for line in table.splitlines() if line.startswith("0 ")] == ["s", "sampled"]
+    assert "gradient_exchange is sampled" in explained
+    assert "Rank 1 on host 'b' is slow: it needs 0.2 s per step, 1.50 times the median" in explained
 
 
 @pytest.mark.nightly("profiling1")
 @pytest.mark.parametrize("profiling", [{"enabled": False}, {"enabled": False, "sampling_interval_s": 0.2}])
-async def test_without_profiling_the_supervisor_samples_nothing(
-    engine: Engine, profiling: dict[str, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_without_profiling_the_supervisor_samples_nothing(engine: Engine, profiling: dict[str, Any]) -> None:
     ticket = engine.submit({**measured(**profiling), "entrypoint": "python ranks.py facts"})
     outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed"
-    assert trials_profile._system(engine.hook, engine.hook.store.attempts.get(ticket.attempt_id)) == []
-    assert "cannot be read" in capsys.readouterr().err
+    assert StoreSource(engine.hook.store).profile(ticket.trial_id, attempt=None).system == []
+    assert not list(Path(engine.hook.store.hosts.get("local").state_dir).rglob("samples*"))
 
 
 @pytest.mark.nightly

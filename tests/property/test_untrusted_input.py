@@ -16,9 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_dtrain.core.event_log import _FIELDS, EventSource, read_lines, read_samples
+from airflow_provider_dtrain.core.event_log import _FIELDS, EventSource, read_lines
 from airflow_provider_dtrain.core.quotas import Quota, QuotaLimits, Usage
-from airflow_provider_dtrain.core.series.metrics import system_ranges, total_timings
 from airflow_provider_dtrain.engine.attempt.event_intake import read
 from airflow_provider_dtrain.engine.attempt.gang import GangEnd
 from airflow_provider_dtrain.errors import HostError
@@ -103,14 +102,6 @@ def test_frames_of_events_become_events_and_gaps_that_cover_them(data: bytes, li
         json.dumps(one, allow_nan=False).encode()
     gaps = [one for one in batch if one["kind"] == "gap"]
     assert all(one["offset"] >= 7 and one["offset"] + one["bytes"] <= frame.end for one in gaps)
-
-
-@QUICK
-@given(FILES)
-def test_samples(data: bytes) -> None:
-    found = list(read_samples(data))
-    system_ranges(found)
-    total_timings(found)
 
 
 WIRE_NAMES = [

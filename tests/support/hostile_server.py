@@ -29,6 +29,7 @@ from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReports
+from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
@@ -127,7 +128,7 @@ ROUTES = (
     Route("GET", r"/listings/trial", TrialDescription, "row"),
     Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
     Route("GET", r"/trials/1/curves", a.Curves),
-    Route("GET", r"/trials/1/profile", a.Profile),
+    Route("GET", r"/trials/1/profile", Profile),
     Route("GET", r"/trials/1/timeline", TrialTimeline),
     Route("GET", r"/trials/1/log", LogPiece),
     Route("GET", r"/trials/1/metrics", MetricReports),

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_dtrain.core.event_log import read_measurements
 from testbed.programs import unpacked_supervisor
 from tests.support.lock_dirs import new_lock_dir
 
@@ -352,3 +353,8 @@ def start(
     # A short program may end before the answer is written.
     assert state in ("running", "ended")
     return answer
+
+
+def read_samples(data: bytes) -> list[dict[str, Any]]:
+    """Return the measurements of a samples file, without an unfinished line."""
+    return [dict(one.event) for one in read_measurements(data) if one.event is not None]

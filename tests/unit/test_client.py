@@ -166,7 +166,7 @@ def test_a_table_of_hosts_shortens_the_ids_of_other_stores(capsys):
         ("Reason: airflow dtrain explain 7", "Reason: dtrain trials describe 7"),
         ("airflow dtrain trials kill 7, or airflow dtrain e list", "dtrain trials kill 7, or dtrain e list"),
         ("See: airflow dtrain pools list", "See: airflow dtrain pools list (on the machine of Airflow)"),
-        ("airflow dtrain trials profile 7", "airflow dtrain trials profile 7 (on the machine of Airflow)"),
+        ("airflow dtrain pools list", "airflow dtrain pools list (on the machine of Airflow)"),
         ("Run: airflow dags unpause x", "Run: airflow dags unpause x (on the machine of Airflow)"),
         ("On the machine of Airflow: airflow dtrain trials logs 7",) * 2,
         ("airflow_provider_dtrain, Airflow's scheduler",) * 2,

@@ -14,7 +14,6 @@ from airflow_provider_dtrain.core.event_log import (
     METRICS_LIMIT,
     EventSource,
     read_lines,
-    read_samples,
 )
 from airflow_provider_dtrain.supervisor.limits import WINDOW
 from airflow_provider_dtrain.train.reports import events as written
@@ -187,10 +186,6 @@ def test_text_that_no_database_takes_is_replaced() -> None:
     assert found.event is not None
     assert found.event["a\ufffd"] == ["x\ufffdy\ufffd", {"b": "\ufffd"}]
     assert found.event["emoji"] == "😀"
-
-
-def test_measurements_are_read_past_damaged_lines() -> None:
-    assert [one["n"] for one in read_samples(event(n=1) + b"garbage\n" + event(n=2) + b"unfin")] == [1, 2]
 
 
 def test_hosts_ranks_and_the_control_side_agree_on_the_longest_line() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.cli import trials_profile
 from airflow_provider_dtrain.cli.trials_logs import _Tail
 from airflow_provider_dtrain.engine.attempt import launch, teardown
 from airflow_provider_dtrain.engine.attempt.reconciliation import reconcile_host
@@ -312,25 +311,6 @@ async def test_a_host_that_reports_on_another_path_is_refused_by_name() -> None:
     link = hosts.link(hosts.store.hosts.get("h"))
     with pytest.raises(HostProtocolError, match="Host 'h' broke the protocol: 'preflight' did not report on /s"):
         await launch._check_shared({"h": link}, "/s", "nonce")
-
-
-def test_samples_of_a_host_that_lies_about_their_size_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trials_profile, "CHUNK_BYTES", 4)
-    monkeypatch.setattr(trials_profile, "SAMPLES_MOST_BYTES", 16)
-    hook = Hosts({"h": {}})
-    read, link = list[int](), SimpleNamespace()
-
-    def call(cmd: str, *, offset: int, **_: Any) -> Future[Any]:
-        assert len(read) < 100
-        read.append(offset)
-        future: Future[Any] = Future()
-        future.set_result({"offset": offset, "size": 2**62, "data": b"{}x\n"})
-        return future
-
-    link.call = call
-    hook.link = lambda *_: link  # type: ignore[method-assign]
-    assert trials_profile._samples(hook, "h", "t1.1.1") == b"{}x\n" * 4  # type: ignore[arg-type]
-    assert read == [0, 4, 8, 12]
 
 
 def test_a_log_that_a_host_sends_from_nowhere_is_a_note_and_the_end_that_the_store_has(

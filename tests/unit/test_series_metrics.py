@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import pytest
-
 from airflow_provider_dtrain.core.lifecycle.current_branch import current_branch
-from airflow_provider_dtrain.core.series.metrics import system_ranges, total_timings
 
 
 @dataclass(frozen=True)
@@ -46,32 +43,3 @@ def test_a_third_attempt_that_starts_earlier_replaces_both() -> None:
 def test_several_reports_of_one_step_and_attempt_stay() -> None:
     found = rows(1, 5, 5)
     assert current_branch(found) == found
-
-
-def test_timings_add_up_over_summaries() -> None:
-    one = {"names": {"backward": {"count": 2, "total_s": 1.0, "max_s": 0.7}, "own": {"count": 1, "total_s": 1}}}
-    two = {"names": {"train_batch": {"count": 1, "total_s": 3.0, "max_s": 3.0},
-                     "backward": {"count": 2, "total_s": 2.0, "max_s": 1.5}}}  # fmt: skip
-    found = total_timings([one, two])
-    assert list(found) == ["train_batch", "backward", "own"]
-    assert found["backward"] == {"count": 4, "total_s": 3.0, "mean_s": 0.75, "max_s": 1.5}
-
-
-@pytest.mark.parametrize(
-    "summary",
-    [{}, {"names": []}, {"names": {"a": 1}}, {"names": {"a": {"count": "x"}}}, {"names": {"a": {"count": -1}}}],
-)
-def test_what_a_rank_forged_is_left_out(summary: dict[str, object]) -> None:
-    assert total_timings([summary]) == {}
-
-
-def test_system_metrics_are_summed_up_per_device() -> None:
-    samples = [
-        {"kind": "system", "cpu_util": 10.0, "gpus": [{"uuid": "GPU-1", "gpu_util": 50}]},
-        {"kind": "interval", "interval_s": 2},
-        {"kind": "system", "cpu_util": 30.0, "net_sent": True, "gpus": [{"uuid": "GPU-1", "gpu_util": 100}, 7]},
-    ]
-    assert system_ranges(samples) == {
-        ("", "cpu_util"): {"min": 10.0, "max": 30.0, "mean": 20.0, "count": 2},
-        ("GPU-1", "gpu_util"): {"min": 50, "max": 100, "mean": 75.0, "count": 2},
-    }

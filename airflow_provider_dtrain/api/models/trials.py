@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.resources.tasks import TaskRef
+from airflow_provider_dtrain.resources.telemetry import SlowRank, TimingTotal
 
 
 class TrialRow(Model):
@@ -166,18 +167,6 @@ class Telemetry(TypedDict):
     series: list[TelemetrySeries]
 
 
-class TimingTotal(Model):
-    """Total of one timing over an attempt, of one rank."""
-
-    rank: int
-    name: str
-    count: int
-    #: None: the timing is only sampled.
-    total_s: float | None
-    mean_s: float
-    max_s: float
-
-
 class TimingPart(Model):
     """Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step."""
 
@@ -212,14 +201,6 @@ class RankPlace(Model):
     slot: int | None
     #: Median time that it needed for a step, without the wait for other ranks, relative to the gang's median.
     ratio: float | None
-
-
-class SlowRank(Model):
-    """A rank whose steps take longer than those of the other ranks."""
-
-    rank: int
-    host: str
-    ratio: float
 
 
 class StepTimes(Model):
@@ -264,26 +245,3 @@ class Ranks(Model):
     #: Number of the attempt.
     attempt: int
     rows: list[RankRow]
-
-
-class MetricRange(Model):
-    """Range of one system metric over an attempt."""
-
-    host: str
-    #: UUID of the GPU; None: of the whole host.
-    device: str | None
-    metric: str
-    unit: str
-    minimum: float
-    mean: float
-    maximum: float
-    #: Number of samples.
-    count: int
-
-
-class Profile(Model):
-    """Summary of an attempt: totals of its timings, and ranges of the system metrics of its hosts."""
-
-    attempt: int
-    timings: list[TimingTotal]
-    system: list[MetricRange]

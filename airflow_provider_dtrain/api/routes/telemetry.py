@@ -13,21 +13,19 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.found import readable_trials
 from airflow_provider_dtrain.api.models.cluster import DeviceUtilization, HostUtilization, Utilization
 from airflow_provider_dtrain.api.models.trials import (
-    MetricRange,
-    Profile,
     RankPlace,
-    SlowRank,
     StepTimes,
     Telemetry,
     TimingPart,
     Timings,
-    TimingTotal,
 )
 from airflow_provider_dtrain.api.routes.trial import attempt_of
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.telemetry_rows import series_of
 from airflow_provider_dtrain.errors import UserError
+from airflow_provider_dtrain.resources.telemetry import Profile
+from airflow_provider_dtrain.store.queries.profiles import profile_of, slow_ranks_of
 from airflow_provider_dtrain.store.records import telemetry as records
 
 router = APIRouter(route_class=StoreRoute, tags=["telemetry"], responses=ERRORS)
@@ -126,12 +124,8 @@ def _timings(call: Call, trial_id: int, attempt: int | None, buckets: int) -> Ti
         names=[part.name for part in found.parts],
         share={part.name: [point(value) for value in part.share] for part in found.parts},
         parts=[TimingPart(name=part.name, total_s=part.total_s, share=part.total_share) for part in found.parts],
-        totals=[_total(one) for one in found.totals],
+        totals=list(found.totals),
     )
-
-
-def _total(of: records.TimingTotal) -> TimingTotal:
-    return TimingTotal(**{name: getattr(of, name) for name in TimingTotal.model_fields})
 
 
 @router.get("/trials/{trial_id}/step_times", **guarded(Rule.READ))
@@ -147,7 +141,6 @@ def _step_times(call: Call, trial_id: int, attempt: int | None, buckets: int) ->
     found = call.store.telemetry.step_times(trial_id, attempt, buckets)
     of = attempt_of(call, trial_id, found.attempt)
     slots = {rank.rank: rank.slot for rank in call.store.events.ranks(of.attempt_id)}
-    by_rank = {one.rank: one for one in found.ranks}
     return StepTimes(
         attempt=found.attempt,
         at_s=list(found.at_s),
@@ -158,9 +151,7 @@ def _step_times(call: Call, trial_id: int, attempt: int | None, buckets: int) ->
         ],
         mean_s=[[point(value) for value in one.busy_s] for one in found.ranks],
         median_s=found.median_busy_s,
-        slow_ranks=[
-            SlowRank(rank=rank, host=by_rank[rank].host, ratio=by_rank[rank].ratio or 0.0) for rank in found.slow_ranks
-        ],
+        slow_ranks=slow_ranks_of(found),
     )
 
 
@@ -168,21 +159,9 @@ def _slot(index: int | None) -> int | None:
     return None if index is None or index < 0 else index
 
 
-@router.get("/trials/{trial_id}/profile", **guarded(Rule.READ))
-def profile(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> Profile:
+@router.get("/trials/{trial_id}/profile", response_model=Profile, **guarded(Rule.READ))
+def profile(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> Any:
     """Return the summary of an attempt: timings of batches, and ranges of system metrics."""
     readable_trials(call, [trial_id])
-    return call.answer(call.store.telemetry.version(trial_id), make=lambda: _profile(call, trial_id, attempt))
-
-
-def _profile(call: Call, trial_id: int, attempt: int | None) -> Profile:
-    store = call.store
-    totals = store.telemetry.timings(trial_id, attempt, 10)
-    ranges = [
-        MetricRange(
-            **{name: getattr(one, name) for name in MetricRange.model_fields if name != "device"},
-            device=one.device or None,
-        )
-        for one in store.telemetry.ranges(trial_id, attempt)
-    ]
-    return Profile(attempt=totals.attempt, timings=[_total(one) for one in totals.totals], system=ranges)
+    version = call.store.telemetry.version(trial_id)
+    return call.answer(version, make=lambda: profile_of(call.store, call.access, trial_id, attempt))

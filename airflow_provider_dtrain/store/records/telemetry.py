@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from airflow_provider_dtrain.core.series.points import Key, Points
+from airflow_provider_dtrain.resources.telemetry import TimingTotal
 
 #: ``system``: metrics of hosts and GPUs. ``rank``: timings of the parts of a batch, which ranks measure.
 SeriesKind = Literal["system", "rank"]
@@ -129,19 +130,6 @@ class TimingPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimingTotal:
-    """Total of one timing over an attempt, of one rank or the mean over the ranks."""
-
-    rank: int
-    name: str
-    count: int
-    #: None for a timing that is only sampled.
-    total_s: float | None
-    mean_s: float
-    max_s: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class TimingBreakdown:
     """Time of an attempt's steps, divided into parts, by time bucket."""
 
@@ -153,21 +141,6 @@ class TimingBreakdown:
     parts: Sequence[TimingPart]
     #: Every timing as measured, by rank. They overlap: ``train_batch`` contains ``backward``.
     totals: Sequence[TimingTotal]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MetricRange:
-    """Range of one system metric over an attempt."""
-
-    host: str
-    device: str
-    metric: str
-    unit: str
-    minimum: float
-    mean: float
-    maximum: float
-    #: Number of samples.
-    count: int
 
 
 @dataclass(frozen=True, kw_only=True)

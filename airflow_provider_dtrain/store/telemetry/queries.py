@@ -14,8 +14,9 @@ from airflow_provider_dtrain.core.series.points import Key, Points
 from airflow_provider_dtrain.core.series.step_times import LINE_S, RANK_METRICS
 from airflow_provider_dtrain.core.series.tiers import tier_for
 from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.resources.telemetry import MetricRange
 from airflow_provider_dtrain.store.database.tables import attempts, ranks, telemetry_hosts, trials
-from airflow_provider_dtrain.store.records.telemetry import MetricRange, Series, SeriesKind
+from airflow_provider_dtrain.store.records.telemetry import Series, SeriesKind
 from airflow_provider_dtrain.store.telemetry.chunk_rows import ChunkQuery, SeriesOf, read_points
 
 #: Most points of an answer, all of its series together, and most points of one series.
@@ -261,7 +262,7 @@ def _range(host: str, key: Key, points: Points) -> MetricRange:
     mean = sum(value * weight for value, weight in zip(points.mean, points.count, strict=True)) / count
     return MetricRange(
         host=host,
-        device=key.device,
+        device=key.device or None,
         metric=key.metric,
         unit=SYSTEM_METRICS[key.metric],
         minimum=min(points.minimum),

@@ -26,12 +26,12 @@ from airflow_provider_dtrain.core.series.step_times import (
     median_of,
     slow_ranks,
 )
+from airflow_provider_dtrain.resources.telemetry import TimingTotal
 from airflow_provider_dtrain.store.records.telemetry import (
     RankSteps,
     StepTimes,
     TimingBreakdown,
     TimingPart,
-    TimingTotal,
 )
 from airflow_provider_dtrain.store.telemetry.queries import AttemptOf, Span, find_points
 

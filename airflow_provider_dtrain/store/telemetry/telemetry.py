@@ -8,11 +8,11 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.resources.telemetry import MetricRange
 from airflow_provider_dtrain.store.database.tables import attempts, telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
 from airflow_provider_dtrain.store.records.telemetry import (
     HostTelemetry,
-    MetricRange,
     Series,
     SeriesKind,
     Sparkline,

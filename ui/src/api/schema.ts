@@ -2812,7 +2812,7 @@ export interface components {
         };
         /**
          * Profile
-         * @description Summary of an attempt: totals of its timings, and ranges of the system metrics of its hosts.
+         * @description Summary of an attempt: totals of its timings, ranges of the system metrics of its hosts, and slow ranks.
          */
         Profile: {
             /** Attempt */
@@ -2821,6 +2821,8 @@ export interface components {
             timings: components["schemas"]["TimingTotal"][];
             /** System */
             system: components["schemas"]["MetricRange"][];
+            /** Slow Ranks */
+            slow_ranks: components["schemas"]["SlowRank"][];
         };
         /**
          * RankLine
@@ -3146,6 +3148,8 @@ export interface components {
             rank: number;
             /** Host */
             host: string;
+            /** Busy S */
+            busy_s: number | null;
             /** Ratio */
             ratio: number;
         };
