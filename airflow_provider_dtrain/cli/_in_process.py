@@ -13,6 +13,7 @@ from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal.arguments import Command
 from airflow_provider_dtrain.terminal.output import note, user
 from airflow_provider_dtrain.terminal.shared import run_shared
+from airflow_provider_dtrain.terminal.source import Source
 
 
 def run(shared: Command, args: Namespace) -> None:
@@ -21,9 +22,14 @@ def run(shared: Command, args: Namespace) -> None:
     @command
     def in_process(args: Namespace) -> None:
         hook = DtrainHook()
-        run_shared(shared, args, StoreSource(hook.store), control_of(hook))
+        run_shared(shared, args, source_of(hook), control_of(hook))
 
     in_process(args)
+
+
+def source_of(hook: DtrainHook) -> Source:
+    """Return the records of the store, without limits."""
+    return StoreSource(hook.store)
 
 
 def control_of(hook: DtrainHook) -> Control:

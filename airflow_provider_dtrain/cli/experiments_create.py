@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from airflow_provider_dtrain.cli._in_process import source_of
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_text, result_text
+from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_progress, inference_text, result_text
 from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
-from airflow_provider_dtrain.listings.trials import progress_of
-from airflow_provider_dtrain.terminal.following import best_text, state_text
-from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show_one, user
+from airflow_provider_dtrain.terminal.following import Progress, cause, show_started
+from airflow_provider_dtrain.terminal.output import hint, note, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -21,9 +19,6 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.cli._inputs import Source
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.searches import ExperimentView
-    from airflow_provider_dtrain.store.records.trials import Config
-    from airflow_provider_dtrain.store.store import Store
 
 DAG_FILE = """from airflow_provider_dtrain.dags import experiment_dag
 dag = experiment_dag()
@@ -31,9 +26,6 @@ dag = experiment_dag()
 OPERATIONS_DAG_FILE = """from airflow_provider_dtrain.dags import operations_dag
 dag = operations_dag()
 """
-POLL_S = 1.0
-#: After this time without a plan, the command asks to check the scheduler.
-QUIET_S = 60.0
 
 
 @command
@@ -88,22 +80,67 @@ def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
     stored, code = _stored(hook, args, source)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
     run = _trigger(args.dag, conf, grant(hook.store, args.dag, stored, code, user_id=None))
+    page = address(f"dags/{args.dag}/runs/{quote(run)}")
     row = {
-        "name": stored.document["name"], "dag": args.dag, "dag_run": run, "config_id": stored.config_id,
-        "page": address(f"dags/{args.dag}/runs/{quote(run)}"),
-    }  # fmt: skip
-    if not args.follow:
-        show_one(args, row)
-        hint("airflow dtrain experiments list")
-        return 0
-    if is_table(args):
-        show_one(args, row)
-    result = _follow(hook.store, args.dag, row["dag_run"])
-    found = hook.store.experiments.list(dag_id=args.dag, run_id=row["dag_run"])
-    if not is_table(args):
-        facts = ("experiment_id", "state", "trials", "metric", "best", "best_trial")
-        show_one(args, {**row, **{name: getattr(found[0], name) if found else None for name in facts}})
-    return result
+        "name": stored.document["name"],
+        "dag": args.dag,
+        "dag_run": run,
+        "config_id": stored.config_id,
+        "page": page,
+    }
+    return show_started(args, _Run(hook, args.dag, run), row)
+
+
+class _Run:
+    """A DAG run of this Airflow."""
+
+    def __init__(self, hook: DtrainHook, dag: str, dag_run: str) -> None:
+        self.hook = hook
+        self.dag = dag
+        self.dag_run = dag_run
+
+    def state(self) -> str:
+        """Return the state of the DAG run."""
+        import sqlalchemy as sa
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            query = sa.select(DagRun.state).where(DagRun.dag_id == self.dag, DagRun.run_id == self.dag_run)
+            return str(session.scalar(query) or "failed")
+
+    def progress(self) -> Progress | None:
+        """Return its experiment, None until it is planned."""
+        found = self.hook.store.experiments.list(dag_id=self.dag, run_id=self.dag_run)
+        if not found:
+            return None
+        view = found[0]
+        return Progress(
+            experiment=view.experiment_id,
+            name=view.name,
+            state=view.state,
+            trials=view.trials,
+            metric=view.metric,
+            best=view.best,
+            best_trial=view.best_trial,
+            to_come=view.max_trials - sum(view.trials.values()),
+            **(self._inference(view.experiment_id) if view.max_trials <= 1 else {}),
+        )
+
+    def _inference(self, experiment: int) -> dict[str, Any]:
+        """Return the progress of a batch inference, nothing of any other experiment."""
+        store = self.hook.store
+        for trial in store.trials.list(experiment_id=experiment, limit=1):
+            for counts in store.shards.counts([trial.trial_id]).values():
+                now_s = store.db.now().timestamp()
+                progress = inference_progress(counts, now_s=now_s, is_live=trial.state == "running")
+                text, computed = inference_text(progress), f": {result_text(counts)}"
+                return {"percent": int(progress.share * 100), "inference": text, "computed": computed}
+        return {}
+
+    def cause(self, experiment: int) -> str:
+        """Return why the experiment failed in a sentence."""
+        return cause(source_of(self.hook), experiment, self.dag_run)
 
 
 def default_name(path: str | None, config: ExperimentConfig, dag: str) -> str:
@@ -117,7 +154,7 @@ def default_name(path: str | None, config: ExperimentConfig, dag: str) -> str:
     return processor.partition(":")[0] if processor else dag
 
 
-def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, str]:
+def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Any, str]:
     """Return the stored configuration and the digest of the stored code.
 
     A configuration with a problem is not stored.
@@ -150,7 +187,8 @@ def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Config, 
     # --template is relative to the current folder, a template in the document to the document's folder.
     template = find_template(hook, args.template, Path.cwd())
     name = config.name or default_name(args.config, config, args.dag)
-    return render(hook, {**source.document, "name": name}, template, source.folder), put_code(hook.store, folder, note)
+    stored = render(hook, {**source.document, "name": name}, template, source.folder)
+    return stored, put_code(hook.store, folder, note, note)
 
 
 def require_ready(dag_id: str) -> None:
@@ -184,93 +222,3 @@ def _trigger(dag_id: str, conf: dict[str, Any], run_id: str) -> str:
     client = get_current_api_client()
     run = client.trigger_dag(dag_id=dag_id, run_id=run_id, conf=conf, triggering_user_name=user())
     return str((run or {})["dag_run_id"])
-
-
-def _follow(store: Store, dag_id: str, run_id: str) -> int:
-    """Print changes until the DAG run has ended, and return the exit code."""
-    note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
-    shown = ""
-    for state, view in _changes(store, dag_id, run_id):
-        last = state, view
-        if view is not None and (line := f"{_line(view)}{_progress(store, view)}") != shown:
-            note(f"{time.strftime('%H:%M:%S')}  {line}")
-            shown = line
-    state, view = last
-    if view is None:
-        note(f"DAG run {run_id} ended {state} before its plan. For the cause, see the log of {dag_id}.experiment.plan.")
-    elif state == "success":
-        note(f"Experiment {view.experiment_id} succeeded{_computed(store, view) or _result(view)}.")
-        hint(f"airflow dtrain trials describe {view.best_trial or ''}".rstrip())
-    else:
-        note(f"Experiment {view.experiment_id} failed. {_cause(store, view)}")
-        hint(f"airflow dtrain trials list --experiment {view.experiment_id}")
-    return 0 if state == "success" else FAILURE
-
-
-def _cause(store: Store, view: ExperimentView) -> str:
-    trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
-    first = next((one for one in trials if one.failure), None)
-    if first is None or first.failure is None:
-        return f"For the cause, see the log of the task experiment.best of DAG run {view.run_id}."
-    return f"Trial {first.trial_id}: {first.failure.get('message')}"
-
-
-def _changes(store: Store, dag_id: str, run_id: str) -> Iterator[tuple[str, ExperimentView | None]]:
-    """Yield the state of the DAG run and the experiment at each change, until the DAG run ends."""
-    last = ""
-    quiet_from = time.monotonic()
-    while True:
-        state = _run_state(dag_id, run_id)
-        found = store.experiments.list(dag_id=dag_id, run_id=run_id)
-        view = found[0] if found else None
-        over = state in ("success", "failed")
-        now = f"{state} {_line(view) + _progress(store, view, is_rough=True) if view else ''}"
-        if now != last:
-            yield state, view
-        last = now
-        if over:
-            return
-        if view is None and time.monotonic() - quiet_from > QUIET_S:
-            note(f"The DAG run is {state} and has no plan yet. Check that Airflow's scheduler runs.")
-            quiet_from = time.monotonic()
-        time.sleep(POLL_S)
-
-
-def _run_state(dag_id: str, run_id: str) -> str:
-    import sqlalchemy as sa
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
-
-    with create_session() as session:
-        query = sa.select(DagRun.state).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)
-        return str(session.scalar(query) or "failed")
-
-
-def _computed(store: Store, view: ExperimentView) -> str:
-    """Return what a batch inference has computed in words, empty for any other experiment."""
-    trials = store.trials.list(experiment_id=view.experiment_id, limit=1) if view.max_trials <= 1 else []
-    found = store.shards.counts([trial.trial_id for trial in trials])
-    return "".join(f": {result_text(counts)}" for counts in found.values())
-
-
-def _progress(store: Store, view: ExperimentView, *, is_rough: bool = False) -> str:
-    """Return the progress of a batch inference in words, empty for any other experiment.
-
-    :param is_rough: only the whole percents, so that a line is printed for each of them
-    """
-    if view.max_trials > 1:
-        return ""
-    found = progress_of(store, store.trials.list(experiment_id=view.experiment_id, limit=1))
-    one = next(iter(found.values()), None)
-    if one is None:
-        return ""
-    return f"; {int(one.share * 100)} %" if is_rough else f"; {inference_text(one)}"
-
-
-def _line(view: ExperimentView) -> str:
-    to_come = view.max_trials - sum(view.trials.values())
-    return state_text(view.experiment_id, view.name, view.trials, _result(view), to_come=to_come)
-
-
-def _result(view: ExperimentView) -> str:
-    return best_text(view.metric, view.best, view.best_trial)

@@ -28,7 +28,7 @@ from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
-from airflow_provider_dtrain.client.submission import cause, create, experiment_of, fork, run_state
+from airflow_provider_dtrain.client.submission import create, experiment_of, fork, run_state
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
@@ -38,6 +38,7 @@ from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.terminal.following import cause
 
 if TYPE_CHECKING:
     import pandas

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from argparse import Namespace
 from pathlib import Path
 from urllib.parse import quote
@@ -13,11 +12,10 @@ from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
-from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start, cause
+from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start
 from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
-from airflow_provider_dtrain.resources.experiments import ExperimentLine
-from airflow_provider_dtrain.terminal.following import best_text, state_text
-from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, is_table, note, show_one
+from airflow_provider_dtrain.terminal.following import Progress, cause, show_started
+from airflow_provider_dtrain.terminal.output import confirm, note
 
 DAG = "dtrain_experiment"
 
@@ -72,59 +70,43 @@ def _text(path: str) -> str:
     raise ConfigError([Problem(path="", message=message)], source=path)
 
 
+class _Run:
+    """A DAG run on a server. It survives a server that restarts and a login that expires."""
+
+    def __init__(self, session: Session, started: Start) -> None:
+        self.session = session
+        self.dag = started.dag
+        self.dag_run = started.dag_run
+        self.source = ServerSource(session, keep=True)
+        self.patience = Patience(session, note)
+
+    def state(self) -> str:
+        """Return the state of the DAG run."""
+        return self.patience.of(lambda: submission.run_state(self.session, self.dag, self.dag_run))
+
+    def progress(self) -> Progress | None:
+        """Return its experiment, None until it is planned."""
+        found = self.patience.of(lambda: submission.experiment_of(self.source, self.dag, self.dag_run))
+        if found is None:
+            return None
+        return Progress(
+            experiment=found.experiment,
+            name=found.name,
+            state=found.state,
+            trials=found.trials,
+            metric=found.metric,
+            best=found.best,
+            best_trial=found.best_trial,
+        )
+
+    def cause(self, experiment: int) -> str:
+        """Return why the experiment failed in a sentence."""
+        return self.patience.of(lambda: cause(self.source, experiment, self.dag_run))
+
+
 def _show(args: Namespace, session: Session, started: Start) -> int:
-    row = {
-        "name": started.name or None, "dag": started.dag, "dag_run": started.dag_run,
-        "page": f"{session.server.url}/dags/{started.dag}/runs/{quote(started.dag_run)}",
-    }  # fmt: skip
     for warning in started.warnings:
         note(f"Warning: {warning}")
-    if not args.follow:
-        show_one(args, row, with_empty=False)
-        hint("dtrain experiments list")
-        return 0
-    if is_table(args):
-        show_one(args, row, with_empty=False)
-    state, view = _followed(session, started)
-    if not is_table(args):
-        facts = ("experiment", "state", "trials", "metric", "best", "best_trial")
-        # Names as those of airflow dtrain.
-        found = {name: getattr(view, name, None) for name in facts}
-        show_one(args, {**row, "experiment_id": found.pop("experiment"), **found})
-    return _end(session, started, state, view)
-
-
-def _followed(session: Session, started: Start) -> tuple[str, ExperimentLine | None]:
-    """Print changes until the DAG run has ended, and return its state and its experiment."""
-    note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
-    last: tuple[str, ExperimentLine | None] = ("", None)
-    shown = ""
-    for last in submission.changes(session, started, patience=Patience(session, note)):
-        # More of an experiment changes than the line shows.
-        if last[1] is not None and (line := _line(last[1])) != shown:
-            note(f"{time.strftime('%H:%M:%S')}  {line}")
-            shown = line
-    return last
-
-
-def _end(session: Session, started: Start, state: str, view: ExperimentLine | None) -> int:
-    if view is None:
-        where = f"{started.dag}.experiment.plan"
-        note(f"DAG run {started.dag_run} ended {state} before its plan. For the cause, see the log of {where}.")
-        return FAILURE
-    if state == "success":
-        note(f"Experiment {view.experiment} succeeded{_result(view)}.")
-        hint(f"dtrain trials describe {view.best_trial or ''}".rstrip())
-        return 0
-    found = Patience(session, note).of(lambda: cause(ServerSource(session), view.experiment, started.dag_run))
-    note(f"Experiment {view.experiment} failed. {found}")
-    hint(f"dtrain trials list --experiment {view.experiment}")
-    return FAILURE
-
-
-def _line(view: ExperimentLine) -> str:
-    return state_text(view.experiment, view.name, view.trials, _result(view))
-
-
-def _result(view: ExperimentLine) -> str:
-    return best_text(view.metric, view.best, view.best_trial)
+    page = f"{session.server.url}/dags/{started.dag}/runs/{quote(started.dag_run)}"
+    row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run, "page": page}
+    return show_started(args, _Run(session, started), row)

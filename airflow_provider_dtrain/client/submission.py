@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ from urllib.parse import quote
 
 from airflow_provider_dtrain.client.answers import DagRun, ForkSource, Started, StoredCode, Validation
 from airflow_provider_dtrain.client.local_config import NAME_FOLDER, own_model_dir
-from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
+from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
@@ -22,7 +20,6 @@ from airflow_provider_dtrain.resources.experiments import ExperimentLine
 
 #: Largest configuration, as the server accepts it.
 CONFIG_MOST = 1 << 20
-POLL_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,12 +91,13 @@ def _refused(words: str) -> ConfigError:
 def upload(session: Session, folder: Path, notify: Callable[[str], None]) -> str:
     """Send the code in a folder, unless the server has it, and return its digest.
 
-    :param notify: prints which files are not sent
+    :param notify: prints which folder was packed, its size, and which files are not sent
     :raises PayloadError: the folder cannot be packed, or is larger than the limit: nothing was sent then
     """
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
+    notify(f"The code is {folder.resolve()}, packed to {payload.size_text}.")
     if payload.notice:
         notify(payload.notice)
     try:
@@ -182,33 +180,3 @@ def run_state(session: Session, dag: str, dag_run: str) -> str:
 def experiment_of(source: ServerSource, dag: str, dag_run: str) -> ExperimentLine | None:
     """Return the experiment of a DAG run, None until it is planned."""
     return next((one for one in source.experiments_of(dag_run) if (one.dag, one.dag_run) == (dag, dag_run)), None)
-
-
-def cause(source: ServerSource, experiment_id: int, dag_run: str) -> str:
-    """Return why an experiment failed in a sentence."""
-    found = source.trials(experiment=experiment_id, state="errored", tags=(), limit=ROWS_MOST)
-    # The latest trial is first.
-    first = next((one for one in reversed(found) if one.summary), None)
-    if first is None:
-        return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
-    return f"Trial {first.trial}: {first.summary}"
-
-
-def changes(
-    session: Session, started: Start, *, patience: Patience, poll: Callable[[float], None] = time.sleep
-) -> Iterator[tuple[str, ExperimentLine | None]]:
-    """Yield state of the DAG run and experiment at each change, until the DAG run ends.
-
-    It survives a server that restarts and a login that expires.
-    """
-    last: object = None
-    source = ServerSource(session, keep=True)
-    while True:
-        state = patience.of(lambda: run_state(session, started.dag, started.dag_run))
-        found = patience.of(lambda: experiment_of(source, started.dag, started.dag_run))
-        if (now := (state, found)) != last:
-            yield now
-        last = now
-        if state in ("success", "failed"):
-            return
-        poll(POLL_S)

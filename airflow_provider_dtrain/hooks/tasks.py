@@ -25,11 +25,7 @@ def as_airflow(error: DtrainError) -> Exception:
     An error of kind ``user`` fails the task without a retry, since a retry helps only against infra and platform
     failures.
     """
-    if error.kind != "user":
-        return error
-    failure = AirflowFailException(str(error))
-    failure.__cause__ = error
-    return failure
+    return error if error.kind != "user" else AirflowFailException(str(error))
 
 
 @contextmanager
@@ -38,7 +34,10 @@ def failing_at_once() -> Iterator[None]:
     try:
         yield
     except DtrainError as error:
-        raise as_airflow(error) from error
+        if error.kind != "user":
+            raise
+        # Its message says everything. The task log shows a traceback for each error of a chain.
+        raise as_airflow(error) from None
 
 
 @dataclass(frozen=True, kw_only=True)

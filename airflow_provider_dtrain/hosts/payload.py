@@ -16,6 +16,7 @@ from importlib import metadata, resources
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.credential_files import HEAD_BYTES, is_credential, is_credential_folder
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.errors import PayloadError
@@ -58,6 +59,11 @@ class Payload:
     content: bytes
     #: Files and folders that were left out because they hold credentials.
     credentials: tuple[str, ...] = ()
+
+    @property
+    def size_text(self) -> str:
+        """Size of the archive in words."""
+        return byte_size(len(self.content))
 
     @property
     def notice(self) -> str:

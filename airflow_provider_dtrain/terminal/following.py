@@ -1,27 +1,138 @@
-"""Lines about an experiment that a command follows."""
+"""Commands that follow an experiment which they have started."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show_one
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from airflow_provider_dtrain.terminal.source import Source
+
+POLL_S: Final = 1.0
+#: Most failed trials of which one is named as the cause.
+_TRIALS_MOST: Final = 1000
+#: State of a DAG run without an experiment -> what it waits for.
+_WAITS: Final = {
+    "queued": "it waits for Airflow's scheduler. If it stays queued, check that the scheduler runs.",
+    "running": "its task experiment.plan has to write the plan of the experiment.",
+}
 
 
-def state_text(experiment: int, name: str, trials: Mapping[str, int], best: str, *, to_come: int = 0) -> str:
-    """Return the states of an experiment's trials in a line.
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """An experiment that a command follows."""
 
-    ::
+    experiment: int
+    name: str
+    state: str
+    #: State -> number of trials.
+    trials: Mapping[str, int]
+    metric: str | None
+    best: object
+    best_trial: int | None
+    #: Number of planned trials that have not begun.
+    to_come: int = 0
+    #: Whole percents of a batch inference, its progress, and what it has computed, in words.
+    percent: int | None = None
+    inference: str = ""
+    computed: str = ""
 
-        experiment 3 'mnist': 2 completed, 1 running, 4 to come; best loss 0.1 (trial 7)
+    @property
+    def result(self) -> str:
+        """The best trial as the end of a line, empty without one."""
+        value = f"{self.best:.6g}" if isinstance(self.best, float | int) else self.best
+        return "" if self.best is None else f"; best {self.metric} {value} (trial {self.best_trial})"
 
-    :param trials: state -> number of trials
-    :param best: of :func:`best_text`
-    :param to_come: number of planned trials that have not begun
+    @property
+    def line(self) -> str:
+        """States of the trials in a line.
+
+        ::
+
+            experiment 3 'mnist': 2 completed, 1 running, 4 to come; best loss 0.1 (trial 7)
+        """
+        parts = [f"{number} {state}" for state, number in sorted(self.trials.items())]
+        parts += [f"{self.to_come} to come"] if self.to_come > 0 else []
+        progress = f"; {self.inference}" if self.inference else ""
+        return f"experiment {self.experiment} '{self.name}': {', '.join(parts) or 'planned'}{self.result}{progress}"
+
+
+class Run(Protocol):
+    """A DAG run that a command has started."""
+
+    dag: str
+    dag_run: str
+
+    def state(self) -> str:
+        """Return the state of the DAG run."""
+
+    def progress(self) -> Progress | None:
+        """Return its experiment, None until it is planned."""
+
+    def cause(self, experiment: int) -> str:
+        """Return why the experiment failed in a sentence."""
+
+
+def show_started(args: Namespace, run: Run, row: Mapping[str, Any]) -> int:
+    """Print a started experiment, follow it if ``args`` says so, and return the exit code.
+
+    :param row: the DAG run
     """
-    parts = [f"{number} {state}" for state, number in sorted(trials.items())]
-    parts += [f"{to_come} to come"] if to_come > 0 else []
-    return f"experiment {experiment} '{name}': {', '.join(parts) or 'planned'}{best}"
+    if not args.follow or is_table(args):
+        show_one(args, row, with_empty=False)
+    if not args.follow:
+        hint("airflow dtrain experiments list")
+        return 0
+    state, found = _followed(run)
+    if not is_table(args):
+        facts = ("state", "trials", "metric", "best", "best_trial")
+        experiment = None if found is None else found.experiment
+        show_one(args, {**row, "experiment_id": experiment, **{name: getattr(found, name, None) for name in facts}})
+    return _end(run, state, found)
 
 
-def best_text(metric: str | None, best: object, trial: int | None) -> str:
-    """Return the best trial as the end of a line, empty without one."""
-    value = f"{best:.6g}" if isinstance(best, float | int) else best
-    return "" if best is None else f"; best {metric} {value} (trial {trial})"
+def _followed(run: Run) -> tuple[str, Progress | None]:
+    """Print changes until the DAG run has ended, and return its state and its experiment."""
+    note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
+    shown: object = None
+    while True:
+        state, found = run.state(), run.progress()
+        # The rate of a batch inference changes all the time: a line is printed for each percent.
+        now = state if found is None else replace(found, inference="", computed="").line + str(found.percent)
+        if now != shown and (found is not None or state in _WAITS):
+            line = f"DAG run {run.dag_run} is {state}: {_WAITS[state]}" if found is None else found.line
+            note(f"{time.strftime('%H:%M:%S')}  {line}")
+        shown = now
+        if state in ("success", "failed"):
+            return state, found
+        time.sleep(POLL_S)
+
+
+def _end(run: Run, state: str, found: Progress | None) -> int:
+    if found is None:
+        where = f"{run.dag}.experiment.plan"
+        note(f"DAG run {run.dag_run} ended {state} before its plan. For the cause, see the log of {where}.")
+        return FAILURE
+    if state == "success":
+        note(f"Experiment {found.experiment} succeeded{found.computed or found.result}.")
+        hint(f"airflow dtrain trials describe {found.best_trial or ''}".rstrip())
+        return 0
+    note(f"Experiment {found.experiment} failed. {run.cause(found.experiment)}")
+    hint(f"airflow dtrain trials list --experiment {found.experiment}")
+    return FAILURE
+
+
+def cause(source: Source, experiment: int, dag_run: str) -> str:
+    """Return why an experiment failed in a sentence."""
+    found = source.trials(experiment=experiment, state="errored", tags=(), limit=_TRIALS_MOST)
+    # The latest trial is first.
+    first = next((one for one in reversed(found) if one.summary), None)
+    if first is None:
+        return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
+    return f"Trial {first.trial}: {first.summary}"

@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import io
 import json
+import re
 import tarfile
 import tracemalloc
 from collections.abc import Iterator
@@ -230,7 +231,7 @@ def test_a_followed_experiment_ends_with_the_exit_code_of_its_dag_run(server, tr
 @pytest.fixture
 def followed(server, search, triggered, project, monkeypatch, capsys):
     """Follow an experiment with a trial until its DAG run has a state, and return exit code, JSON and messages."""
-    monkeypatch.setattr("airflow_provider_dtrain.client.submission.POLL_S", 0.01)
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.following.POLL_S", 0.01)
     found = Search(search.store, name="mine", dag="dtrain_experiment", run="manual__1")
     found.plan(metric="loss")
 
@@ -260,6 +261,17 @@ def test_a_followed_experiment_prints_its_result_as_json(followed):
     assert row["page"].endswith("/dags/dtrain_experiment/runs/manual__1")
 
 
+def test_what_a_followed_dag_run_waits_for_is_named_at_once(server, triggered, project, monkeypatch, capsys):
+    states = iter(["queued", "queued", "running", "failed"])
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.following.POLL_S", 0.01)
+    server.run_state = lambda: next(states)
+    assert main(["experiments", "create", str(project / "mine.yaml"), "--follow"]) == 1
+    shown = capsys.readouterr().err
+    assert shown.count("DAG run manual__1 is queued: it waits for Airflow's scheduler.") == 1
+    assert shown.count("DAG run manual__1 is running: its task experiment.plan") == 1
+    assert re.search(rf"^The code is {project / 'code'}, packed to [\d.]+ (B|KiB)\.$", shown, re.MULTILINE), shown
+
+
 def test_a_followed_experiment_that_fails_names_the_cause(followed):
     code, row, messages = followed("failed", failure={"kind": "user", "error": "E", "message": "rank 0: my mistake"})
     assert code == 1
@@ -277,7 +289,7 @@ def test_a_change_that_the_line_does_not_show_prints_no_line(server, search, tri
         search.store.control.set("experiment", number, tags=[tag], by="ann")
         return "running"
 
-    monkeypatch.setattr("airflow_provider_dtrain.client.submission.POLL_S", 0.01)
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.following.POLL_S", 0.01)
     server.run_state = state
     assert main(["experiments", "create", str(project / "mine.yaml"), "--follow"]) == 0
     assert capsys.readouterr().err.count("planned") == 1

@@ -282,7 +282,7 @@ def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | 
     from airflow_provider_dtrain.engine.submission.entry import code_folder
 
     if given is None:
-        return put_code(store, code_folder(config, folder), _log.warning)
+        return put_code(store, code_folder(config, folder), _log.info, _log.warning)
     if not store.payloads.use(given):
         raise NotFoundError(
             f"The store no longer has code {given[:12]}. Create the experiment again: airflow dtrain experiments create"
@@ -290,17 +290,19 @@ def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | 
     return given
 
 
-def put_code(store: Store, folder: Path, notify: Callable[[str], object]) -> str:
+def put_code(store: Store, folder: Path, inform: Callable[[str], object], warn: Callable[[str], object]) -> str:
     """Pack a folder into the store, unless it is there already, and return its digest. Blocks.
 
-    :param notify: prints which files are not sent to hosts
+    :param inform: prints which folder was packed, and its size
+    :param warn: prints which files are not sent to hosts
     :raises PayloadError: the folder cannot be packed
     """
     from airflow_provider_dtrain.hosts.payload import pack
 
     payload = pack(folder)
+    inform(f"The code is {folder.resolve()}, packed to {payload.size_text}.")
     if payload.notice:
-        notify(payload.notice)
+        warn(payload.notice)
     if not store.payloads.use(payload.digest):
         store.payloads.put(payload.digest, payload.content)
     return payload.digest
