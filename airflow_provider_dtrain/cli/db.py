@@ -14,13 +14,11 @@ if TYPE_CHECKING:
 @command
 def migrate(args: Namespace) -> None:
     """Create the store, or migrate it to the schema of this version."""
-    from airflow_provider_dtrain.hooks.dtrain import settings
-    from airflow_provider_dtrain.store.database.connections import parse_url
-    from airflow_provider_dtrain.store.store import migrate as bring_up
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    url = settings().sql_alchemy_conn
-    revision = bring_up(url)
-    show_one(args, {"store": parse_url(url).render_as_string(hide_password=True), "schema": revision})
+    hook = DtrainHook()
+    revision = hook.migrate_store()
+    show_one(args, {"store": hook.store_url, "schema": revision})
     hint("airflow dtrain doctor")
 
 

@@ -83,10 +83,8 @@ def _folder(name: str, path: Path) -> Line:
 
 
 def _store(hook: DtrainHook) -> Iterator[Line]:
-    from airflow_provider_dtrain.store.database.connections import parse_url
-
     try:
-        shown = parse_url(hook.settings.sql_alchemy_conn).render_as_string(hide_password=True)
+        shown = hook.store_url
         checks = hook.store.check()
     except DtrainError as error:
         yield _line("store", False, str(error))

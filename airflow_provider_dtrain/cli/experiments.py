@@ -20,11 +20,10 @@ def config(args: Namespace) -> None:
 
     store = DtrainHook().store
     view = store.experiments.get(args.experiment_id)
-    trials = store.trials.list(experiment_id=view.experiment_id, limit=None)
-    if view.search_id is None and not trials:
+    found = store.experiment_table.config_id(view.experiment_id)
+    if found is None:
         raise NotFoundError(
             f"Experiment {view.experiment_id} has no trial and no plan, so it has no configuration yet."
         )
-    found = store.searches.get(view.search_id).config_id if view.search_id is not None else trials[-1].config_id
     dump("yaml" if is_table(args) else args.output, mask(store.configs.get(found).document))
     hint(f"airflow dtrain experiments describe {view.experiment_id}")

@@ -116,9 +116,7 @@ def _file_rows(hook: DtrainHook, cutoff: datetime, *, dry_run: bool) -> list[dic
 
 
 def _store_rows(hook: DtrainHook, cutoff: datetime, step: Step, *, dry_run: bool) -> list[dict[str, Any]]:
-    from airflow_provider_dtrain.store.garbage_collection import KINDS
-
-    found = {kind.name: [0, 0] for kind in KINDS}
+    found = {name: [0, 0] for name in hook.store.retention.kinds}
     for removed in hook.store.retention.count(cutoff) if dry_run else hook.store.retention.remove(cutoff):
         found[removed.kind][0] += removed.count
         found[removed.kind][1] += removed.size_bytes

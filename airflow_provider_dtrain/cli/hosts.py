@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import HostRecord
 
 
 @command
 def probe(args: Namespace) -> int:
     """Probe hosts again and store the results. Exit 1 if a host has a problem."""
+    from airflow_provider_dtrain.cli.hosts_add import host_key
+
     hook = _hook()
     if args.accept_host_key and len(args.host) != 1:
         raise UsageError(
@@ -30,16 +31,11 @@ def probe(args: Namespace) -> int:
     names = list(dict.fromkeys(args.host)) or [host.name for host in hook.store.hosts.list()]
     records = [hook.store.hosts.get(name) for name in names]
     if args.accept_host_key:
-        records = [_repinned(record, args.accept_host_key) for record in records]
+        keys = [host_key(record.name, record.conn_id, args.accept_host_key) for record in records]
+        records = [replace(record, host_key=key) for record, key in zip(records, keys, strict=True)]
     results = probe_hosts(hook, records, user())
     cluster.show_hosts(args, results)
     return 0 if all(row["problem"] is None for row in results) else FAILURE
-
-
-def _repinned(record: HostRecord, accepted: str) -> HostRecord:
-    from airflow_provider_dtrain.cli.hosts_add import host_key
-
-    return replace(record, host_key=host_key(record.name, record.conn_id, accepted))
 
 
 @command

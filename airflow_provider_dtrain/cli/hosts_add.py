@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.engine.operations.probe_report import key_warnings, probe_host, summary, warnings
 from airflow_provider_dtrain.errors import ConflictError, HostKeyError, UsageError
-from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record_from_facts
+from airflow_provider_dtrain.hooks.hosts import LOCAL_HOST, LOCAL_POOL, host_record, host_record_from_facts
 from airflow_provider_dtrain.hosts.transport.registry import host_keys
 from airflow_provider_dtrain.terminal.output import FAILURE, confirm, hint, note, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.hosts.transport.base import HostKey
-    from airflow_provider_dtrain.store.records.trials import HostRecord
 
 DEFAULT_POOL = "default"
 KEY_TIMEOUT_S = 15.0
@@ -40,8 +38,18 @@ def add(args: Namespace) -> int:
             f"Host '{args.host}' is registered already. To probe it again: airflow dtrain hosts probe {args.host}. "
             f"To change its slots or its pool: airflow dtrain hosts remove {args.host}, then hosts add again."
         )
+    is_local = args.host == LOCAL_HOST
     try:
-        draft = _draft(hook, args)
+        draft = host_record(
+            args.host,
+            pool=args.pool or (LOCAL_POOL if is_local else DEFAULT_POOL),
+            conn_id=args.conn,
+            python=args.python or (hook.settings.local_python if is_local else "python3"),
+            remote_dir=args.remote_dir or hook.settings.remote_dir,
+            state_dir=args.state_dir,
+            lock_dir=args.lock_dir,
+            host_key=host_key(args.host, args.conn, args.accept_host_key),
+        )
     except _Declined:
         note("Nothing was registered.")
         return FAILURE
@@ -63,7 +71,9 @@ def add(args: Namespace) -> int:
     record = replace(record, pid_ns=None if record.pid_ns is None else str(record.pid_ns))
     if not args.dry_run:
         hook.store.hosts.add(record, by=user())
-    show_one(args, {"host": record.name, "pool": record.pool, **_slots(record), **summary(facts)})
+    device = record.slots[0].device_name if record.slots else None
+    slots = f"{len(record.slots)} x {device or record.slot_type}"
+    show_one(args, {"host": record.name, "pool": record.pool, "slots": slots, **summary(facts)})
     for warning in [*key_warnings(record), *warnings(record.name, facts)]:
         note(f"Warning: {warning}")
     if facts.get("withheld_variables"):
@@ -91,25 +101,6 @@ def _check(args: Namespace) -> None:
         )
     if (args.pool or LOCAL_POOL) != LOCAL_POOL and is_local or args.pool == LOCAL_POOL and not is_local:
         raise UsageError(f"Pool '{LOCAL_POOL}' holds the host '{LOCAL_HOST}' and no other host. Choose another pool.")
-
-
-def _draft(hook: DtrainHook, args: Namespace) -> HostRecord:
-    """Return the record with the fields that are needed to reach the machine."""
-    from airflow_provider_dtrain.store.records.trials import HostRecord
-
-    is_local = args.host == LOCAL_HOST
-    return HostRecord(
-        name=args.host,
-        pool=args.pool or (LOCAL_POOL if is_local else DEFAULT_POOL),
-        slot_type="cpu",
-        slots=(),
-        conn_id=args.conn,
-        python=args.python or (hook.settings.local_python if is_local else "python3"),
-        remote_dir=args.remote_dir or hook.settings.remote_dir,
-        state_dir=args.state_dir,
-        lock_dir=args.lock_dir,
-        host_key=host_key(args.host, args.conn, args.accept_host_key),
-    )
 
 
 def host_key(name: str, conn_id: str | None, accepted: str | None) -> str | None:
@@ -149,8 +140,3 @@ def _ask(name: str, address: str, key: HostKey) -> None:
         )
     if not confirm("Accept it?", yes=False):
         raise _Declined
-
-
-def _slots(record: HostRecord) -> dict[str, Any]:
-    device = record.slots[0].device_name if record.slots else None
-    return {"slots": f"{len(record.slots)} x {device or record.slot_type}"}

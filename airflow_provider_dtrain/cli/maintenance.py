@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.engine.upkeep import maintenance
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.engine.upkeep.maintenance import Notified
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.maintenance import Hold
 
 SHORTEST_S, LONGEST_S = 60.0, 7 * 86400.0
-#: A follower that read the store before the hold may send one more renewal of the usual length, with its next beat.
-BEAT_S = 6.0
 
 
 @command
@@ -47,50 +43,31 @@ def _hook() -> DtrainHook:
 
 
 def _begin(args: Namespace, hook: DtrainHook, seconds: float) -> int:
-    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, notify_hosts
-
     if not SHORTEST_S <= seconds <= LONGEST_S:
         raise UsageError(f"--for must be from 1 minute to 7 days, got {seconds:g} s.")
-    store = hook.store
-    until = datetime.now(UTC) + timedelta(seconds=seconds)
-    found = store.maintenance.set(until, by=user(), reason=args.reason or "")
-    runs = live_runs(hook)
-    told = notify_hosts(hook, runs, _lease_s(hook, seconds))
-    if runs:
-        # Repeat after one beat: a follower may have renewed with the usual length in the meantime.
-        time.sleep(BEAT_S)
-        told = notify_hosts(hook, live_runs(hook), _lease_s(hook, store.maintenance.left_s()))
-    note(f"Leases last until {found.until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
-    code = _report(args, told, until)
+    until, notified = maintenance.begin(hook, seconds, user(), args.reason or "")
+    note(f"Leases last until {until:%Y-%m-%d %H:%M:%SZ} at least. Runs that start before then get the same.")
+    code = _report(args, notified, until)
     hint("airflow dtrain maintenance end, once the maintenance is over")
     return code
 
 
 def _end(args: Namespace, hook: DtrainHook) -> int:
-    from airflow_provider_dtrain.engine.upkeep.maintenance import live_runs, notify_hosts
-
-    if not hook.store.maintenance.end(by=user()):
+    notified = maintenance.end(hook, user())
+    if notified is None:
         note("There is no maintenance.")
         return 0
-    told = notify_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
-    if all(one.problem is None for one in told):
-        hook.store.maintenance.leases_shortened()
     note(f"Leases last {hook.settings.orphan_timeout_s:g} s again.")
-    return _report(args, told, None)
+    return _report(args, notified, None)
 
 
-def _lease_s(hook: DtrainHook, seconds: float) -> float:
-    usual_s = hook.settings.orphan_timeout_s
-    return max(usual_s, seconds) if usual_s else 0.0
-
-
-def _report(args: Namespace, told: list[Notified], until: datetime | None) -> int:
+def _report(args: Namespace, notified: list[maintenance.Notified], until: datetime | None) -> int:
     rows: list[dict[str, Any]] = [
         {"host": one.host, "runs": list(one.runs), "told": one.problem is None, "until": until, "problem": one.problem}
-        for one in told
+        for one in notified
     ]
     show(args, rows, empty="Nothing runs on any host.")
-    failed = [one.host for one in told if one.problem is not None]
+    failed = [one.host for one in notified if one.problem is not None]
     if failed:
         note(
             f"Not notified: {', '.join(failed)}. Runs there end themselves after the usual time without a renewal. "
@@ -100,7 +77,7 @@ def _report(args: Namespace, told: list[Notified], until: datetime | None) -> in
 
 
 def _show(args: Namespace, hook: DtrainHook) -> int:
-    found: Hold | None = hook.store.maintenance.get()
+    found = hook.store.maintenance.get()
     if found is None:
         if is_table(args):
             note(f"There is no maintenance: leases last {hook.settings.orphan_timeout_s:g} s.")

@@ -11,25 +11,26 @@ from airflow_provider_dtrain.terminal.output import confirm, hint, note, show, s
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records.trials import Pool
-    from airflow_provider_dtrain.store.store import Store
+    from airflow_provider_dtrain.core.scheduling.model import PoolOptions
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 
 @command
 def list_pools(args: Namespace) -> None:
     """List the pools."""
-    store = _store()
-    rows = [_row(store, pool) for pool in store.pools.list()]
+    hook = _hook()
+    rows = [_row(hook, pool.name) for pool in hook.store.pools.list()]
     show(args, rows, empty="No pools. The first host of a pool creates it: airflow dtrain hosts add --help")
 
 
 @command
 def describe(args: Namespace) -> None:
     """Show a pool with its options, hosts and queue."""
-    store = _store()
-    pool = store.pools.get(args.pool)
-    names = [host.name for host in store.hosts.list(pool.name)]
-    show_one(args, {**_row(store, pool), **_options(pool), "hosts": names, "defaults": dict(pool.defaults)})
+    hook = _hook()
+    pool = hook.store.pools.get(args.pool)
+    names = [host.name for host in hook.store.hosts.list(pool.name)]
+    row = {**_row(hook, pool.name), **_options(pool.options), "hosts": names, "defaults": dict(pool.defaults)}
+    show_one(args, row)
     hint(f"airflow dtrain slots list --pool {pool.name}")
 
 
@@ -51,14 +52,14 @@ def set_pool(args: Namespace) -> None:
     given = {key: value for key, value in options.items() if value is not None}
     if not given:
         raise UsageError(f"Nothing to set for pool '{args.pool}'. Options: airflow dtrain pools set --help")
-    pool = _store().pools.set(args.pool, **given, by=user())
-    show_one(args, {"name": pool.name, **_options(pool), "defaults": dict(pool.defaults)})
+    pool = _hook().store.pools.set(args.pool, **given, by=user())
+    show_one(args, {"name": pool.name, **_options(pool.options), "defaults": dict(pool.defaults)})
 
 
 @command
 def remove(args: Namespace) -> None:
     """Remove a pool that has no hosts."""
-    store = _store()
+    store = _hook().store
     pool = store.pools.get(args.pool)
     if not confirm(f"Remove pool '{pool.name}' and its options?", yes=args.yes):
         note("Nothing was changed.")
@@ -70,15 +71,17 @@ def remove(args: Namespace) -> None:
     note(f"Pool '{pool.name}' is removed.")
 
 
-def _store() -> Store:
+def _hook() -> DtrainHook:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    return DtrainHook().store
+    return DtrainHook()
 
 
-def _row(store: Store, pool: Pool) -> dict[str, object]:
-    slots = store.hosts.slots(pool.name)
-    tasks = [task for task in store.queue_view.tasks() if task.pool == pool.name]
+def _row(hook: DtrainHook, name: str) -> dict[str, object]:
+    store = hook.store
+    pool = store.pools.get(name)
+    slots = store.hosts.slots(name)
+    tasks = store.queue_view.tasks(name)
     waiting = sum(task.state == "waiting" for task in tasks)
     return {
         "name": pool.name,
@@ -91,17 +94,17 @@ def _row(store: Store, pool: Pool) -> dict[str, object]:
     }
 
 
-def _options(pool: Pool) -> dict[str, object]:
+def _options(options: PoolOptions) -> dict[str, object]:
     return {
-        "fit": pool.options.fit,
-        "heterogeneous": pool.options.allow_heterogeneous,
-        "preemption": pool.options.preemption,
-        "reservations": pool.options.reservations,
-        "max_wait_s": pool.options.max_wait_s,
-        "protected_share": pool.options.protected_share,
-        "fresh_s": pool.options.fresh_s,
-        "young_s": pool.options.young_s,
-        "min_run_s": pool.options.min_run_s,
+        "fit": options.fit,
+        "heterogeneous": options.allow_heterogeneous,
+        "preemption": options.preemption,
+        "reservations": options.reservations,
+        "max_wait_s": options.max_wait_s,
+        "protected_share": options.protected_share,
+        "fresh_s": options.fresh_s,
+        "young_s": options.young_s,
+        "min_run_s": options.min_run_s,
     }
 
 

@@ -5,31 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.terminal.output import confirm, hint, is_table, note, show, show_one, user
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.store.records.trials import Template
-    from airflow_provider_dtrain.store.store import Store
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.resources.templates import Template
 
 
 @command
 def list_templates(args: Namespace) -> None:
     """List the templates."""
-    rows = [_row(template, details=args.details) for template in _store().templates.list()]
+    rows = [_row(template, details=args.details) for template in _hook().store.templates.list()]
     show(args, rows, empty="No templates. Add one: airflow dtrain templates set NAME FILE")
 
 
 @command
 def describe(args: Namespace) -> None:
     """Show a template, or one of its earlier versions."""
-    store = _store()
-    if args.template_version is None:
-        found = store.templates.get(args.name)
-    else:
-        found = _version(store, args.name, args.template_version)
+    found = _hook().store.templates.get(args.name, args.template_version)
     if is_table(args):
         what = f"Template '{found.name}', version {found.version}, {'removed' if found.removed else 'set'}"
         note(f"{what} {found.set_at:%Y-%m-%d %H:%MZ} by {found.set_by}")
@@ -41,7 +36,7 @@ def describe(args: Namespace) -> None:
 @command
 def versions(args: Namespace) -> None:
     """List every version of a template, the latest first."""
-    found = sorted(_store().templates.versions(args.name), key=lambda template: -template.version)
+    found = sorted(_hook().store.templates.versions(args.name), key=lambda template: -template.version)
     show(args, [{**_row(template, details=False), "removed": template.removed} for template in found])
     hint(f"airflow dtrain templates describe {args.name} --version {found[-1].version}")
 
@@ -56,7 +51,7 @@ def set_template(args: Namespace) -> None:
     if args.dry_run:
         note(f"Template '{args.name}' is valid; nothing was stored.")
         return
-    version = _store().templates.set(args.name, source.text, by=user())
+    version = _hook().store.templates.set(args.name, source.text, by=user())
     show_one(args, {"name": args.name, "version": version})
     hint(f"airflow dtrain configs render CONFIG --template {args.name}")
 
@@ -64,7 +59,7 @@ def set_template(args: Namespace) -> None:
 @command
 def remove(args: Namespace) -> None:
     """Remove a template. Its versions stay in the history."""
-    store = _store()
+    store = _hook().store
     template = store.templates.get(args.name)
     if not confirm(f"Remove template '{template.name}' (version {template.version})?", yes=args.yes):
         note("Nothing was changed.")
@@ -76,18 +71,10 @@ def remove(args: Namespace) -> None:
     )
 
 
-def _store() -> Store:
+def _hook() -> DtrainHook:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
-    return DtrainHook().store
-
-
-def _version(store: Store, name: str, version: int) -> Template:
-    found = {template.version: template for template in store.templates.versions(name)}
-    if version not in found:
-        known = ", ".join(map(str, sorted(found)))
-        raise NotFoundError(f"Template '{name}' has no version {version}. Versions: {known}.")
-    return found[version]
+    return DtrainHook()
 
 
 def _row(template: Template, *, details: bool) -> dict[str, object]:

@@ -69,6 +69,22 @@ class DtrainHook(BaseHook):
             return shared.stores[url]
 
     @property
+    def store_url(self) -> str:
+        """The URL of the store, without its password.
+
+        :raises StoreError: it is not the URL of a store
+        """
+        from airflow_provider_dtrain.store.database.connections import parse_url
+
+        return parse_url(self.settings.sql_alchemy_conn).render_as_string(hide_password=True)
+
+    def migrate_store(self) -> str:
+        """Create the store, or migrate it to the schema of this version, and return the schema's revision."""
+        from airflow_provider_dtrain.store.store import migrate
+
+        return migrate(self.settings.sql_alchemy_conn)
+
+    @property
     def links(self) -> Links:
         """The open channels of this process."""
         from airflow_provider_dtrain.hosts.channel.link_pool import Links

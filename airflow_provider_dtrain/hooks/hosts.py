@@ -71,6 +71,16 @@ def _bad_slots(message: str) -> ConfigError:
     return ConfigError([Problem(path="slots", message=message)], source="hosts add")
 
 
+def host_record(name: str, *, pool: str, **fields: str | None) -> HostRecord:
+    """Return the record with the fields that are needed to reach a machine.
+
+    :param fields: of :class:`HostRecord`
+    """
+    from airflow_provider_dtrain.store.records.trials import HostRecord
+
+    return HostRecord(name=name, pool=pool, slot_type="cpu", slots=(), **fields)  # type: ignore[arg-type]
+
+
 def host_record_from_facts(
     name: str,
     *,

@@ -10,10 +10,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.resources.templates import Template
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.tables import configs, payload_senders, payloads, templates
 from airflow_provider_dtrain.store.database.transactions import Database, check_name, digest_of, reads, writes
-from airflow_provider_dtrain.store.records.trials import Config, Template
+from airflow_provider_dtrain.store.records.trials import Config
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
@@ -42,11 +43,20 @@ class Templates:
         return self._add_version(conn, name, text=text, by=by, removed=False)
 
     @reads
-    def get(self, conn: Connection, name: str) -> Template:
-        """Return the current version of a template.
+    def get(self, conn: Connection, name: str, version: int | None = None) -> Template:
+        """Return a version of a template.
 
+        :param version: None = the current one
         :raises NotFoundError: it does not exist; the message lists the existing ones
         """
+        if version is not None:
+            query = sa.select(templates).where(templates.c.name == name)
+            versions = {one.version: one for one in map(_template, conn.execute(query))}
+            if version in versions:
+                return versions[version]
+            if versions:
+                listed = ", ".join(map(str, sorted(versions)))
+                raise NotFoundError(f"Template '{name}' has no version {version}. Versions: {listed}.")
         found = {template.name: template for template in _current(conn)}
         if name not in found:
             raise _no_template(name, list(found))

@@ -118,6 +118,8 @@ class Retention:
 
     def __init__(self, db: Database) -> None:
         self.db = db
+        #: Names of what is removed.
+        self.kinds = tuple(kind.name for kind in KINDS)
 
     def count(self, cutoff: datetime) -> list[Removed]:
         """Return the counts and sizes that :meth:`remove` would remove.

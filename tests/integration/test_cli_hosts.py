@@ -205,14 +205,14 @@ def test_explain_says_now_later_or_never(world: World, registered: tuple[Namespa
         return world.file("request.yaml", f"entrypoint: python train.py\nresources: {resources}\n")
 
     fits = world("explain", request(4), "-o", "json")
-    assert (fits.code, fits.json["fits_now"], fits.json["hosts"]) == (0, True, "gpu-01:0-1,gpu-02:0-1")
+    assert (fits.code, fits.json["outlook"], fits.json["hosts"]) == (0, "now", "gpu-01:0-1,gpu-02:0-1")
     world("hosts", "drain", "gpu-02")
     later = world("explain", request(4), "-o", "json")
-    assert (later.code, later.json["fits_now"], later.json["fits_ever"]) == (3, False, True)
+    assert (later.code, later.json["outlook"]) == (3, "later")
     assert "gpu-02" in later.json["reason"]
     world("hosts", "enable", "gpu-02")
     never = world("explain", request(3, single=True), "-o", "json")
-    assert (never.code, never.json["fits_ever"]) == (1, False)
+    assert (never.code, never.json["outlook"]) == (1, "never")
 
 
 def test_explain_refuses_what_this_release_would_not_run(world: World) -> None:

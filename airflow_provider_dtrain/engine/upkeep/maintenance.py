@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
 PARALLEL_HOSTS = 16
+#: A follower that read the store before the maintenance may send one more renewal of the usual length, with its next
+#: beat.
+BEAT_S = 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +30,42 @@ class Notified:
     runs: tuple[str, ...]
     #: Why the host could not be notified; None = it was.
     problem: str | None = None
+
+
+def begin(hook: DtrainHook, seconds: float, by: str, reason: str = "") -> tuple[datetime, list[Notified]]:
+    """Extend all leases, and return until when, and the result for each host with live runs. Blocks for a beat.
+
+    :param seconds: new length of the leases
+    :param by: the user
+    :param reason: shown to other users
+    """
+    store = hook.store
+    until = store.maintenance.set(store.db.now() + timedelta(seconds=seconds), by=by, reason=reason).until
+    runs = live_runs(hook)
+    notified = notify_hosts(hook, runs, _lease_s(hook, seconds))
+    if runs:
+        # Repeat after one beat: a follower may have renewed with the usual length in the meantime.
+        time.sleep(BEAT_S)
+        notified = notify_hosts(hook, live_runs(hook), _lease_s(hook, store.maintenance.left_s()))
+    return until, notified
+
+
+def end(hook: DtrainHook, by: str) -> list[Notified] | None:
+    """Give leases their usual length again, and return the result for each host, None without a maintenance.
+
+    :param by: the user
+    """
+    if not hook.store.maintenance.end(by=by):
+        return None
+    notified = notify_hosts(hook, live_runs(hook), hook.settings.orphan_timeout_s)
+    if all(one.problem is None for one in notified):
+        hook.store.maintenance.leases_shortened()
+    return notified
+
+
+def _lease_s(hook: DtrainHook, seconds: float) -> float:
+    usual_s = hook.settings.orphan_timeout_s
+    return max(usual_s, seconds) if usual_s else 0.0
 
 
 def live_runs(hook: DtrainHook) -> dict[str, tuple[str, ...]]:

@@ -36,20 +36,6 @@ class StoreCheck:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Template:
-    """One version of a stored template."""
-
-    name: str
-    #: Grows by one with every change, removals included.
-    version: int
-    #: YAML as the user gave it; empty in the version that records a removal.
-    text: str
-    set_by: str
-    set_at: datetime
-    removed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
 class Config:
     """An effective configuration, immutable once stored. Two with the same digest are equal."""
 

@@ -1,0 +1,134 @@
+"""Explanations of requests for slots: of a configuration, a trial, or a gang."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text
+from airflow_provider_dtrain.engine.submission.fit import ASKED, placed, request_of
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.resources.explanations import Explanation
+from airflow_provider_dtrain.store.queries.tasks import task_ref
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.store.queue.explain import QueueFacts
+    from airflow_provider_dtrain.store.records.trials import AttemptView
+    from airflow_provider_dtrain.store.store import Store
+
+
+def explain_config(store: Store, pool: str, config: ExperimentConfig, source: str) -> Explanation:
+    """Explain what a scheduling pass would decide for a configuration, behind all waiting gangs.
+
+    :param source: name of the configuration
+    """
+    request = request_of(config)
+    decision = store.queue_view.outlook(pool, request)
+    found: dict[str, Any] = {"request": source, "pool": pool, "slots": request.slots}
+    granted = dict(decision.grants).get(ASKED)
+    if granted is not None:
+        return Explanation(
+            **found, outlook="now", hosts=dict(granted.slots), waiting_ahead=0, reason="free slots suffice"
+        )
+    if (never := decision.unplaceable.get(ASKED)) is not None:
+        return Explanation(**found, outlook="never", reason=never.reason)
+    expected = decision.expected.get(ASKED)
+    return Explanation(
+        **found,
+        outlook="later",
+        waiting_ahead=decision.positions[ASKED] - 1,
+        expected=(expected.text or None) if expected else None,
+        reason=decision.reasons[ASKED],
+    )
+
+
+def explain_trial(store: Store, trial_id: int) -> Explanation:
+    """Explain why a trial waits, or where it runs.
+
+    :raises NotFoundError: there is no such trial
+    """
+    trial = store.trials.get(trial_id)
+    view = store.attempts.get(trial.attempt_id)
+    silence = store.queue_view.silence(view)
+    is_followed = not silence.is_loss
+    facts = _facts(store.queue_view.facts(view.allocation_id), is_followed)
+    if view.allocation_state == "released":
+        facts["queue_class"] = None
+    return Explanation(
+        request=f"trial {trial_id}",
+        pool=view.pool,
+        slots=view.slots,
+        priority=view.priority,
+        state=trial.state,
+        gang=view.allocation_state,
+        outlook="never" if view.unplaceable else "later" if view.allocation_state == "waiting" else "now",
+        unfollowed_since=silence.lost_since,
+        position=view.position if is_followed else None,
+        expected=(view.expected or None) if is_followed else None,
+        expected_at=view.expected_at if is_followed else None,
+        **facts,
+        paused=(view.paused or trial.state == "paused") if view.ended_at is None else None,
+        preempted_for=view.preempted_for,
+        hosts=dict(view.placement) or None,
+        reason=reason_text(
+            _reason(store, view), silence, waits=view.state == "waiting", paused=view.paused, trial_id=trial_id
+        ),
+    )
+
+
+def explain_gang(store: Store, allocation_id: int, request: str) -> Explanation:
+    """Explain a gang by its own id, because a gang of a sensor has no trial yet.
+
+    :param request: name of the gang
+    :raises NotFoundError: no such gang waits or holds slots
+    """
+    task = next((one for one in store.queue_view.tasks() if one.allocation_id == allocation_id), None)
+    if task is None:
+        raise NotFoundError(f"No gang {allocation_id} waits or holds slots. See: airflow dtrain queue list")
+    silence = store.queue_view.silence(task)
+    is_followed = not silence.is_loss
+    waits = task.position is not None
+    reason = task.reason or (_unpassed(store, task.pool, task.slots, task.priority) if waits else None)
+    return Explanation(
+        request=request,
+        of=task.experiment,
+        task=task_ref(task.key),
+        trial=task.trial_id,
+        pool=task.pool,
+        slots=task.slots,
+        priority=task.priority,
+        gang=task.state,
+        outlook="later" if waits else "now",
+        unfollowed_since=silence.lost_since,
+        position=task.position if is_followed else None,
+        expected=(task.expected or None) if is_followed else None,
+        **_facts(store.queue_view.facts(allocation_id), is_followed),
+        hosts=dict(task.placement) or None,
+        reason=reason_text(reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
+    )
+
+
+def _facts(facts: QueueFacts, is_followed: bool) -> dict[str, Any]:
+    return {
+        "queue_class": facts.queue_class,
+        "waited_s": round(facts.waited_s),
+        "held_s": round(facts.held_s),
+        "weight": facts.weight,
+        "max_slots": facts.max_slots,
+        "claimed": (dict(facts.claim) or None) if is_followed else None,
+        "reserved_hosts": (list(facts.reserved_hosts) or None) if is_followed else None,
+    }
+
+
+def _reason(store: Store, view: AttemptView) -> str | None:
+    if view.allocation_state != "waiting" or view.reason:
+        return view.reason or (view.failure or {}).get("message")
+    return _unpassed(store, view.pool, view.slots, view.priority)
+
+
+def _unpassed(store: Store, pool: str, slots: int, priority: int) -> str:
+    """Return the pending reason of a request that no scheduling pass has seen yet."""
+    from airflow_provider_dtrain.core.scheduling.model import GangRequest, Placement
+
+    found = placed(store, pool, GangRequest("request", slots=slots, priority=priority))
+    return "free slots suffice; the next scheduling pass decides" if isinstance(found, Placement) else found.reason

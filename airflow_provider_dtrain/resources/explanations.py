@@ -1,0 +1,54 @@
+"""Explanations of requests for slots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from airflow_provider_dtrain.resources.tasks import TaskRef
+
+#: When a request gets slots: it has them or gets them now, later, or never.
+Outlook = Literal["now", "later", "never"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Outlook of a request for slots, and what it waits for. A field that does not apply is None."""
+
+    #: Path of a configuration, a trial, or ``gang:ID``.
+    request: str
+    #: Experiment and task of a gang.
+    of: str | None = None
+    task: TaskRef | None = None
+    trial: int | None = None
+    pool: str
+    slots: int
+    priority: int | None = None
+    #: Of a trial.
+    state: str | None = None
+    #: State of the gang.
+    gang: str | None = None
+    outlook: Outlook
+    unfollowed_since: datetime | None = None
+    #: Place in the queue, and number of requests before that of a configuration.
+    position: int | None = None
+    waiting_ahead: int | None = None
+    #: Expected start.
+    expected: str | None = None
+    expected_at: datetime | None = None
+    queue_class: str | None = None
+    waited_s: int | None = None
+    held_s: int | None = None
+    #: Of its experiment.
+    weight: float | None = None
+    max_slots: int | None = None
+    #: Slots that become free for it, and hosts that are reserved for it.
+    claimed: Mapping[str, Sequence[int]] | None = None
+    reserved_hosts: list[str] | None = None
+    paused: bool | None = None
+    preempted_for: str | None = None
+    #: Host -> its slots.
+    hosts: Mapping[str, Sequence[int]] | None = None
+    reason: str | None
