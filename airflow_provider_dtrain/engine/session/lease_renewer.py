@@ -81,7 +81,7 @@ class Renewer:
 
     def _renew(self, beats: list[tuple[HostLink, Beat]]) -> None:
         now = time.monotonic()
-        alive = {run for _, frame in beats for run in frame.get("runs", ())}
+        alive = {run for _, frame in beats for run in frame["runs"]}
         with self._lock:
             wanted = {
                 run: follower
@@ -96,7 +96,7 @@ class Renewer:
             renewed = store.attempts.renew({follower.attempt_id: follower.watch for follower in mine.values()})
             current |= {run for run, follower in mine.items() if follower.attempt_id in renewed}
         for link, frame in beats:
-            self._send(link, frame, {run: wanted[run] for run in current & set(frame.get("runs", ()))}, held_s)
+            self._send(link, frame, {run: wanted[run] for run in current & set(frame["runs"])}, held_s)
 
     @staticmethod
     def _send(link: HostLink, frame: Beat, runs: dict[str, Follower], held_s: Mapping[Store, float]) -> None:
