@@ -72,9 +72,9 @@ def list_hosts(args: Namespace, source: Source) -> None:
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
     """Print hosts. A table has a column for other stores only if a host has one."""
     if is_table(args):
-        has_others = any(row["other_stores"] for row in rows)
-        rows = [{name: value for name, value in row.items() if has_others or name != "other_stores"} for row in rows]
-        for row in rows if has_others else ():
+        is_shared = any(row["other_stores"] for row in rows)
+        rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]
+        for row in rows if is_shared else ():
             row["other_stores"] = _few(row["other_stores"])
         rows = [_with_clock(row) for row in rows]
     show(args, rows, empty=f"No hosts. {_LOCAL} Or register one: {_ADD}")

@@ -51,11 +51,11 @@ def _agreed_for_trial(args: Namespace, source: Source, verb: Verb) -> bool:
     if verb == "pause":
         # It would begin again.
         loses = trial.state == "running" and not trial.checkpoints
-        words = (
+        warning = (
             "It has no checkpoint yet: unless its program writes one now, it resumes from the beginning, or, without "
             "the library, with the files that it has written."
         )
-        return not loses or _agreed(args, f"{head} {words}")
+        return not loses or _agreed(args, f"{head} {warning}")
     if trial.state in TRIAL_ENDED:
         note(f"Trial {trial.trial} has ended already: {trial.state}.")
         return False

@@ -214,7 +214,7 @@ def _queue() -> Group:
     )
 
 
-def _others() -> tuple[Group | Command, ...]:
+def _small_groups() -> tuple[Group | Command, ...]:
     request = Arg(("request",), help="Configuration file, id of a trial, or gang:ID")
     return (
         Group(
@@ -321,4 +321,4 @@ def commands() -> tuple[Group | Command, ...]:
     """Return all commands of ``airflow dtrain``."""
     documents = (_templates("templates"), _templates("tpl"), _config(), _search())
     runs = (experiment("experiments"), experiment("e"), trial("trials"), trial("t"))
-    return (init(), infer(), _hosts(), _pools(), _queue(), *documents, *runs, *_others())
+    return (init(), infer(), _hosts(), _pools(), _queue(), *documents, *runs, *_small_groups())

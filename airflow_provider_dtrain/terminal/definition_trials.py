@@ -119,7 +119,7 @@ def trial(group: str) -> Group:
     rank = Arg(("--rank",), help="Rank (default 0)", type=a.count, default=0, metavar="N")
     one_rank = Arg(("--rank",), help="Only this rank (default: all)", type=a.count, metavar="N")
     limit_s = Arg(("--timeout",), help="Seconds, at most 3600 (default 60)", type=a.count, default=60, metavar="S")
-    words = Arg(("argv",), help="Command and its arguments, after --", nargs="+", metavar="COMMAND")
+    argv = Arg(("argv",), help="Command and its arguments, after --", nargs="+", metavar="COMMAND")
     every = Arg(("--all",), help="Print all ranks, each line with its rank", action="store_true")
     tail = Arg(("--tail",), help="Only the last N KiB of each log", type=a.count, metavar="KIB")
     start = Arg(
@@ -170,7 +170,7 @@ def trial(group: str) -> Group:
                 a.TRIAL,
                 rank,
                 limit_s,
-                words,
+                argv,
                 function="exec_in_rank",
             ),
             reads("profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),

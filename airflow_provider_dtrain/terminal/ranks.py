@@ -15,8 +15,8 @@ TIMED_OUT, SIGNALLED = 124, 128
 
 def show_stacks(args: Namespace, found: Stacks) -> int:
     """Print stacks, and return the exit code."""
-    for words in found.problems:
-        note(words)
+    for problem in found.problems:
+        note(problem)
     if not is_table(args):
         show(args, [vars(one) for one in found.ranks])
     else:

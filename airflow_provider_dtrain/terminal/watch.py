@@ -152,7 +152,7 @@ def trial_lines(
     for name, values in curves:
         last = next((value for value in reversed(values) if value is not None), None)
         shown.append((name, f"{spark(values)}  {cell(last)}"))
-    shown += [("devices", words) for words in devices]
+    shown += [("devices", text) for text in devices]
     width = max(len(name) for name, _ in shown)
     head = f"Trial {trial.trial} of experiment {trial.experiment_id} '{trial.experiment}'"
     return [head, *(f"{name:{width}}  {text}" for name, text in shown)]
