@@ -13,7 +13,10 @@ import pytest
 
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main, parser
+from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.store.queries.profiles import profile_of
+from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.terminal import cluster, experiments, profile, trials, watch
 from testbed.stores import host
@@ -97,9 +100,18 @@ def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, 
             assert "hush" not in text, words
             assert "secret" not in text, words
         assert json.loads(text)[0]["connection"] is None
-        for words in ("trials describe", "trials metrics", "trials timeline", "trials checkpoints"):
+        for words in ("trials describe", "trials profile", "trials metrics", "trials timeline", "trials checkpoints"):
             assert main([*words.split(), str(hidden), *at]) == 1
             assert "There is no trial" in capsys.readouterr().err
+
+
+def test_a_profile_that_a_reader_may_not_read_does_not_exist(search):
+    class NoRights(AllRights):
+        def may_read(self, dag_id: str) -> bool:
+            return False
+
+    with pytest.raises(NotFoundError, match="There is no trial 1"):
+        profile_of(search.store, NoRights(), 1, None)
 
 
 def test_metrics_come_in_pages(server, search, capsys, monkeypatch):
