@@ -780,6 +780,21 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_config_rules.py::test_a_wrong_field_of_a_template_contradicts_no_other_field",
     ),
     Mutant(
+        name="hyperparameters that are too long for a variable are set",
+        path=f"{SUPERVISOR}/run/rank_environment.py",
+        old="< MAX_VARIABLE_BYTES:",
+        new="<= MAX_VARIABLE_BYTES:",
+        test="tests/unit/test_rank_environment.py"
+        "::test_hyperparameters_that_linux_would_refuse_are_left_out_with_a_sentence",
+    ),
+    Mutant(
+        name="the training library reads a checkpoint from a derived variable",
+        path="airflow_provider_dtrain/train/environment.py",
+        old='_place(context.get("latest_checkpoint"))',
+        new='_place(context.get("latest_checkpoint") or env.get("DTRAIN_LATEST_CHECKPOINT"))',
+        test="tests/unit/test_train_environment.py::test_the_values_of_a_trial_come_from_the_context_file_alone",
+    ),
+    Mutant(
         name="a pipe is waited for",
         path=f"{CORE}/regular_files.py",
         old="os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC",
