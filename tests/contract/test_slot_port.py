@@ -14,9 +14,8 @@ import pytest
 
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
 from airflow_provider_dtrain.engine.session.runtime import Killed, Runtime
-from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn
+from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn, slots_of
 from airflow_provider_dtrain.engine.slots.queue_slots import QueueSlots
-from airflow_provider_dtrain.engine.slots.selection import slots_of
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, SlotPort, SlotRequest, Waiting
 from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError
 from airflow_provider_dtrain.hooks.settings import settings

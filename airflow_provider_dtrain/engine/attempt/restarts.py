@@ -39,7 +39,7 @@ from airflow_provider_dtrain.engine.attempt.reconciliation import accept_token, 
 from airflow_provider_dtrain.engine.attempt.sampling import MOST_DRAWS, redrawn
 from airflow_provider_dtrain.engine.attempt.trial_end import finish, stopped
 from airflow_provider_dtrain.engine.copies.outputs import beginning
-from airflow_provider_dtrain.engine.slots.selection import slots_of
+from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     HostError,

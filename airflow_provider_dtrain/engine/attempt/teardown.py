@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.states import HostState, classify, first_failure, is_aftermath
 from airflow_provider_dtrain.core.lifecycle.timing import FENCE_WAIT_S
-from airflow_provider_dtrain.engine.slots.selection import slots_of
+from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
 from airflow_provider_dtrain.errors import (
     DtrainError,
     ExecutionTimeoutError,

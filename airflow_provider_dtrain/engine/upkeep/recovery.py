@@ -33,7 +33,7 @@ from airflow_provider_dtrain.engine.logs.task_log import Housekeeping, TaskLog
 from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.runtime import RECOVERY, RECOVERY_DONE, Runtime
 from airflow_provider_dtrain.engine.session.threads import in_thread
-from airflow_provider_dtrain.engine.slots.selection import slots_of
+from airflow_provider_dtrain.engine.slots.gang_slots import slots_of
 from airflow_provider_dtrain.errors import DtrainError, HostError, HostLostError, HostSilentError
 from airflow_provider_dtrain.hosts.wire import plain
 
