@@ -23,6 +23,7 @@
     │   ├── GangMismatchError          the configuration requests other slots than the held gang has
     │   ├── FunctionError              a decorated function cannot be sent, or its arguments or result are not JSON
     │   ├── EnvironmentMissingError    the host lacks python, a module or a folder
+    │   ├── EnvironmentBuildError      the packages of the lock file cannot be installed on a host
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
     │   ├── RankHangsError             a live rank blocked its gang for hang_timeout
@@ -191,6 +192,21 @@ class TaskEndedError(DtrainError):
 
 class EnvironmentMissingError(UserError):
     """A host lacks the interpreter, a module or a folder that this configuration needs."""
+
+
+class EnvironmentBuildError(UserError):
+    """The packages of a lock file cannot be installed on a host.
+
+    :param host: name of the host
+    :param message: fact, limit, next step
+    :param package: name and version of the package at fault; None: not known
+    :param lines: last lines of the program that builds
+    """
+
+    def __init__(self, host: str, message: str, *, package: str | None = None, lines: Sequence[str] = ()) -> None:
+        self.host = host
+        self.package = package
+        super().__init__("\n".join([f"Host '{host}' cannot build the environment: {message}", *lines]))
 
 
 class InvalidHPError(UserError):

@@ -25,14 +25,17 @@ def require_names(call: Call, config: ExperimentConfig) -> None:
 
 
 def _connection(call: Call, config: ExperimentConfig) -> Iterator[Problem]:
-    conn_id = getattr(config.checkpoint_storage, "conn_id", None)
-    if conn_id is None or call.access.may_use_connection(conn_id):
-        return
-    message = (
-        f"you may not read the connection '{conn_id}', whose credentials your code would get. Ask an administrator of "
-        "Airflow for the permission to read it, or name another one"
-    )
-    yield Problem(path="checkpoint_storage.conn_id", message=message)
+    named = {
+        "checkpoint_storage.conn_id": getattr(config.checkpoint_storage, "conn_id", None),
+        "environment.index_conn_id": config.environment.index_conn_id,
+    }
+    for path, conn_id in named.items():
+        if conn_id is not None and not call.access.may_use_connection(conn_id):
+            message = (
+                f"you may not read the connection '{conn_id}', whose credentials would be used for your code. Ask an "
+                "administrator of Airflow for the permission to read it, or name another one"
+            )
+            yield Problem(path=path, message=message)
 
 
 def _source(call: Call, config: ExperimentConfig) -> Iterator[Problem]:

@@ -105,6 +105,35 @@ async def with_connection(config: ExperimentConfig, variables: Mapping[str, str]
     return _added(config, connection, variables)
 
 
+async def package_index(config: ExperimentConfig) -> dict[str, Any] | None:
+    """Return the package index of ``environment.index_conn_id`` with its credentials, None without one.
+
+    Never store or show the result.
+
+    :raises NotFoundError: Airflow has no such connection
+    :raises ConfigError: it names no index
+    """
+    conn_id = config.environment.index_conn_id
+    if conn_id is None:
+        return None
+    try:
+        connection = await BaseHook.aget_connection(conn_id)
+    except Exception as error:
+        message = (
+            f"environment.index_conn_id names connection '{conn_id}', which cannot be fetched: {error}. Add it with: "
+            f"airflow connections add {conn_id} --conn-type http --conn-host https://INDEX/simple ..."
+        )
+        raise NotFoundError(message) from error
+    extra = (connection.extra_dejson or {}).get("extra_index_urls") or []
+    urls = [connection.host or "", *([extra] if isinstance(extra, str) else extra)]
+    if not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in urls):
+        message = f"the host of connection '{conn_id}' must be the URL of an index, such as https://packages.example/simple"
+        raise ConfigError([Problem(path="environment.index_conn_id", message=message)])
+    if connection.password:
+        mask_secret(connection.password)
+    return {"urls": urls, "login": connection.login, "password": connection.password}
+
+
 def _added(config: ExperimentConfig, connection: Any, variables: Mapping[str, str]) -> dict[str, str]:
     known = json.loads(variables.get(VARIABLE) or "{}")
     given = config.checkpoint_storage.model_dump(exclude_none=True)

@@ -129,6 +129,17 @@ def supervisor() -> Payload:
     return _archive(iter([*entries, ("pynvml.py", pynvml), ("__main__.py", _MAIN.encode())]))
 
 
+@functools.cache
+def uv() -> Payload | None:
+    """Return an archive with the uv of this machine, for others of its kind. None: it is not installed."""
+    try:
+        distribution = metadata.distribution("uv")
+    except metadata.PackageNotFoundError:
+        return None
+    programs = [file for file in distribution.files or () if file.name == "uv" and "bin" in file.parts]
+    return _archive(iter([("uv", Path(str(programs[0].locate())))])) if programs else None
+
+
 class _Selection:
     """The files of a folder that are sent."""
 

@@ -20,7 +20,7 @@ import pytest
 
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
-from tests.support.supervisor_host import Channel, Host, Refusal, is_alive, until
+from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
 from tests.support.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
 
 #: Longest time of a build in these tests, and of an answer of an index that answers.
@@ -151,6 +151,42 @@ def test_the_environment_is_read_only_and_a_damaged_one_is_built_again(host: Hos
     found = asking.run("build-2")
     assert found["state"] == "ready", found.get("lines", found)
     assert imported(found["python"], "demo") == "1.0"
+
+
+def test_a_damaged_environment_that_a_run_uses_is_not_replaced(host: Host, tmp_path: Path) -> None:
+    lock = locked(make_wheel(tmp_path / "wheels", "demo"))
+    channel = host.channel()
+    asking = Asking(channel, lock, wheels=str(tmp_path / "wheels"))
+    found = asking.run()
+    assert found["state"] == "ready", found
+    start(channel, make_plan("t1.1.7", *SLEEP, environment=found["digest"], python=found["python"]))
+    for path in Path(found["python"]).parent.parent.rglob("*.py"):
+        path.chmod(0o600)
+        path.write_text("changed")
+    with pytest.raises(Refusal) as refused:
+        asking.state()
+    assert refused.value.code == "in_use"
+    channel.call("stop", run="t1.1.7", grace_s=0)
+    channel.wait_event("t1.1.7", "ended")
+    until(lambda: not host.processes("t1.1.7"), "the end of the run")
+    assert until_state(asking, "absent")["damage"]
+    with pytest.raises(Refusal) as missing:
+        channel.call("prepare", plan=make_plan("t1.2.8", *SLEEP, environment="0" * 64), secrets={})
+    assert missing.value.code == "need_environment"
+
+
+def until_state(asking: Asking, state: str) -> dict[str, Any]:
+    """Return the answer once an environment is in a state."""
+
+    def answer() -> dict[str, Any] | None:
+        try:
+            found = asking.state()
+        except Refusal:
+            return None
+        return found if found["state"] == state else None
+
+    found: dict[str, Any] = until(answer, state)
+    return found
 
 
 def test_eight_gangs_at_once_build_once(host: Host, tmp_path: Path) -> None:

@@ -48,17 +48,18 @@ def test_the_order_of_the_placement_does_not_matter():
 
 
 def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
-    hosts = {"a": HostFacts(devices={4: "GPU-4", 6: "GPU-6"}, python="/usr/bin/python3.11")}
+    hosts = {"a": HostFacts(devices={4: "GPU-4", 6: "GPU-6"}, python="/usr/bin/python3.11", environment="e")}
     plan = build_plans(Placement({"a": (4, 6)}), facts(hosts=hosts, port_range=(4000, 4010), payload="p"))["a"]
     assert json.loads(json.dumps(plan)) == plan
     assert set(plan) == {
         *("protocol", "run", "store", "token", "launch", "host", "group_rank", "group_world_size", "world_size"),
         *("ranks", "argv"),
-        *("python", "env", "payload", "library", "port_range", "grace_s"),
+        *("python", "environment", "env", "payload", "library", "port_range", "grace_s"),
         *("orphan_timeout_s", "prepare_timeout_s", "timeout_s", "log_limit_bytes", "cpu_slots"),
         "sampling_interval_s",
     }
     assert [rank["device"] for rank in plan["ranks"]] == ["GPU-4", "GPU-6"]
+    assert plan["environment"] == "e"
     assert (plan["python"], plan["port_range"], plan["world_size"]) == ("/usr/bin/python3.11", [4000, 4010], 2)
 
 

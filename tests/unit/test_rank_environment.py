@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.launch.plan import RESERVED_VARIABLES, LaunchFacts, build_plans
+from airflow_provider_dtrain.core.launch.plan import RESERVED_VARIABLES, HostFacts, LaunchFacts, build_plans
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.refusal import Refused
@@ -126,3 +126,11 @@ def test_a_bad_value_of_the_context_is_named(values: Any, field: str) -> None:
 
 def test_the_context_keeps_what_only_the_library_reads() -> None:
     assert json.loads(json.dumps(check_context({"rungs": [1], "trial_id": 5})))["rungs"] == [1]
+
+
+def test_programs_of_an_environment_come_first_also_before_a_path_of_the_user(tmp_path: Path) -> None:
+    hosts = {host: HostFacts(environment="e" * 64) for host in PLACEMENT.slots}
+    root = f"{tmp_path}/environments/{'e' * 64}"
+    for env in environments(tmp_path, hosts=hosts, variables={"PATH": "/mine", "VIRTUAL_ENV": "/other"}):
+        assert (env["VIRTUAL_ENV"], env["PATH"]) == (root, f"{root}/bin:/mine")
+    assert "VIRTUAL_ENV" not in environments(tmp_path)[0]

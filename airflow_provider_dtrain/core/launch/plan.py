@@ -52,6 +52,8 @@ class HostFacts:
     devices: Mapping[int, str | None] = field(default_factory=dict)
     #: Interpreter for ``python`` in the command; None: the supervisor's own.
     python: str | None = None
+    #: Digest of the environment that the interpreter belongs to; None: it was not built for the code.
+    environment: str | None = None
     #: Environment that the host's administrators set for its ranks.
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -152,6 +154,7 @@ def _plan(name: str, facts: LaunchFacts) -> dict[str, Any]:
         "host": name,
         "argv": list(facts.argv),
         "python": host.python,
+        "environment": host.environment,
         "env": _interface_variables(facts.network, name) | dict(host.variables) | dict(facts.variables),
         "payload": facts.payload,
         "library": facts.library,

@@ -32,12 +32,15 @@ def start_problem(facts: Mapping[str, Any]) -> str | None:
     return f"It answers, but no run can start there: {problems[0]}" if problems else None
 
 
-def shortcoming(executable: str, python: str, modules: Mapping[str, str | None]) -> str | None:
+def shortcoming(
+    executable: str, python: str, modules: Mapping[str, str | None], lock_file: str | None = None
+) -> str | None:
     """Return what an interpreter lacks and the command that installs it, None if it lacks nothing.
 
     :param executable: path of the interpreter on its host
     :param python: its version
     :param modules: needed module -> version there; None: it is missing
+    :param lock_file: of the environment that it belongs to, None without one
     """
     if is_older(python, OLDEST_PYTHON):
         return (
@@ -57,6 +60,9 @@ def shortcoming(executable: str, python: str, modules: Mapping[str, str | None])
     facts += [f"has torch {modules['torch']}, but {dotted(OLDEST_TORCH)} or newer is needed"] if is_old else []
     names = [_DISTRIBUTIONS.get(name, name) for name in missing]
     names += [f"'torch>={dotted(OLDEST_TORCH)}'"] if is_old else []
+    if lock_file is not None:
+        fix = f"Add {' '.join(names)} to {lock_file}, or set environment.system_site_packages"
+        return f"the environment of {lock_file} {' and '.join(facts)}. {fix}."
     return (
         f"{executable} (Python {python}) {' and '.join(facts)}. Install with: {executable} -m pip install "
         f"{' '.join(names)}"

@@ -162,5 +162,11 @@ TENSORBOARD_S = 30.0
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.
 PREPARE_TIMEOUT_S = 120.0
+#: Seconds for a host to build an environment. Packages for GPUs have gigabytes, and the gang keeps its slots meanwhile.
+ENVIRONMENT_BUILD_S = 3600.0
+#: Seconds for each answer of a package index, and for each part of one.
+INDEX_STALL_S = 30.0
+#: Seconds that an answer about a build waits for its end, and seconds between two lines about it in the task log.
+ENVIRONMENT_POLL_S, ENVIRONMENT_LOG_S = 5.0, 10.0
 #: Seconds for a host to connect to another host of the gang, once both listen.
 PEER_CONNECT_S = 5.0

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import storage_root
+from airflow_provider_dtrain.core.config.environment import Environment
+from airflow_provider_dtrain.core.config.environment_source import source_of_environment
 from airflow_provider_dtrain.core.config.inference import is_url
 from airflow_provider_dtrain.core.config.secrets import MASK
 from airflow_provider_dtrain.core.launch.devices import shares_devices
@@ -19,13 +21,14 @@ from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.device_numbers import frameworks_with_local_rank, uses_of_local_rank
 from airflow_provider_dtrain.engine.attempt.max_runtime import max_runtime
-from airflow_provider_dtrain.engine.attempt.required_modules import needed_modules
+from airflow_provider_dtrain.engine.attempt.required_modules import needed_modules, regular_files
 from airflow_provider_dtrain.engine.copies.checkpoints import is_in_run_folder, trusted
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.core.config.environment_source import EnvironmentSource, ReadyEnvironment
     from airflow_provider_dtrain.core.launch.devices import HostDevices
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import SourceCheckpoint
@@ -62,6 +65,10 @@ class Job:
     devices: Mapping[str, Mapping[int, str | None]]
     #: host -> environment that its administrators set for its ranks
     variables: Mapping[str, Mapping[str, str]]
+    #: Packages that the hosts install; None: the ranks use those of the interpreter.
+    environment: EnvironmentSource | None = None
+    #: host -> its environment, once it is ready there.
+    environments: Mapping[str, ReadyEnvironment] = field(default_factory=dict)
     #: Modules that the ranks' interpreter must have.
     modules: tuple[str, ...]
     world_size: int
@@ -83,10 +90,10 @@ class Job:
     #: Seconds until Airflow's execution_timeout; None = no limit.
     timeout_s: float | None = None
 
-    @property
-    def python(self) -> str | None:
-        """Interpreter of the ranks, or None for the supervisor's."""
-        return self.config.environment.interpreter
+    def python(self, host: str) -> str | None:
+        """Return the interpreter of the ranks on a host, or None for the supervisor's."""
+        ready = self.environments.get(host)
+        return self.config.environment.interpreter if ready is None else ready.python
 
     @property
     def network_interface(self) -> str | None:
@@ -151,7 +158,12 @@ class Job:
             launch=uuid.uuid4().hex,
             argv=self.config.command,
             hosts={
-                host: HostFacts(devices=devices, python=self.python, variables=self.variables.get(host, {}))
+                host: HostFacts(
+                    devices=devices,
+                    python=self.python(host),
+                    environment=self.environments[host].digest if host in self.environments else None,
+                    variables=self.variables.get(host, {}),
+                )
                 for host, devices in self.devices.items()
             },
             visible_devices=self.config.resources.visible_devices,
@@ -308,6 +320,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         digest = view.payload
         archives["payloads"] = Archive(digest=digest, content=lambda: store.payloads.get(digest))
     needed = _needed(store, tuple(config.command), view.payload) if view.payload else ()
+    environment = _environment(store, config.environment.model_dump_json(), view.payload) if view.payload else None
     hosts = {name: store.hosts.get(name) for name in view.placement}
     own = _restart_from(store, view)
     return Job(
@@ -317,6 +330,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         archives=archives,
         devices={name: {slot.index: slot.device for slot in host.slots} for name, host in hosts.items()},
         variables={name: host.variables or {} for name, host in hosts.items()},
+        environment=environment,
         modules=(
             *needed,
             *storage_modules(config),
@@ -340,6 +354,19 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
 def _needed(store: Store, command: tuple[str, ...], digest: str) -> tuple[str, ...]:
     # The trials of a search share command and code.
     return needed_modules(command, store.payloads.get(digest))
+
+
+@lru_cache(maxsize=64)
+def _environment(store: Store, section: str, digest: str) -> EnvironmentSource | None:
+    # The trials of a search share configuration and code.
+    environment = Environment.model_validate_json(section)
+    if environment.requirements is None:
+        return None
+    files = regular_files(store.payloads.get(digest))
+    found, problems = source_of_environment(environment, files.get, files)
+    if problems:
+        raise ConfigError(problems)
+    return found
 
 
 def _shard_failures(store: Store, view: AttemptView) -> dict[int, int]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.launch.devices import notices
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.launch.requirements import shortcoming
 from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.attempt.environments import ready_environments
+from airflow_provider_dtrain.engine.attempt.host_calls import on_all, send_archives
 from airflow_provider_dtrain.engine.copies.collector import send_known
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
@@ -24,24 +26,10 @@ from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
-    from airflow_provider_dtrain.engine.attempt.job import Archive, Job
+    from airflow_provider_dtrain.engine.attempt.job import Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.store.records.trials import AttemptView
-
-T = TypeVar("T")
-
-
-async def on_all(hosts: Mapping[str, T], action: Callable[[str, T], Awaitable[Any]]) -> dict[str, Any]:
-    """Return each host's answer to an action that runs on all hosts at the same time.
-
-    It waits for every host, so that no action still runs when the first error is raised.
-    """
-    answers = await asyncio.gather(*(action(host, value) for host, value in hosts.items()), return_exceptions=True)
-    for found in answers:
-        if isinstance(found, BaseException):
-            raise found
-    return dict(zip(hosts, answers, strict=True))
 
 
 async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
@@ -59,6 +47,8 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     record = view.plan
     if record is None:
         await _check_devices(rt, view, job)
+        await on_all(links, lambda _, link: send_archives(link, job.archives))
+        job = replace(job, environments=await ready_environments(rt, view, job, links))
         network = await _preflight(view, job, links)
         record = job.plan(view, network, {host: link.hello for host, link in links.items()})
         await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)
@@ -105,13 +95,13 @@ async def _check_devices(rt: Runtime, view: AttemptView, job: Job) -> None:
 
 
 async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:
-    """Send missing archives, check that the hosts can run the job, and return the network between them."""
+    """Check that the hosts can run the job, and return the network between them."""
     nonce = secrets.token_hex(16)
     several = len(links) > 1
 
     async def one(host: str, link: HostLink) -> Any:
-        _, _, listening = await asyncio.gather(
-            _send_archives(link, job), _check(link, view, job), _listen(link, job, nonce) if several else _nothing()
+        _, listening = await asyncio.gather(
+            _check(link, view, job), _listen(link, job, nonce) if several else _nothing()
         )
         return listening
 
@@ -146,23 +136,11 @@ async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], 
     return await on_all(links, one)
 
 
-async def _send_archives(link: HostLink, job: Job) -> None:
-    for kind, archive in job.archives.items():
-        reply = await answer(link, "have", kind=kind, digests=[archive.digest])
-        if reply["missing"]:
-            await in_launch_thread(_send_archive, link, kind, archive)
-
-
-def _send_archive(link: HostLink, kind: str, archive: Archive) -> None:
-    # The content may come from the store, so it is read in the thread as well.
-    link.send_archive(kind, archive.digest, archive.content())
-
-
 async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
     """Raise when the host cannot run this configuration."""
     slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
     asked: dict[str, Any] = {
-        "python": job.python,
+        "python": job.python(link.host),
         "modules": list(job.modules),
         "slots": slots,
         "mounts": job.mounts,
@@ -170,11 +148,12 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:
         raise EnvironmentMissingError(
-            f"Host '{link.host}' has no interpreter {job.python!r}. "
+            f"Host '{link.host}' has no interpreter {job.python(link.host)!r}. "
             "Install it there, or set environment.python to one that exists on every host."
         )
     modules = {name: found["modules"].get(name) for name in job.modules}
-    if (message := shortcoming(found["executable"], found["python"], modules)) is not None:
+    lock = job.environment.path if job.environment is not None else None
+    if (message := shortcoming(found["executable"], found["python"], modules, lock)) is not None:
         raise EnvironmentMissingError(f"Host '{link.host}': {message}")
     if found["mounts"]:
         raise EnvironmentMissingError(

@@ -128,6 +128,17 @@ def _modules(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def regular_files(payload: bytes) -> dict[str, bytes]:
+    """Return the files of a packed code folder, by path."""
+    files = {}
+    with tarfile.open(fileobj=io.BytesIO(payload), mode="r:gz") as archive:
+        for member in archive:
+            if member.isfile():
+                content = archive.extractfile(member)
+                files[str(PurePosixPath(member.name))] = content.read() if content else b""
+    return files
+
+
 def python_sources(payload: bytes) -> Mapping[str, bytes]:
     """Return the Python files of a packed code folder, by path."""
     sources = {}

@@ -31,10 +31,10 @@ def rank_environment(
     :param image: environment that the image of the run's container gives to its programs; None: without a container
     """
     python_path = (os.environ if image is None else image).get("PYTHONPATH", "")
+    first = {**(passed(os.environ) if image is None else image), **_of_host(plan), **plan["env"]}
     return {
-        **(passed(os.environ) if image is None else image),
-        **_of_host(plan),
-        **plan["env"],
+        **first,
+        **_of_packages(plan, folder, first.get("PATH") or os.defpath),
         **trial_variables(context, folder),
         **_of_rank(plan, rank),
         **secrets,
@@ -50,6 +50,14 @@ def _of_host(plan: Json) -> dict[str, str]:
         "PYTHONIOENCODING": "utf-8",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
     }
+
+
+def _of_packages(plan: Json, folder: RunFolder, path: str) -> dict[str, str]:
+    """Return what makes the programs of the environment from a lock file the first ones in PATH."""
+    if plan["environment"] is None:
+        return {}
+    root = folder.layout.environment(plan["environment"])
+    return {"VIRTUAL_ENV": root, "PATH": os.pathsep.join([os.path.join(root, "bin"), path])}
 
 
 def trial_variables(context: Json, folder: RunFolder) -> dict[str, str]:

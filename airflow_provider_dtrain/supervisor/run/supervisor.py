@@ -12,6 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
+from ..environments.folder import EnvironmentFolder
 from ..fields import number
 from ..file_access import below, read_json, sync_folder, write_atomic, write_json, write_mark
 from ..files.archives import unpack_archive
@@ -92,6 +93,8 @@ class Supervisor:
         self.devices = {rank["device"] for rank in plan["ranks"] if rank["device"]}
         self.slots = SlotLocks(layout, self.folder, plan)
         self.run_lock = -1
+        #: Descriptor, None without an environment from a lock file.
+        self.environment_lock: int | None = None
         #: Of the run's folder.
         self.inode = 0
         self.identity = Json()
@@ -140,6 +143,7 @@ class Supervisor:
             if answer is not None:
                 return answer
             self._check_archives()
+            self._hold_environment()
             self.slots.take()
             self.slots.check_tokens()
             if self.folder.has_tombstone:
@@ -231,6 +235,17 @@ class Supervisor:
             digests = [digest for found in missing.values() for digest in found]
             message = f"This host does not have {message}. Send it and prepare again."
             raise Refused("need", message, missing=digests, kinds=missing)
+
+    def _hold_environment(self) -> None:
+        """Keep the environment of the run from being removed or replaced while this process lives."""
+        digest = self.plan["environment"]
+        if digest is None:
+            return
+        folder = EnvironmentFolder(self.layout, digest)
+        self.environment_lock = folder.lock(shared=True)
+        if self.environment_lock is None or folder.mark() is None:
+            message = f"This host no longer has environment {digest[:12]}, or builds it again. Start the run again."
+            raise Refused("need_environment", message)
 
     def _write_files(self) -> None:
         """Unpack the code and write all files that ranks and followers read."""

@@ -1,0 +1,162 @@
+"""Environments of trials: built before the ranks start, shared by gangs, and held while they are used."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_dtrain.errors import ConfigError
+from tests.support.engines import Engine, held
+from tests.support.wheels import index_server, locked, make_wheel
+
+#: Prints what the ranks see of their environment, and imports the training library.
+PROGRAM = """
+import os, sys, demo
+import airflow_provider_dtrain.train as dtrain
+with dtrain.init(backend="sockets") as ctx:
+    ctx.report(1, {"loss": 0.5})
+    print("found", demo.VERSION, sys.prefix == os.environ["VIRTUAL_ENV"], os.environ["PATH"].startswith(sys.prefix))
+"""
+
+
+def code_folder(root: Path, lock: str, program: str = PROGRAM) -> Path:
+    code = root / "code"
+    code.mkdir(parents=True, exist_ok=True)
+    (code / "train.py").write_text(program)
+    (code / "requirements.lock").write_text(lock)
+    return code
+
+
+def document(**environment: Any) -> dict[str, Any]:
+    return {
+        "name": "packages",
+        "entrypoint": "python train.py",
+        "model_dir": "code",
+        "max_restarts": 0,
+        "resources": {"slots_per_trial": 2},
+        "environment": {"requirements": "requirements.lock", **environment},
+    }
+
+
+def use_index(patch: pytest.MonkeyPatch, url: str, **more: Any) -> None:
+    """Let Airflow have a connection of the name ``wheels`` for an index."""
+    patch.setenv("AIRFLOW_CONN_WHEELS", json.dumps({"conn_type": "http", "host": url, **more}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The code with a lock file and its wheel."""
+    code = code_folder(tmp_path, "demo==1.0\n")
+    make_wheel(code / "wheels", "demo")
+    return tmp_path
+
+
+async def test_ranks_run_in_an_environment_that_is_built_once(
+    engine: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    ticket = engine.submit(document(wheels="wheels"), folder=folder)
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert "found 1.0 True True" in caplog.text
+    assert re.search(r"Environment requirements.lock is built on host 'local': 1 packages for Python 3\.", caplog.text)
+    assert "Environment requirements.lock is ready on host 'local' after" in caplog.text
+    plan = engine.hook.store.attempts.get(ticket.attempt_id).plan
+    assert plan is not None
+    digest = plan["plans"]["local"]["environment"]
+    assert plan["plans"]["local"]["python"].endswith(f"/environments/{digest}/bin/python")
+    caplog.clear()
+    outcome = await engine.carry(engine.submit(document(wheels="wheels"), folder=folder))
+    assert outcome is not None
+    assert outcome.state == "completed"
+    assert "is built" not in caplog.text
+
+
+async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_before_any_rank_starts(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "index"
+    lock = locked(make_wheel(wheels, "demo", tag="cp311-cp311-macosx_11_0_arm64"))
+    code_folder(tmp_path, lock)
+    with index_server(wheels) as server:
+        use_index(monkeypatch, server.url)
+        outcome = await engine.carry(engine.submit(document(index_conn_id="wheels"), folder=tmp_path))
+    assert outcome is not None
+    assert (outcome.state, outcome.failure.error if outcome.failure else "") == ("errored", "EnvironmentBuildError")
+    assert outcome.failure is not None
+    assert outcome.failure.kind == "user"
+    message = outcome.failure.message
+    assert message.startswith("Host 'local' cannot build the environment: No wheel of demo 1.0 that the lock file")
+    assert held(engine) == []
+
+
+async def test_a_lock_file_that_cannot_be_used_is_refused_before_anything_is_stored(
+    engine: Engine, tmp_path: Path
+) -> None:
+    code_folder(tmp_path, "demo\n--index-url https://example.org\n")
+    with pytest.raises(ConfigError) as refused:
+        engine.submit(document(), folder=tmp_path)
+    assert [problem.path for problem in refused.value.problems] == ["environment.requirements"] * 2
+    assert "'demo' has no exact version" in str(refused.value)
+    assert "--index-url is not accepted" in str(refused.value)
+    with pytest.raises(ConfigError, match="the code has no wheels in 'wheels'"):
+        engine.submit(document(wheels="wheels"), folder=tmp_path)
+    (tmp_path / "code" / ".env").write_text("PASSWORD=s3cret\n")
+    with pytest.raises(ConfigError, match=r"the code has no file '\.env'") as hidden:
+        engine.submit(document(requirements=".env"), folder=tmp_path)
+    assert "s3cret" not in str(hidden.value)
+
+
+async def test_a_module_that_the_lock_file_lacks_is_named_with_the_file(engine: Engine, folder: Path) -> None:
+    code_folder(folder, "demo==1.0\n", "import torch\n")
+    outcome = await engine.carry(engine.submit(document(wheels="wheels"), folder=folder))
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert outcome.failure.error == "EnvironmentMissingError"
+    assert "the environment of requirements.lock lacks torch. Add torch to requirements.lock" in outcome.failure.message
+
+
+async def test_credentials_of_an_index_reach_neither_the_store_nor_files_nor_logs(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    wheels = tmp_path / "index"
+    code_folder(tmp_path, locked(make_wheel(wheels, "demo")))
+    with index_server(wheels, login="me:s3cret-text") as server:
+        use_index(monkeypatch, server.url, login="me", password="s3cret-text")  # noqa: S106 - of this test
+        ticket = engine.submit(document(index_conn_id="wheels"), folder=tmp_path)
+        outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert "s3cret-text" not in caplog.text
+    assert "s3cret-text" not in str(engine.hook.store.attempts.get(ticket.attempt_id).plan)
+    folders = [Path.home() / ".dtrain" / "environments", *tmp_path.iterdir()]
+    files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
+    assert [file for file in files if b"s3cret-text" in file.read_bytes()] == []
+
+
+async def test_a_kill_while_an_environment_is_built_ends_the_trial_at_once(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "index"
+    code_folder(tmp_path, locked(make_wheel(wheels, "demo")))
+    with index_server(wheels, stalls=True) as server:
+        use_index(monkeypatch, server.url)
+        ticket = engine.submit(document(index_conn_id="wheels"), folder=tmp_path)
+        carrying = asyncio.ensure_future(engine.carry(ticket))
+        while not server.requests:
+            assert not carrying.done(), carrying.result()
+            await asyncio.sleep(0.05)
+        assert engine.runtime is not None
+        engine.runtime.kill()
+        outcome = await asyncio.wait_for(carrying, 60)
+    assert outcome is not None
+    assert outcome.state == "killed"
+    assert held(engine) == []
