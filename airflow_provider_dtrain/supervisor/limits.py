@@ -60,6 +60,8 @@ LONG_PATH = 2048
 COLLECT_LIMIT = 20_000
 #: Most bytes of the runs in one answer to ``status``. Far below MAX_LINE, which would end the channel.
 STATUS_BYTES = 2 << 20
+#: Most bytes of all environments of this account. A build removes those that were not used for longest.
+ENVIRONMENTS_BYTES = 200 << 30
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000

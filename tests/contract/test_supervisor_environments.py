@@ -20,6 +20,9 @@ import pytest
 
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
+from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFolder
+from airflow_provider_dtrain.supervisor.environments.garbage import make_room
+from airflow_provider_dtrain.supervisor.files.layout import Layout
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
 from tests.support.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
 
@@ -173,6 +176,30 @@ def test_a_damaged_environment_that_a_run_uses_is_not_replaced(host: Host, tmp_p
     with pytest.raises(Refusal) as missing:
         channel.call("prepare", plan=make_plan("t1.2.8", *SLEEP, environment="0" * 64), secrets={})
     assert missing.value.code == "need_environment"
+
+
+def test_environments_are_removed_by_age_and_size_and_never_while_a_run_uses_them(host: Host, tmp_path: Path) -> None:
+    channel = host.channel()
+    found = []
+    for number in range(3):
+        lock = locked(make_wheel(tmp_path / "wheels", "demo", f"{number}.0"))
+        found.append(Asking(channel, lock, wheels=str(tmp_path / "wheels")).run())
+        past = time.time() - 86400 * (3 - number)
+        os.utime(host.remote_dir / "environments" / f"{found[-1]['digest']}.lock", (past, past))
+    names = [f"environments/{one['digest']}" for one in found]
+    start(channel, make_plan("t1.1.7", *SLEEP, environment=found[0]["digest"], python=found[0]["python"]))
+    dry = channel.call("collect", older_than_s=1.5 * 86400, dry_run=True)["archives"]
+    assert {name for name in dry if name.startswith("environments/")} == {names[1]}
+    assert dry[names[1]] > 1000
+    assert left(host) == sorted(one["digest"] for one in found)
+    gone = channel.call("collect", older_than_s=1.5 * 86400, archives=names, runs=[])["archives"]
+    assert set(gone) == {names[1]}
+    layout = Layout(str(host.remote_dir))
+    new = EnvironmentFolder(layout, "0" * 64)
+    assert make_room(layout, new, limit_bytes=1 << 40) == []
+    assert make_room(layout, new, limit_bytes=1) == [found[2]["digest"]], "the one that the run uses stays"
+    channel.call("stop", run="t1.1.7", grace_s=0)
+    channel.wait_event("t1.1.7", "ended")
 
 
 def until_state(asking: Asking, state: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ..checks.probe import probe
 from ..environments.command import environment_request
+from ..environments.garbage import collect_environments
 from ..fields import Fields, shorten
 from ..files.garbage import collect, remove_checkpoints
 from ..files.layout import Layout
@@ -60,13 +61,19 @@ def remove_from_storage(layout: Layout, fields: Fields) -> Callable[[], Json]:
 
 
 def collect_garbage(layout: Layout, fields: Fields) -> Callable[[], Json]:
-    """Return the work that removes old runs and archives."""
+    """Return the work that removes old runs, archives and environments."""
     age_s = fields.number("older_than_s", 0, 1e12)
     dry_run = fields.flag("dry_run", default=False)
     named = "runs" in fields.values
     runs = fields.texts("runs", RUN_NAME, limit=COLLECT_LIMIT) if named else None
     archives = fields.texts("archives", ARCHIVE_NAME, limit=COLLECT_LIMIT, default=[])
-    return lambda: collect(layout, age_s, runs=runs, archives=archives, dry_run=dry_run)
+    wanted = None if dry_run else set(archives)
+
+    def work() -> Json:
+        found = collect(layout, age_s, runs=runs, archives=archives, dry_run=dry_run)
+        return {**found, "archives": {**found["archives"], **collect_environments(layout, age_s, wanted)}}
+
+    return work
 
 
 def match_logs(layout: Layout, fields: Fields) -> Callable[[], Json]:

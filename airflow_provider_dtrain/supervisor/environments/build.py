@@ -20,6 +20,7 @@ from ..machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, all_procs, descend
 from ..names import Json
 from ..refusal import Refused, refusal_of
 from .folder import EnvironmentFolder, wait_for_lock
+from .garbage import make_room
 from .install import Installer, die_with_parent, find_uv
 from .request import check_build
 
@@ -51,6 +52,7 @@ class Build:
         try:
             self.report("begins", force=True)
             self.folder.clear()
+            make_room(self.layout, self.folder)
             self._build(self.folder.make_room())
             self.report("is complete", force=True)
         except BaseException as error:

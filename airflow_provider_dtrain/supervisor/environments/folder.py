@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ..file_access import read_json, write_json
 from ..files.layout import Layout
-from ..files.trees import remove_tree
+from ..files.trees import remove_tree, tree_bytes
 from ..machine.locks import take_lock
 from ..names import DELETED, Json
 from ..refusal import Refused
@@ -106,10 +106,11 @@ class EnvironmentFolder:
     def complete(self, facts: Json) -> None:
         """Make all files read-only, and then mark the environment as complete."""
         sample = self._sample()
+        size = tree_bytes(self.path)
         for path, found in _entries(self.path):
             if not stat.S_ISLNK(found.st_mode) and path != self.path:
                 os.chmod(path, stat.S_IMODE(found.st_mode) & 0o555)
-        write_json(os.path.join(self.path, _COMPLETE), {**facts, "sample": sample})
+        write_json(os.path.join(self.path, _COMPLETE), {**facts, "bytes": size, "sample": sample})
         os.chmod(self.path, 0o500)
 
     def _sample(self) -> list[list[object]]:

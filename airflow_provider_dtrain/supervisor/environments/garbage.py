@@ -1,0 +1,75 @@
+"""Removal of environments that no run uses: old ones on request, and the oldest ones for a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
+from ..file_access import names_in
+from ..files.layout import Layout
+from ..files.trees import tree_bytes
+from ..limits import ENVIRONMENTS_BYTES
+from ..names import DIGEST
+from .folder import EnvironmentFolder
+
+#: Kind in the names of environments, as of archives.
+KIND = "environments"
+
+
+def collect_environments(layout: Layout, older_than_s: float, wanted: set[str] | None) -> dict[str, int]:
+    """Remove environments that were not used for a time. Return their sizes.
+
+    :param wanted: names (``environments/<digest>``) of those to remove; None removes nothing and returns all
+    """
+    sizes: dict[str, int] = {}
+    for folder in _folders(layout):
+        name = f"{KIND}/{folder.digest}"
+        if time.time() - folder.used_at() < older_than_s or (wanted is not None and name not in wanted):
+            continue
+        size = size_of(folder)
+        if folder.remove() if wanted is not None else not is_used(folder):
+            sizes[name] = size
+    return sizes
+
+
+def make_room(layout: Layout, new: EnvironmentFolder, limit_bytes: int = ENVIRONMENTS_BYTES) -> list[str]:
+    """Remove the environments that were not used for longest, until all together are below a limit.
+
+    :param new: the one that is about to be built, which stays
+    :return: the digests of the removed ones
+    """
+    found = sorted((one for one in _folders(layout) if one.digest != new.digest), key=lambda one: one.used_at())
+    sizes = {one.digest: size_of(one) for one in found}
+    removed: list[str] = []
+    for one in found:
+        if sum(sizes.values()) <= limit_bytes:
+            break
+        if one.remove():
+            removed.append(one.digest)
+        del sizes[one.digest]
+    return removed
+
+
+def size_of(folder: EnvironmentFolder) -> int:
+    """Return the bytes on disk of an environment, as counted at the end of its build, else now."""
+    size = (folder.mark() or {}).get("bytes")
+    return size if isinstance(size, int) else tree_bytes(folder.path)
+
+
+def is_used(folder: EnvironmentFolder) -> bool:
+    """Return whether a run uses an environment, or a build makes it."""
+    lock = folder.lock(shared=False)
+    if lock is None:
+        return True
+    os.close(lock)
+    return False
+
+
+def _folders(layout: Layout) -> Iterator[EnvironmentFolder]:
+    digests = {name.partition(".")[0] for name in names_in(os.path.dirname(layout.environment("0")))}
+    for digest in sorted(digests):
+        if DIGEST.fullmatch(digest):
+            with contextlib.suppress(OSError):
+                yield EnvironmentFolder(layout, digest)
