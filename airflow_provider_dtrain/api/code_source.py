@@ -13,7 +13,7 @@ from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.api.forks import payload_of
 from airflow_provider_dtrain.api.init_dags import DAG_ID
 from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.engine.submission.entry import entry_problems
+from airflow_provider_dtrain.engine.submission.entry import entry_problems, problems_of_archive
 from airflow_provider_dtrain.engine.submission.granted import folder_problem
 from airflow_provider_dtrain.errors import Problem
 
@@ -38,7 +38,7 @@ def code_source(call: Call, config: ExperimentConfig, fork_of: int | None, paylo
     :raises NotFoundError: the user may not read the forked experiment
     """
     if payload is not None:
-        return _sent(call, payload, fork_of)
+        return _sent(call, config, payload, fork_of)
     digest = None if fork_of is None else payload_of(call, fork_of)
     if digest is not None:
         ignored = "" if config.model_dir is None else ". It does not read model_dir"
@@ -52,7 +52,7 @@ def code_source(call: Call, config: ExperimentConfig, fork_of: int | None, paylo
     return _in_folder(config, folder)
 
 
-def _sent(call: Call, digest: str, fork_of: int | None) -> CodeSource:
+def _sent(call: Call, config: ExperimentConfig, digest: str, fork_of: int | None) -> CodeSource:
     """Return code that the user has sent, or sends later, or that of the forked experiment."""
     if not digest:
         return CodeSource(text="Code that the client sends.")
@@ -62,7 +62,8 @@ def _sent(call: Call, digest: str, fork_of: int | None) -> CodeSource:
     if not is_theirs or not call.store.payloads.use(digest):
         message = f"you have sent no code {digest[:12]}, or the store no longer has it. Send it first: POST /code"
         return CodeSource(text="", errors=(Problem(path="payload", message=message),))
-    return CodeSource(text=f"The code that was sent ({digest[:12]}).")
+    errors = tuple(problems_of_archive(config, call.store.payloads.get(digest)))
+    return CodeSource(text=f"The code that was sent ({digest[:12]}).", errors=errors)
 
 
 def _dag_folder(call: Call) -> str | None:

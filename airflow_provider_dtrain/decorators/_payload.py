@@ -6,7 +6,7 @@ import inspect
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,17 +47,21 @@ def code_with(
     folder: Path,
     model_dir: str | None,
     modules: Mapping[str, str] | None = None,
+    files: Iterable[str] = (),
 ) -> Iterator[Path]:
     """Yield a temporary folder that has the function, its call and the configured code where a submission expects them.
 
     :param folder: folder of the DAG file, where ``model_dir`` starts
     :param model_dir: code that is sent with the function; None = none
     :param modules: file name -> source of further modules
+    :param files: further files and folders, relative to that of the DAG file, which are sent without ``model_dir``
     """
     with tempfile.TemporaryDirectory(prefix="dtrain-") as root:
         code = Path(root) / (model_dir or "")
         if model_dir:
             shutil.copytree(folder / model_dir, code, symlinks=True)
+        for name in files if not model_dir else ():
+            _copy(folder / name, code / name)
         place = code / FOLDER
         place.mkdir()
         (place / source.file_name).write_text(source.text, encoding="utf-8")
@@ -65,3 +69,12 @@ def code_with(
         for name, text in (modules or {}).items():
             (code / name).write_text(text, encoding="utf-8")
         yield Path(root)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder. A missing one is reported where the configuration is checked."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    elif source.is_file():
+        shutil.copyfile(source, target)

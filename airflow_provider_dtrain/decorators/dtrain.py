@@ -111,6 +111,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
 
     def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
         from airflow_provider_dtrain.engine.submission.submit import render, submit
+        from airflow_provider_dtrain.store.configs import model_of
 
         source = read_function(self.python_callable)
         call = call_of(self.python_callable, list(self.op_args), self.op_kwargs, self._context or {})
@@ -120,7 +121,8 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         stored = render(hook, document, self.template, folder, pool=held.pool if held is not None else None)
         if held is None:
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
-        with code_with(source, call, folder, stored.document.get("model_dir")) as root:
+        files = model_of(stored).environment.files()
+        with code_with(source, call, folder, stored.document.get("model_dir"), files=files) as root:
             return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
 
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> ConfigDocument:

@@ -111,6 +111,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
 
     def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
         from airflow_provider_dtrain.engine.submission.submit import render, submit
+        from airflow_provider_dtrain.store.configs import model_of
 
         source = read_function(self.python_callable)
         call = call_of(self.python_callable, list(self.op_args), self.op_kwargs, self._context or {})
@@ -123,7 +124,8 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
         template = _LOADER_WITH_CONTEXT if _takes_context(self.python_callable) else _LOADER
         loader = template.format(folder=FOLDER, file=source.file_name, name=source.name)
-        with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}) as root:
+        files = model_of(stored).environment.files()
+        with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}, files) as root:
             return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
 
     def _fields(self) -> ConfigDocument:

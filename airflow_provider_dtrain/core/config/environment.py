@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -75,6 +76,20 @@ class Environment(Section):
         """Path or name of the interpreter on the host, or None for the supervisor's."""
         is_version = self.python is not None and _VERSION.match(self.python)
         return f"python{self.python}" if is_version else self.python
+
+    def files(self) -> Iterator[str]:
+        """Yield the paths of the files and folders of the code that the section names. Some may not exist."""
+        if self.requirements is not None:
+            yield self.requirements
+            folder, name = posixpath.split(self.requirements)
+            if name == "pyproject.toml":
+                yield posixpath.join(folder, "uv.lock")
+            elif name.endswith(".py"):
+                yield f"{self.requirements}.lock"
+        if self.setup is not None:
+            yield self.setup
+        if self.wheels is not None and not self.wheels.startswith("/"):
+            yield self.wheels
 
     def without_requirements(self) -> Iterator[str]:
         """Yield the fields that have no effect because the section names no lock file."""

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.config.entry_files import entry_file
 from airflow_provider_dtrain.core.config.environment_source import EnvironmentSource, source_of_environment
 from airflow_provider_dtrain.core.credential_files import HEAD_BYTES, is_credential
 from airflow_provider_dtrain.core.regular_files import read_regular
+from airflow_provider_dtrain.engine.attempt.required_modules import regular_files
 from airflow_provider_dtrain.errors import ConfigError, Problem
 
 #: Folders that a message names in which a missing script was found.
@@ -54,6 +55,12 @@ def environment_problems(config: ExperimentConfig, folder: Path) -> list[Problem
     :param folder: with the code
     """
     return environment_in(config, folder)[1]
+
+
+def problems_of_archive(config: ExperimentConfig, archive: bytes) -> list[Problem]:
+    """Return the problems with the files that ``environment`` names, in packed code."""
+    files = regular_files(archive) if any(config.environment.files()) else {}
+    return source_of_environment(config.environment, files.get, files)[1]
 
 
 def environment_in(config: ExperimentConfig, folder: Path) -> tuple[EnvironmentSource | None, list[Problem]]:
