@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterable
-from functools import cached_property
+from dataclasses import fields, is_dataclass
+from functools import cache, cached_property
 from typing import Any
 
 from fastapi import Request
@@ -60,6 +61,35 @@ def rendered(result: Any) -> Body:
 def as_json(record: Any) -> bytes:
     """Return a plain record as JSON. As in models, NaN and infinities become null."""
     return to_json(record, inf_nan_mode="null")
+
+
+def compact(record: Any) -> Any:
+    """Return a record of ``resources/`` as plain values, without the fields that have their defaults.
+
+    A record that occurs several times is converted once.
+    """
+    return _compact(record, {})
+
+
+def _compact(value: Any, known: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind is list:
+        return [_compact(one, known) for one in value]
+    if kind is dict:
+        return {name: _compact(one, known) for name, one in value.items()}
+    if (own := _defaults(kind)) is None:
+        return value
+    if (found := known.get(id(value))) is None:
+        found = known[id(value)] = {
+            name: _compact(of, known) for name, default in own if (of := getattr(value, name)) != default
+        }
+    return found
+
+
+@cache
+def _defaults(kind: type) -> tuple[tuple[str, Any], ...] | None:
+    """Return names and defaults of the fields of a dataclass, None for another type."""
+    return tuple((one.name, one.default) for one in fields(kind)) if is_dataclass(kind) else None
 
 
 def with_list(record: dict[str, Any], name: str, items: Iterable[bytes]) -> bytes:

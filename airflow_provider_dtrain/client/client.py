@@ -35,7 +35,7 @@ from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangSummary
-from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.terminal.following import cause
@@ -91,13 +91,9 @@ class Client:
         """Return waiting and running gangs."""
         return self.source.gangs(pool)
 
-    def hosts(self, pool: str | None = None) -> list[HostLine]:
-        """Return hosts."""
-        return self.source.hosts(pool)
-
-    def slots(self, pool: str | None = None) -> list[SlotLine]:
-        """Return slots."""
-        return self.source.slots(pool)
+    def cluster(self, pool: str | None = None) -> Cluster:
+        """Return pools, hosts with their slots, and the gangs that hold them."""
+        return self.source.cluster(pool)
 
 
 class Experiments:

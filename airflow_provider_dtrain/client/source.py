@@ -11,7 +11,7 @@ from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
-from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
 from airflow_provider_dtrain.resources.telemetry import Profile
@@ -100,10 +100,6 @@ class ServerSource:
 
         return all_gangs(page)
 
-    def hosts(self, pool: str | None) -> list[HostLine]:
-        """Return hosts."""
-        return self._rows(HostLine, "hosts", pool=pool)
-
-    def slots(self, pool: str | None) -> list[SlotLine]:
-        """Return slots by host and index."""
-        return self._rows(SlotLine, "slots", pool=pool)
+    def cluster(self, pool: str | None) -> Cluster:
+        """Return pools, hosts with their details, and holders."""
+        return self.session.get("/cluster", keep=self.keep, pool=pool, details=True).record(Cluster)

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.listings.cluster import host_line, slot_line
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
 from airflow_provider_dtrain.listings.trials import checkpoint_line, trial_description, trial_lines
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangSummary
-from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 from airflow_provider_dtrain.store.queries.gangs import gang_page
+from airflow_provider_dtrain.store.queries.hosts import cluster_details
 from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.profiles import profile_of
 from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
@@ -105,19 +105,6 @@ class StoreSource:
             lambda offset: gang_page(self.store, self.rights, QueueQuery(pool=pool, limit=GANGS_MOST, offset=offset))
         )
 
-    def hosts(self, pool: str | None) -> list[HostLine]:
-        """Return hosts."""
-        held: dict[str, int] = {}
-        for slot in self.store.hosts.slots(pool):
-            held[slot.host] = held.get(slot.host, 0) + (slot.allocation_id is not None)
-        own, hosts = self.store.store_id, self.store.hosts.list(pool)
-        may = self.rights.may_change(hosts)
-        return [host_line(one, held.get(one.name, 0), own, with_connection=one.name in may) for one in hosts]
-
-    def slots(self, pool: str | None) -> list[SlotLine]:
-        """Return slots by host and index."""
-        dags = self.rights.readable(self.store)
-        return [
-            slot_line(one, is_hidden=dags is not None and one.dag_id not in dags)
-            for one in self.store.hosts.slots(pool)
-        ]
+    def cluster(self, pool: str | None) -> Cluster:
+        """Return pools, hosts with their details, and holders."""
+        return cluster_details(self.store, self.rights, pool)

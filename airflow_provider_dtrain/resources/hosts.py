@@ -1,42 +1,93 @@
-"""Hosts and their slots."""
+"""Hosts, their slots, and the gangs that hold them. A cluster has thousands of slots, so most fields have defaults."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Literal
+
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState
+from airflow_provider_dtrain.core.scheduling.model import SlotType
+from airflow_provider_dtrain.resources.pools import PoolCounts
+from airflow_provider_dtrain.resources.tasks import TaskRef
+
+#: ``stuck``: a process in it cannot be killed; ``busy_elsewhere``: a process outside this store holds it.
+SlotState = Literal["ready", "stuck", "busy_elsewhere"]
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A slot. Its index is its place in the list of its host. It can be held, disabled and stuck at the same time."""
+
+    state: SlotState = "ready"
+    #: False: it gets no gang, or no other one than that which holds it.
+    is_enabled: bool = True
+    #: Reason why it is not ready: the processes that are left in it, or its holder. Empty for users who may not read
+    #: every DAG, unless they may read that of the gang that holds it.
+    note: str = ""
+    #: The gang that holds it; None = free.
+    allocation_id: int | None = None
+    #: UUID of the GPU; only with details.
+    device: str | None = None
+    #: Only with details, and if it is not that of the host.
+    device_name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostLine:
-    """A host."""
+class HostDetails:
+    """Facts of a host that the page of all hosts does not show."""
 
-    name: str
-    pool: str
-    state: str
-    slots: int
-    held: int
-    device: str | None
-    #: Only for users who may edit connections.
-    connection: str | None
+    #: Airflow connection; None: it is this machine, or the user may not edit its connection.
+    conn_id: str | None
     python: str | None
     torch: str | None
-    reason: str | None
     #: Ids of other stores that use it.
     other_stores: list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotLine:
-    """A slot and its holder."""
+class ClusterHost:
+    """A host with its slots."""
 
-    host: str
-    slot: int
+    name: str
     pool: str
-    device: str
-    device_name: str | None
-    #: ``free``, ``held``, ``disabled``, ``stuck``, or the reason why it is not ready.
-    state: str
-    note: str | None
-    trial: int | None
-    experiment: str | None
-    since: datetime | None
+    state: HostState = HostState.READY
+    state_reason: str = ""
+    state_since: datetime | None = None
+    slot_type: SlotType = "cuda"
+    device_name: str | None = None
+    slots: list[Slot]
+    #: None: they were not requested.
+    details: HostDetails | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A gang that holds slots."""
+
+    allocation_id: int
+    #: None: a held gang that no trial uses now.
+    trial_id: int | None
+    experiment_id: int | None
+    #: Name of the experiment; of a held gang: its task, in words.
+    experiment: str
+    #: Number of the trial with its hyperparameters, as in Airflow's list of mapped task instances.
+    trial_name: str | None
+    #: The task that requested the gang.
+    task: TaskRef | None
+    since: datetime
+    slots: int
+    state: AllocationState
+    #: It is of a DAG that the user may not read: its names are left out.
+    is_hidden: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """All pools, holders and hosts."""
+
+    at: datetime
+    pools: list[PoolCounts]
+    #: Id of the allocation -> the gang.
+    holders: dict[str, Holder]
+    hosts: list[ClusterHost]

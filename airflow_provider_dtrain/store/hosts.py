@@ -13,6 +13,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.states import HostState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
+from airflow_provider_dtrain.resources.hosts import SlotState
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import HostRow, SlotRow, columns_of, record_of
 from airflow_provider_dtrain.store.database.tables import (
@@ -38,7 +39,7 @@ from airflow_provider_dtrain.store.meter import Metric
 from airflow_provider_dtrain.store.pools import pool_for_host
 from airflow_provider_dtrain.store.queue.held_gangs import gang_text
 from airflow_provider_dtrain.store.queue.slot_release import held_rows, release_host, settle_draining
-from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotState, SlotView
+from airflow_provider_dtrain.store.records.trials import AttemptView, HostRecord, SlotRecord, SlotView
 from airflow_provider_dtrain.store.views import attempt_views, store_mark
 
 #: Name of a run after the mark of its store: trial, attempt and token.

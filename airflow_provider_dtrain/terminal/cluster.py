@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from airflow_provider_dtrain.resources.gangs import GangSummary
+    from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
     from airflow_provider_dtrain.terminal.source import Source
     from airflow_provider_dtrain.terminal.watch import View
 
@@ -63,10 +64,28 @@ def _short(gang: GangSummary) -> dict[str, Any]:
 
 def list_hosts(args: Namespace, source: Source) -> None:
     """List the registered hosts."""
-    rows = [asdict(one) for one in source.hosts(args.pool)]
+    rows = [host_row(one) for one in source.cluster(args.pool).hosts]
     show_hosts(args, rows)
     if rows:
         hint("airflow dtrain slots list")
+
+
+def host_row(host: ClusterHost) -> dict[str, Any]:
+    """Return the columns of a host."""
+    details = host.details
+    return {
+        "name": host.name,
+        "pool": host.pool,
+        "state": host.state,
+        "slots": len(host.slots),
+        "held": sum(one.allocation_id is not None for one in host.slots),
+        "device": host.device_name if host.slots else host.slot_type,
+        "connection": None if details is None else details.conn_id,
+        "python": None if details is None else details.python,
+        "torch": None if details is None else details.torch,
+        "reason": host.state_reason or None,
+        "other_stores": [] if details is None else details.other_stores,
+    }
 
 
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
@@ -97,7 +116,39 @@ def _few(stores: Sequence[str]) -> str:
 
 def list_slots(args: Namespace, source: Source) -> None:
     """List slots and the trials that hold them."""
-    rows = [asdict(one) for one in source.slots(args.pool)]
+    rows = slot_rows(source.cluster(args.pool))
     show(args, rows, empty=f"No slots. {_LOCAL} Or register a host: {_ADD}")
-    if any(row["trial"] is not None for row in rows):
+    if any(row["trial_id"] is not None for row in rows):
         hint("airflow dtrain queue list")
+
+
+def slot_rows(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return the columns of all slots, by host and index."""
+    return [
+        _slot_row(host, index, slot, cluster.holders.get(str(slot.allocation_id)))
+        for host in cluster.hosts
+        for index, slot in enumerate(host.slots)
+    ]
+
+
+def _slot_row(host: ClusterHost, index: int, slot: Slot, holder: Holder | None) -> dict[str, Any]:
+    return {
+        "host": host.name,
+        "slot": index,
+        "pool": host.pool,
+        "device": slot.device or "cpu",
+        "device_name": slot.device_name or host.device_name,
+        "state": _slot_state(slot),
+        "note": slot.note or None,
+        "trial_id": None if holder is None else holder.trial_id,
+        "experiment": None if holder is None else holder.experiment or None,
+        "since": None if holder is None else holder.since,
+    }
+
+
+def _slot_state(slot: Slot) -> str:
+    if slot.allocation_id is not None:
+        return "stuck" if slot.state == "stuck" else "held"
+    if not slot.is_enabled:
+        return "disabled"
+    return "free" if slot.state == "ready" else slot.state

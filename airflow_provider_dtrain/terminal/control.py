@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import UsageError
-from airflow_provider_dtrain.terminal.cluster import show_hosts
+from airflow_provider_dtrain.terminal.cluster import host_row, show_hosts, slot_rows
 from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_one
 
 if TYPE_CHECKING:
@@ -114,8 +113,8 @@ def _host(verb: HostVerb) -> Callable[[Namespace, Source, Control], None]:
         note(control.host(args.host, verb, slot=slot))
         if slot is not None:
             return
-        rows = [one for one in source.hosts(None) if one.name == args.host]
-        show_hosts(args, [asdict(one) for one in rows])
+        rows = [one for one in source.cluster(None).hosts if one.name == args.host]
+        show_hosts(args, [host_row(one) for one in rows])
         if verb != "enable":
             ends = any(one.state == "draining" for one in rows)
             hint("airflow dtrain queue list" if ends else f"airflow dtrain hosts enable {args.host}")
@@ -125,10 +124,11 @@ def _host(verb: HostVerb) -> Callable[[Namespace, Source, Control], None]:
 
 def _agreed_for_host(args: Namespace, source: Source) -> bool:
     held: dict[str, list[str]] = {}
-    for one in source.slots(None):
-        if one.host == args.host and one.since is not None:
-            of = "a gang without a trial" if one.trial is None else f"trial {one.trial} of '{one.experiment}'"
-            held.setdefault(of, []).append(str(one.slot))
+    for row in slot_rows(source.cluster(None)):
+        if row["host"] == args.host and row["since"] is not None:
+            trial_id = row["trial_id"]
+            of = "a gang without a trial" if trial_id is None else f"trial {trial_id} of '{row['experiment']}'"
+            held.setdefault(of, []).append(str(row["slot"]))
     for of, slots in held.items():
         note(f"Host '{args.host}': {of} holds slots {', '.join(slots)}.")
     return not held or _agreed(args, f"Disable host '{args.host}' and kill its trials?")

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
-from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
@@ -54,11 +54,8 @@ class Source(Protocol):
     def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
 
-    def hosts(self, pool: str | None) -> list[HostLine]:
-        """Return hosts."""
-
-    def slots(self, pool: str | None) -> list[SlotLine]:
-        """Return slots by host and index."""
+    def cluster(self, pool: str | None) -> Cluster:
+        """Return pools, hosts with their details, and holders."""
 
 
 def all_gangs(page: Callable[[int], GangPage]) -> list[GangSummary]:

@@ -205,5 +205,5 @@ def test_each_slot_has_its_holder_whether_or_not_the_slots_of_a_gang_are_neighbo
     search.store.hosts.set_slot_enabled("b", 0, False)
     ticket = search.start(0, slots=len(slots))
     (host_a,) = [one for one in api.get("/cluster")["hosts"] if one["name"] == "a"]
-    held = {index for index, one in enumerate(host_a["slots"]) if one.get("holder") == ticket.allocation_id}
+    held = {index for index, one in enumerate(host_a["slots"]) if one.get("allocation_id") == ticket.allocation_id}
     assert held == set(slots)

@@ -35,7 +35,7 @@ def test_the_cluster_page_has_each_slot_with_its_holder(api, search):
     page = api.get("/cluster")
     (pool,) = page["pools"]
     assert (pool["hosts"], pool["slots"], pool["held"], pool["free"], pool["waiting"]) == (2, 6, 3, 3, 0)
-    held = [slot["holder"] for one in page["hosts"] for slot in one["slots"] if slot.get("state") == "held"]
+    held = [slot["allocation_id"] for one in page["hosts"] for slot in one["slots"] if "allocation_id" in slot]
     assert sorted(map(str, set(held))) == sorted(page["holders"])
     holders = sorted(page["holders"].values(), key=lambda one: one["trial_id"])
     assert [(one["slots"], one["experiment"], one["trial_name"]) for one in holders] == [
@@ -64,13 +64,13 @@ def test_pools_are_counted_alike_from_the_slots_of_a_page_and_by_the_database(ap
 
 
 @SQLITE
-def test_the_cluster_page_leaves_out_defaults_and_shows_devices_of_one_host_only(api, search):
+def test_the_cluster_page_leaves_out_defaults_and_has_devices_only_with_details(api, search):
     search.store.hosts.add(host("c", slots=2))
     search.store.hosts.set_slot_enabled("c", 1, False)
     search.store.hosts.mark_slot("c", 0, "stuck", "pid 7")
     slots = {one["name"]: one["slots"] for one in api.get("/cluster")["hosts"]}
-    assert slots["c"] == [{"state": "stuck", "note": "pid 7"}, {"state": "disabled"}]
-    (only,) = api.get("/cluster", host="c")["hosts"]
+    assert slots["c"] == [{"state": "stuck", "note": "pid 7"}, {"is_enabled": False}]
+    (only,) = api.get("/cluster", host="c", details=True)["hosts"]
     assert [slot["device"] for slot in only["slots"]] == ["GPU-c-0", "GPU-c-1"]
 
 
@@ -79,10 +79,29 @@ def test_a_holder_of_a_dag_that_the_user_may_not_read_has_no_names(search):
     other_dag(search.store, search.config)
     search.store.queue.schedule("gpus")
     page = Api(search.store, readable={"d"}).get("/cluster")
-    (hidden,) = [one for one in page["holders"].values() if one.get("hidden")]
+    (hidden,) = [one for one in page["holders"].values() if one["is_hidden"]]
     assert hidden["slots"] == 1
     assert "secret" not in str(page)
     assert "hush" not in str(page)
+
+
+@SQLITE
+@pytest.mark.parametrize("details", [False, True])
+def test_the_note_of_a_slot_is_for_users_who_may_read_the_dag_of_the_gang_that_holds_it(search, details):
+    store = search.store
+    other_dag(store, search.config)
+    store.queue.schedule("gpus")
+    for one in store.hosts.slots():
+        store.hosts.mark_slot(one.host, one.index, "stuck", f"held by {one.dag_id}")
+    api = Api(store)
+
+    def notes():
+        hosts = api.get("/cluster", details=details)["hosts"]
+        return {slot["note"] for one in hosts for slot in one["slots"] if "note" in slot}
+
+    for readable, shown in ((None, {"d", "secret", "None"}), ({"d"}, {"d"}), ({"secret"}, {"secret"}), (set(), set())):
+        api.rights.readable = readable
+        assert notes() == {f"held by {dag}" for dag in shown}
 
 
 def test_the_queue_page_shows_running_gangs_before_waiting_ones_with_their_reasons(api, search):

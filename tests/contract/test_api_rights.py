@@ -58,7 +58,7 @@ def test_an_operator_of_a_team_changes_the_hosts_of_this_team_and_those_without_
     assert api.answer("POST", "/operations/probe", json={"hosts": ["a1", "c1"]}).status_code == 201
     for path, body in (("probe", {"hosts": ["a1", "b1"]}), ("probe", {}), ("doctor", {})):
         assert api.refusal("POST", f"/operations/{path}", json=body)[0] == 403, (path, body)
-    shown = {row["name"]: row["connection"] for row in api.get("/listings/hosts")["rows"]}
+    shown = {one["name"]: one["details"]["conn_id"] for one in api.get("/cluster", details=True)["hosts"]}
     assert shown == {"a1": "ssh_a", "b1": None, "c1": None}
     assert api.get("/me")["may_change_hosts"] is True
 
@@ -107,7 +107,7 @@ def test_a_user_without_any_connection_learns_nothing_about_hosts(search, store)
     for name in ("a1", "absent"):
         assert api.refusal("POST", f"/hosts/{name}/drain", json={})[0] == 403
         assert api.refusal("POST", "/operations/probe", json={"hosts": [name]})[0] == 403
-    assert {row["connection"] for row in api.get("/listings/hosts")["rows"]} == {None}
+    assert {one["details"]["conn_id"] for one in api.get("/cluster", details=True)["hosts"]} == {None}
     assert api.get("/me")["may_change_hosts"] is False
 
 

@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 
 from airflow_provider_dtrain.api.call import TIMES_S
 from airflow_provider_dtrain.api.models.charts import Curves, Hyperparameters, Rungs
-from airflow_provider_dtrain.api.models.cluster import Cluster
 from airflow_provider_dtrain.api.models.trials import TrialCurves
+from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.store.database.tables import metadata
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.pages import QueueOrder, QueueQuery
@@ -343,7 +343,7 @@ def test_a_kept_answer_is_for_users_with_the_same_rights_only(search):
     assert nothing.status_code == 304
     (hidden,) = api.get("/cluster")["holders"].values()
     assert hidden["trial_name"] is None
-    assert hidden["hidden"]
+    assert hidden["is_hidden"]
     api.rights.readable = None
     assert api.get("/cluster") == everything
 
@@ -380,6 +380,7 @@ def test_large_answers_have_the_fields_of_their_models(api, search, clock):
     models = {
         "/cluster": Cluster,
         "/cluster?host=a": Cluster,
+        "/cluster?details=true": Cluster,
         f"{of}/rungs": Rungs,
         f"{of}/curves?x=time": Curves,
         f"{of}/curves?x=epochs": Curves,

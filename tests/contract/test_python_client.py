@@ -147,8 +147,8 @@ def test_actions_reach_the_store(client, search):
     assert search.store.trials.get(1).kill_requested_by == "ann"
     assert search.store.experiments.get(1).control_request == "stop"
     assert [one.trial_id for one in client.queue()] == [1, 2]
-    assert [one.name for one in client.hosts()] == ["a"]
-    assert len(client.slots()) == 4
+    (host,) = client.cluster().hosts
+    assert (host.name, len(host.slots)) == ("a", 4)
 
 
 def test_the_notebook_of_the_documentation_runs(store, tmp_path, monkeypatch):

@@ -231,7 +231,7 @@ def test_commands_and_methods_have_the_rights_of_their_user(stage: Stage, laptop
     off = [laptop.run("trials", "exec", "1", "--", "id") for laptop in (user, op)]
     assert ["You may not" in one.stderr for one in off] == [True, False]
     assert "allow_exec" in off[1].stderr
-    assert [one.name for one in op.client.hosts()] == [one.name for one in viewer.client.hosts()]
+    assert [one.name for one in op.client.cluster().hosts] == [one.name for one in viewer.client.cluster().hosts]
     assert user.run("trials", "set", "1", "--tag", "seen").returncode == 0
     assert stage.store.labels.get("trial", 1).tags == ("seen",)
 

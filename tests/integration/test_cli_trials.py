@@ -24,7 +24,7 @@ def test_a_trial_is_seen_read_and_killed_from_the_command_line(world: World, gan
         assert tasks[ticket.trial_id]["placement"] == {"local": [0, 1]}
         assert (tasks[waiting.trial_id]["state"], tasks[waiting.trial_id]["position"]) == ("waiting", 1)
         assert "waiting (1.)" in world("queue", "list").out
-        assert [row["trial"] for row in world.rows("slots", "list", "--pool", "local")] == [ticket.trial_id] * 2
+        assert [row["trial_id"] for row in world.rows("slots", "list", "--pool", "local")] == [ticket.trial_id] * 2
         why = world("explain", str(waiting.trial_id), "-o", "json")
         assert (why.code, why.json["position"]) == (3, 1)
         assert why.json["reason"]

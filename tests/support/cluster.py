@@ -131,7 +131,7 @@ class Cluster:
 
     def taken(self) -> list[dict[str, Any]]:
         """Return the slots that a trial or a held gang occupies."""
-        return [slot for slot in self.rows("slots", "list") if slot["state"] == "held" or slot.get("trial")]
+        return [slot for slot in self.rows("slots", "list") if slot["state"] == "held" or slot["trial_id"]]
 
     def waiting(self) -> list[dict[str, Any]]:
         """Return the tasks whose gangs wait in the queue."""

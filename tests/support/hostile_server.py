@@ -26,7 +26,7 @@ from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
-from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
+from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReports
 from airflow_provider_dtrain.resources.telemetry import Profile
@@ -84,6 +84,9 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     a.DagRun: {"state": "success"},
     LogPiece: {"ranks": 2},
     GangSummary: {"state": "running"},
+    ClusterHost: {"state": "ready"},
+    Holder: {"state": "running"},
+    Slot: {"state": "ready"},
     ExperimentLine: {"dag": "dtrain_experiment", "dag_run": "run-1"},
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
@@ -116,7 +119,6 @@ class Route:
 
 _LISTED = {
     "trials": TrialLine, "checkpoints": CheckpointLine, "experiments": ExperimentLine,
-    "hosts": HostLine, "slots": SlotLine,
 }  # fmt: skip
 _RESULTS = {
     "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
@@ -125,6 +127,7 @@ _RESULTS = {
 ROUTES = (
     *(Route("GET", rf"/listings/{name}", kind, "rows") for name, kind in _LISTED.items()),
     Route("GET", r"/queue", GangPage),
+    Route("GET", r"/cluster", Cluster),
     Route("GET", r"/listings/trial", TrialDescription, "row"),
     Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
     Route("GET", r"/trials/1/curves", a.Curves),

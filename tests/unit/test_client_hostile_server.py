@@ -430,7 +430,7 @@ def test_errors_of_the_python_client_have_no_control_characters(laptop: Laptop, 
     trial = client.trials.get(1)
     for status, replaced, act in (
         (422, dict.fromkeys(ROUTES, json.dumps({"detail": detail}).encode()), client.queue),
-        (409, dict.fromkeys(ROUTES, json.dumps({"detail": CONTROLS}).encode()), client.hosts),
+        (409, dict.fromkeys(ROUTES, json.dumps({"detail": CONTROLS}).encode()), client.cluster),
         (
             200,
             {route_of(answers.Validation): json.dumps({"problems": [problem], "effective": []}).encode()},

@@ -5,7 +5,6 @@ from __future__ import annotations
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
-from airflow_provider_dtrain.resources.hosts import HostLine, SlotLine
 from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
 
 
@@ -37,15 +36,3 @@ class OneExperiment(Model):
     """An experiment with its share of the queue."""
 
     row: ExperimentDescription
-
-
-class HostList(Model):
-    """Hosts."""
-
-    rows: list[HostLine]
-
-
-class SlotList(Model):
-    """Slots by host and index."""
-
-    rows: list[SlotLine]

@@ -8,14 +8,13 @@ from fastapi import APIRouter
 
 from airflow_provider_dtrain.api.bounds import NameInPath, SlotInPath
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.cluster_rows import host_record
 from airflow_provider_dtrain.api.control import control_of
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.models.cluster import Host, HostAction, Reason
+from airflow_provider_dtrain.api.models.cluster import HostAction, Reason
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.control import HostVerb
-from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells
+from airflow_provider_dtrain.store.queries.hosts import shown_host, visible_holders
 
 router = APIRouter(route_class=StoreRoute, tags=["hosts"], responses=ERRORS)
 
@@ -59,5 +58,6 @@ def _requested(call: Call, name: str, verb: HostVerb, **options: Any) -> HostAct
 
 
 def _answer(call: Call, name: str, message: str) -> HostAction:
-    (mark,) = call.store.cluster_page.state(host=name).hosts
-    return HostAction(message=message, host=Host.model_validate(host_record(host_cells(mark), with_devices=True)))
+    state = call.store.cluster_page.state(host=name)
+    visible = visible_holders(call.dags, state.holders)
+    return HostAction(message=message, host=shown_host(state.hosts[0], visible))

@@ -12,10 +12,8 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.listings import (
     CheckpointList,
     ExperimentList,
-    HostList,
     OneExperiment,
     OneTrial,
-    SlotList,
     TrialList,
 )
 from airflow_provider_dtrain.api.rows import ERRORS
@@ -73,15 +71,3 @@ def experiments(
 def experiment(call: CallDep, experiment_id: Id) -> OneExperiment:
     """Return an experiment with its share of the queue."""
     return OneExperiment(row=_source(call).experiment(experiment_id))
-
-
-@router.get("/hosts", **guarded(Rule.READ))
-def hosts(call: CallDep, pool: Pool = None) -> HostList:
-    """Return hosts. Their connections are for users who may edit connections."""
-    return HostList(rows=_source(call).hosts(pool))
-
-
-@router.get("/slots", **guarded(Rule.READ))
-def slots(call: CallDep, pool: Pool = None) -> SlotList:
-    """Return slots with the trials that hold them."""
-    return SlotList(rows=_source(call).slots(pool))

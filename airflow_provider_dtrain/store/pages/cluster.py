@@ -52,13 +52,16 @@ class ClusterPage:
         return (*map(tuple, conn.execute(of_pools)), *map(tuple, conn.execute(_MARKS)))
 
     @reads
-    def state(self, conn: Connection, pool: str | None = None, host: str | None = None) -> ClusterState:
+    def state(
+        self, conn: Connection, pool: str | None = None, host: str | None = None, *, with_devices: bool = False
+    ) -> ClusterState:
         """Return hosts, slots and holders of one moment.
 
         :param pool: only this pool; None = all
-        :param host: only this host, with the devices of its slots, and its pool counted as a whole; None = all
+        :param host: only this host, and its pool counted as a whole; None = all
+        :param with_devices: with the devices of the slots
         """
-        shown = host_marks(conn, pool, host)
+        shown = host_marks(conn, pool, host, with_devices=with_devices)
         held = {one.allocation_id for mark in shown for one in mark.held}
         live = conn.execute(_LIVE_HOLDERS if pool is None else _LIVE_HOLDERS.where(allocations.c.pool == pool)).all()
         marks = [HolderMark._make(row) for row in live if row[0] in held]

@@ -9,28 +9,30 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.resources.hosts import ClusterHost, Slot
 from airflow_provider_dtrain.store.database.connections import aware
 from airflow_provider_dtrain.store.database.tables import allocation_slots, hosts, slots
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
-from airflow_provider_dtrain.store.records.pages import HeldRange, HostCells, HostMark, SlotCell
+from airflow_provider_dtrain.store.records.pages import HeldRange, HostMark
 
 #: A slot that is enabled and ready, as most slots are.
-FREE = SlotCell(True, "ready", "", None, None)
+FREE = Slot()
 #: Slots of a host, and the name of their devices.
-_Slots = tuple[tuple[SlotCell, ...], str | None]
+_Slots = tuple[tuple[Slot, ...], str | None]
 
 
-def host_marks(conn: Connection, pool: str | None, host: str | None) -> list[HostMark]:
+def host_marks(conn: Connection, pool: str | None, host: str | None, *, with_devices: bool) -> list[HostMark]:
     """Return the hosts by name.
 
     :param pool: only this pool; None = all
-    :param host: only this host, with the devices of its slots; None = all
+    :param host: only this host; None = all
+    :param with_devices: with the devices of the slots, so that all slots are read one by one
     """
     query = _HOSTS if pool is None else _HOSTS.where(hosts.c.pool == pool)
     rows = conn.execute(query if host is None else query.where(hosts.c.name == host)).all()
-    usual = _usual_slots(conn) if host is None else {}
+    usual = {} if with_devices else _usual_slots(conn)
     unusual = [row[0] for row in rows if row[0] not in usual]
-    read = _slots(conn, unusual if len(unusual) < len(rows) or host is not None else None)
+    read = _slots(conn, unusual if len(unusual) < len(rows) or host is not None else None, with_devices=with_devices)
     held = _held(conn, host)
     marks = []
     for row in rows:
@@ -44,15 +46,15 @@ def host_marks(conn: Connection, pool: str | None, host: str | None) -> list[Hos
     return marks
 
 
-def host_cells(mark: HostMark) -> HostCells:
-    """Return a host with its slots by index. Slots of one gang share a cell if they are equal."""
+def host_of(mark: HostMark) -> ClusterHost:
+    """Return a host with its slots by index. Slots of one gang are one object if they are equal."""
     cells = list(mark.cells) or [FREE] * mark.slots
     for allocation_id, first, last in mark.held:
         shared = replace(FREE, allocation_id=allocation_id)
         for index in range(first, min(last + 1, mark.slots)):
             is_usual = cells[index] is FREE
             cells[index] = shared if is_usual else replace(cells[index], allocation_id=allocation_id)
-    return HostCells(
+    return ClusterHost(
         name=mark.name,
         pool=mark.pool,
         state=mark.state,
@@ -60,7 +62,7 @@ def host_cells(mark: HostMark) -> HostCells:
         state_since=None if mark.state_since is None else aware(mark.state_since),
         slot_type=mark.slot_type,
         device_name=mark.device_name,
-        cells=cells,
+        slots=cells,
     )
 
 
@@ -68,9 +70,9 @@ def slot_counts(mark: HostMark) -> tuple[int, int]:
     """Return how many slots of a host are held, and how many are free."""
     number = mark.slots
     if mark.cells:
-        cells = host_cells(mark).cells
+        cells = host_of(mark).slots
         held = sum(cell.allocation_id is not None for cell in cells)
-        free = sum(cell.allocation_id is None and cell.enabled and cell.state == "ready" for cell in cells)
+        free = sum(cell.allocation_id is None and cell.is_enabled and cell.state == "ready" for cell in cells)
     else:
         # A slot that the host does not have is not counted.
         held = sum(max(0, min(last + 1, number) - first) for _, first, last in mark.held)
@@ -91,7 +93,7 @@ def _usual_slots(conn: Connection) -> dict[str, tuple[int, str | None]]:
     }
 
 
-def _slots(conn: Connection, names: Collection[str] | None) -> dict[str, _Slots]:
+def _slots(conn: Connection, names: Collection[str] | None, *, with_devices: bool) -> dict[str, _Slots]:
     """Return the slots of hosts by index, without their holders.
 
     :param names: of the hosts; None = all
@@ -99,10 +101,12 @@ def _slots(conn: Connection, names: Collection[str] | None) -> dict[str, _Slots]
     if names is not None and not names:
         return {}
     query = _EACH if names is None else _EACH.where(slots.c.host.in_(names))
-    found: dict[str, list[tuple[SlotCell, str | None]]] = {}
+    found: dict[str, tuple[list[Slot], str | None]] = {}
     for host, enabled, state, note, device, device_name in conn.execute(query).all():
-        found.setdefault(host, []).append((SlotCell(enabled, state, note or "", device, None), device_name))
-    return {host: (tuple(cell for cell, _ in own), own[0][1]) for host, own in found.items()}
+        cells, first = found.setdefault(host, ([], device_name))
+        devices = (device, device_name if device_name != first else None) if with_devices else ()
+        cells.append(Slot(state, enabled, note or "", None, *devices))
+    return {host: (tuple(cells), device_name) for host, (cells, device_name) in found.items()}
 
 
 def _held(conn: Connection, host: str | None) -> dict[str, tuple[HeldRange, ...]]:

@@ -13,9 +13,10 @@ from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.resources.gangs import QueueClass
+from airflow_provider_dtrain.resources.hosts import Slot
 from airflow_provider_dtrain.resources.pools import PoolCounts
 from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
-from airflow_provider_dtrain.store.records.trials import SlotState, TaskView, TrialKey, TrialView
+from airflow_provider_dtrain.store.records.trials import TaskView, TrialKey, TrialView
 
 #: DAGs whose rows a query may return; None = all.
 Dags = frozenset[str] | None
@@ -27,34 +28,6 @@ TrialOrder = Literal[
 ]
 TrialChoice = Literal["best", "latest", "spread"]
 QueueOrder = Literal["position", "priority", "slots", "since", "state", "pool", "experiment"]
-
-
-@dataclass(frozen=True, slots=True)
-class SlotCell:
-    """One slot of the cluster."""
-
-    enabled: bool
-    state: SlotState
-    #: Reason why it is not ready.
-    note: str
-    #: UUID of a GPU; None: it has none, or the slots of all hosts were requested.
-    device: str | None
-    #: The gang that holds it; None = free.
-    allocation_id: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostCells:
-    """One host with its slots by index."""
-
-    name: str
-    pool: str
-    state: HostState
-    state_reason: str
-    state_since: datetime | None
-    slot_type: SlotType
-    device_name: str | None
-    cells: Sequence[SlotCell]
 
 
 class HeldRange(NamedTuple):
@@ -79,7 +52,7 @@ class HostMark(NamedTuple):
     #: Number of its slots.
     slots: int
     #: Its slots by index, without their holders; empty: all are enabled and ready.
-    cells: tuple[SlotCell, ...]
+    cells: tuple[Slot, ...]
     held: tuple[HeldRange, ...]
 
 

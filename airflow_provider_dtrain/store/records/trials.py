@@ -11,10 +11,9 @@ from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions, SlotType
+from airflow_provider_dtrain.resources.hosts import SlotState
 from airflow_provider_dtrain.store.records.search_fields import InSearch, Judged
 
-#: ``stuck``: a process in it cannot be killed; ``busy_elsewhere``: a process outside this store holds it.
-SlotState = Literal["ready", "stuck", "busy_elsewhere"]
 EndState = Literal["completed", "errored", "killed", "stopped"]
 OnUnplaceable = Literal["fail", "wait"]
 #: Reason why a slot is free again; ``untaken``: no process was ever started under the grant.

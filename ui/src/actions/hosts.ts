@@ -36,10 +36,10 @@ export const hostActions = ({ name, state = "ready" }: Host): Action[] => {
 };
 
 /** Return the actions that the state of a slot allows. */
-export const slotActions = (host: string, index: number, { state = "free", disabled = false }: Slot): Action[] => {
+export const slotActions = (host: string, index: number, { allocation_id = null, is_enabled = true }: Slot): Action[] => {
   const path = `hosts/${encodeURIComponent(host)}/slots/${index}`;
   const name = `slot ${index} of host ${host}`;
-  if (state === "disabled" || disabled) {
+  if (!is_enabled) {
     return [
       {
         id: "enable", label: "Enable", icon: "play", verb: "Enable", title: `Enable ${name}`, text: "The slot can be granted again.",
@@ -47,6 +47,6 @@ export const slotActions = (host: string, index: number, { state = "free", disab
       },
     ];
   }
-  const text = state === "held" ? "The gang that holds the slot keeps it until its end. No other gang gets it afterwards." : "The slot is not granted until a user enables it.";
+  const text = allocation_id !== null ? "The gang that holds the slot keeps it until its end. No other gang gets it afterwards." : "The slot is not granted until a user enables it.";
   return [{ id: "disable", label: "Disable", icon: "ban", verb: "Disable", dangerous: true, title: `Disable ${name}`, text, run: () => post(`${path}/disable`) }];
 };

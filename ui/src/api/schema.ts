@@ -33,9 +33,9 @@ export interface paths {
         };
         /**
          * Cluster
-         * @description Return pools, hosts, slots and their holders.
+         * @description Return pools, hosts, slots and their holders. Fields at their defaults are left out.
          *
-         *     :param host: only this host, with the devices of its slots
+         *     :param details: with devices of slots, versions of programs, and connections that the user may edit
          */
         get: operations["cluster_api_v1_cluster_get"];
         put?: never;
@@ -750,46 +750,6 @@ export interface paths {
          * @description Return an experiment with its share of the queue.
          */
         get: operations["experiment_api_v1_listings_experiment_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/hosts": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Hosts
-         * @description Return hosts. Their connections are for users who may edit connections.
-         */
-        get: operations["hosts_api_v1_listings_hosts_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/slots": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Slots
-         * @description Return slots with the trials that hold them.
-         */
-        get: operations["slots_api_v1_listings_slots_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1527,7 +1487,37 @@ export interface components {
                 [key: string]: components["schemas"]["Holder"];
             };
             /** Hosts */
-            hosts: components["schemas"]["Host"][];
+            hosts: components["schemas"]["ClusterHost"][];
+        };
+        /**
+         * ClusterHost
+         * @description A host with its slots.
+         */
+        ClusterHost: {
+            /** Name */
+            name: string;
+            /** Pool */
+            pool: string;
+            /** @default ready */
+            state: components["schemas"]["HostState"];
+            /**
+             * State Reason
+             * @default
+             */
+            state_reason: string;
+            /** State Since */
+            state_since?: string | null;
+            /**
+             * Slot Type
+             * @default cuda
+             * @enum {string}
+             */
+            slot_type: "cuda" | "cpu";
+            /** Device Name */
+            device_name?: string | null;
+            /** Slots */
+            slots: components["schemas"]["Slot"][];
+            details?: components["schemas"]["HostDetails"] | null;
         };
         /**
          * ComparedTrial
@@ -2259,37 +2249,8 @@ export interface components {
             /** Slots */
             slots: number;
             state: components["schemas"]["AllocationState"];
-            /** Hidden */
-            hidden: boolean;
-        };
-        /**
-         * Host
-         * @description One host with its slots.
-         */
-        Host: {
-            /** Name */
-            name: string;
-            /** Pool */
-            pool: string;
-            /** @default ready */
-            state: components["schemas"]["HostState"];
-            /**
-             * State Reason
-             * @default
-             */
-            state_reason: string;
-            /** State Since */
-            state_since?: string | null;
-            /**
-             * Slot Type
-             * @default cuda
-             * @enum {string}
-             */
-            slot_type: "cuda" | "cpu";
-            /** Device Name */
-            device_name?: string | null;
-            /** Slots */
-            slots: components["schemas"]["Slot"][];
+            /** Is Hidden */
+            is_hidden: boolean;
         };
         /**
          * HostAction
@@ -2298,43 +2259,21 @@ export interface components {
         HostAction: {
             /** Message */
             message: string;
-            host: components["schemas"]["Host"];
+            host: components["schemas"]["ClusterHost"];
         };
         /**
-         * HostLine
-         * @description A host.
+         * HostDetails
+         * @description Facts of a host that the page of all hosts does not show.
          */
-        HostLine: {
-            /** Name */
-            name: string;
-            /** Pool */
-            pool: string;
-            /** State */
-            state: string;
-            /** Slots */
-            slots: number;
-            /** Held */
-            held: number;
-            /** Device */
-            device: string | null;
-            /** Connection */
-            connection: string | null;
+        HostDetails: {
+            /** Conn Id */
+            conn_id: string | null;
             /** Python */
             python: string | null;
             /** Torch */
             torch: string | null;
-            /** Reason */
-            reason: string | null;
             /** Other Stores */
             other_stores: string[];
-        };
-        /**
-         * HostList
-         * @description Hosts.
-         */
-        HostList: {
-            /** Rows */
-            rows: components["schemas"]["HostLine"][];
         };
         /**
          * HostState
@@ -3081,63 +3020,31 @@ export interface components {
         };
         /**
          * Slot
-         * @description One slot. Its index is its place in the list of its host.
+         * @description A slot. Its index is its place in the list of its host. It can be held, disabled and stuck at the same time.
          */
         Slot: {
             /**
              * State
-             * @default free
+             * @default ready
              * @enum {string}
              */
-            state: "free" | "held" | "disabled" | "stuck" | "busy_elsewhere";
-            /** Holder */
-            holder?: number | null;
+            state: "ready" | "stuck" | "busy_elsewhere";
             /**
-             * Disabled
-             * @default false
+             * Is Enabled
+             * @default true
              */
-            disabled: boolean;
-            /** Device */
-            device?: string | null;
+            is_enabled: boolean;
             /**
              * Note
              * @default
              */
             note: string;
-        };
-        /**
-         * SlotLine
-         * @description A slot and its holder.
-         */
-        SlotLine: {
-            /** Host */
-            host: string;
-            /** Slot */
-            slot: number;
-            /** Pool */
-            pool: string;
+            /** Allocation Id */
+            allocation_id?: number | null;
             /** Device */
-            device: string;
+            device?: string | null;
             /** Device Name */
-            device_name: string | null;
-            /** State */
-            state: string;
-            /** Note */
-            note: string | null;
-            /** Trial */
-            trial: number | null;
-            /** Experiment */
-            experiment: string | null;
-            /** Since */
-            since: string | null;
-        };
-        /**
-         * SlotList
-         * @description Slots by host and index.
-         */
-        SlotList: {
-            /** Rows */
-            rows: components["schemas"]["SlotLine"][];
+            device_name?: string | null;
         };
         /**
          * SlowRank
@@ -3913,6 +3820,7 @@ export interface operations {
             query?: {
                 pool?: string | null;
                 host?: string | null;
+                details?: boolean;
             };
             header?: never;
             path?: never;
@@ -7294,178 +7202,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["OneExperiment"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    hosts_api_v1_listings_hosts_get: {
-        parameters: {
-            query?: {
-                /** @description only this pool */
-                pool?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["HostList"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    slots_api_v1_listings_slots_get: {
-        parameters: {
-            query?: {
-                /** @description only this pool */
-                pool?: string | null;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["SlotList"];
                 };
             };
             /** @description not logged in */

@@ -19,7 +19,7 @@ export type Lookup = Schemas["Lookup"];
 export type PoolCounts = Schemas["PoolCounts"];
 export type Holder = Schemas["Holder"];
 export type Slot = Compact<Schemas["Slot"], never>;
-export type Host = Compact<Omit<Schemas["Host"], "slots">, "name" | "pool"> & { slots: Slot[] };
+export type Host = Compact<Omit<Schemas["ClusterHost"], "slots">, "name" | "pool"> & { slots: Slot[] };
 export type Cluster = Omit<Schemas["Cluster"], "hosts"> & { hosts: Host[] };
 export type Utilization = Schemas["Utilization"];
 

@@ -13,7 +13,7 @@ const Facts = ({ place }: { place: Place }) => {
   const { host, index, slot, holder } = place;
   const facts: [string, React.ReactNode][] = [["State", stateWords(place)]];
   if (holder !== null) {
-    if (holder.hidden) facts.push(["Held by", holderWords(holder)]);
+    if (holder.is_hidden) facts.push(["Held by", holderWords(holder)]);
     else {
       if (holder.trial_id !== null) facts.push(["Trial", <PageLink key="trial" to={paths.trial(holder.trial_id)}>{`Trial ${holder.trial_id}${holder.trial_name === null ? "" : `: ${holder.trial_name}`}`}</PageLink>]);
       facts.push(["Experiment", holder.experiment_id === null ? holder.experiment : <PageLink key="experiment" to={paths.experiment(holder.experiment_id)}>{holder.experiment}</PageLink>]);

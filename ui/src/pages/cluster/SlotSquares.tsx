@@ -1,7 +1,7 @@
 import { memo } from "react";
 
 import { type Host, type Holder } from "../../api/types";
-import { kindOf, slotSentence } from "./slots";
+import { holderOf, kindOf, slotSentence, slotState } from "./slots";
 
 /** Side of a square with its gap, in pixels, and the squares of one line. */
 export const SQUARE_PX = 18;
@@ -21,12 +21,12 @@ interface Props {
 export const SlotSquares = memo(({ host, holders, focusable }: Props) => (
   <div aria-label={`Slots of ${host.name}`} className="dtrain-slots" role="group" style={{ gridTemplateColumns: `repeat(${Math.min(LINE, host.slots.length)}, 16px)` }}>
     {host.slots.map((slot, index) => {
-      const holder = slot.holder === null || slot.holder === undefined ? null : (holders[String(slot.holder)] ?? null);
+      const holder = holderOf({ holders }, slot);
       return (
         <button
           aria-label={slotSentence({ host, index, slot, holder })}
-          className={classOf(kindOf(host, slot, holder), slot.state === "held" && slot.disabled === true)}
-          data-gang={slot.holder ?? undefined}
+          className={classOf(kindOf(host, slot, holder), slotState(slot) === "held" && slot.is_enabled === false)}
+          data-gang={slot.allocation_id ?? undefined}
           data-host={host.name}
           data-kind={kindOf(host, slot, holder)}
           data-slot={index}

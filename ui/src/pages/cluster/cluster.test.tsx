@@ -11,10 +11,10 @@ import { kindOf, slotSentence } from "./slots";
 
 const holder: Holder = {
   allocation_id: 4, trial_id: 7, experiment_id: 2, experiment: "resnet", trial_name: "5 | lr=0.1", since: "2026-01-31T12:00:00Z", slots: 2,
-  task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, state: "running", hidden: false,
+  task: { dag_id: "train", run_id: "r", task_id: "trial", map_index: 5 }, state: "running", is_hidden: false,
 };
 
-const host = (name: string, values: Partial<Host> = {}): Host => ({ name, pool: "gpus", slots: [{ state: "held", holder: 4 }, {}, { state: "disabled" }], ...values });
+const host = (name: string, values: Partial<Host> = {}): Host => ({ name, pool: "gpus", slots: [{ allocation_id: 4 }, {}, { is_enabled: false }], ...values });
 
 const pool = { name: "gpus", slot_type: "cuda", hosts: 1, slots: 3, free: 1, held: 1, unavailable: 1, waiting: 2 };
 
@@ -117,7 +117,7 @@ describe("a slot in words", () => {
   };
 
   it("does not name a gang that the user may not read", () => {
-    const words = slotSentence(place({}, 0, { ...holder, hidden: true, experiment: "secret" }));
+    const words = slotSentence(place({}, 0, { ...holder, is_hidden: true, experiment: "secret" }));
     expect(words).toContain("a gang of a DAG that you may not read");
     expect(words).not.toContain("secret");
   });

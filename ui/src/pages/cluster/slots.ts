@@ -19,12 +19,19 @@ export const placeOf = (cluster: Cluster, hostName: string, index: number): Plac
 };
 
 /** Return the gang that holds a slot. */
-export const holderOf = (cluster: Cluster, slot: Slot): Holder | null =>
-  slot.holder === null || slot.holder === undefined ? null : (cluster.holders[String(slot.holder)] ?? null);
+export const holderOf = ({ holders }: Pick<Cluster, "holders">, { allocation_id }: Slot): Holder | null =>
+  allocation_id === null || allocation_id === undefined ? null : (holders[String(allocation_id)] ?? null);
+
+/** State of a slot as its square shows it: that it is held prevails, because a slot can be held and disabled at the same time. */
+export const slotState = ({ allocation_id, is_enabled = true, state = "ready" }: Slot): string => {
+  if (allocation_id !== null && allocation_id !== undefined) return "held";
+  if (!is_enabled) return "disabled";
+  return state === "ready" ? "free" : state;
+};
 
 /** Kind of a square: the state of its slot, of its gang where one holds it, or "unavailable" on a host that gets no gangs. */
 export const kindOf = (host: Host, slot: Slot, holder: Holder | null): string => {
-  const state = slot.state ?? "free";
+  const state = slotState(slot);
   if (state === "held") return holder?.state ?? "running";
   return state === "free" && (host.state ?? "ready") !== "ready" ? "unavailable" : state;
 };
@@ -43,15 +50,15 @@ export const KINDS: readonly { kind: string; words: string }[] = [
 
 /** Return the state of a slot in words. */
 export const stateWords = ({ host, slot, holder }: Place): string => {
-  const state = slot.state ?? "free";
-  if (state === "held") return `${holder?.state ?? "held"}${slot.disabled === true ? ", disabled afterwards" : ""}`;
+  const state = slotState(slot);
+  if (state === "held") return `${holder?.state ?? "held"}${slot.is_enabled === false ? ", disabled afterwards" : ""}`;
   if (state === "free" && (host.state ?? "ready") !== "ready") return `free, but the host is ${host.state}`;
   return KINDS.find(({ kind }) => kind === state)?.words ?? state;
 };
 
 /** Return the gang that holds a slot in words. */
-export const holderWords = ({ hidden, experiment, trial_id, trial_name, slots }: Holder): string => {
-  if (hidden) return `a gang of a DAG that you may not read, ${plural(slots, "slot")}`;
+export const holderWords = ({ is_hidden, experiment, trial_id, trial_name, slots }: Holder): string => {
+  if (is_hidden) return `a gang of a DAG that you may not read, ${plural(slots, "slot")}`;
   const trial = trial_id === null ? "" : `, trial ${trial_id}${trial_name === null ? "" : `: ${trial_name}`}`;
   return `${experiment}${trial}, ${plural(slots, "slot")}`;
 };
