@@ -27,7 +27,7 @@ _FIRST: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRules:
-    """What the containers of a pool may have. Nothing of it is allowed by default."""
+    """Rules for the containers of a pool. By default, none of it is allowed."""
 
     #: The only runtime that is used; None: the first one that a host has.
     runtime: Runtime | None = None
