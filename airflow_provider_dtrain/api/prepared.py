@@ -72,7 +72,7 @@ def compact(record: Any) -> Any:
 
 
 def _compact(value: Any, known: dict[int, Any]) -> Any:
-    kind = type(value)
+    kind: type = type(value)
     if kind is list:
         return [_compact(one, known) for one in value]
     if kind is dict:
