@@ -12,6 +12,9 @@ from airflow_provider_dtrain.terminal.output import dump, hint, is_table, note, 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.cli._inputs import Source
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+
 
 @command
 def render(args: Namespace) -> None:
@@ -74,8 +77,31 @@ def _validate_config(args: Namespace, path: str, template: str | None) -> None:
     problems = unsupported(effective.config, effective.origins)
     if problems:
         raise UnsupportedFieldError(problems, source=source.name)
+    _check_environment(effective.config, source)
     show_one(args, {"document": source.name, "kind": "configuration", "valid": True, "pool": found.pool})
     hint(f"airflow dtrain explain {path}")
+
+
+def _check_environment(config: ExperimentConfig, source: Source) -> None:
+    """Check the lock file of a configuration, and print what it lacks for a platform like this machine.
+
+    Code that is not beside the configuration is checked when it is sent.
+    """
+    from airflow_provider_dtrain.core.lock_files.platform import this_platform
+    from airflow_provider_dtrain.engine.submission.entry import environment_in
+
+    folder = source.folder / (config.model_dir or ".")
+    if config.environment.requirements is None and config.environment.setup is None:
+        return
+    if not folder.is_dir():
+        note(f"Warning: environment: the code is not in {folder}; its lock file was not checked.")
+        return
+    environment, problems = environment_in(config, folder)
+    if problems:
+        raise ConfigError(problems, source=source.name)
+    if environment is not None:
+        for gap in environment.gaps(this_platform(config.environment.python)):
+            note(f"Warning: environment.requirements: {gap}")
 
 
 def _written(value: Any) -> str:

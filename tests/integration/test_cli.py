@@ -172,6 +172,23 @@ def test_all_problems_of_a_document_come_at_once_with_their_paths(world: World) 
     assert "bad.yaml: 5 problems" in done.err
 
 
+def test_a_lock_file_is_checked_and_what_it_lacks_for_this_platform_is_printed(world: World, tmp_path: Path) -> None:
+    path = world.file("packages.yaml", "entrypoint: python train.py\nenvironment: {requirements: uv.lock}\n")
+    code = Path(path).parent
+    (code / "uv.lock").write_text("six==1.0\n")
+    done = world("configs", "validate", path)
+    assert done.code == 1
+    assert "environment.requirements: 'uv.lock': no hashes for six==1.0" in done.err
+    package = (
+        '[[package]]\nname = "demo"\nversion = "1.0"\nsource = { registry = "x" }\n'
+        f'wheels = [{{ url = "https://x/demo-1.0-cp39-cp39-win_amd64.whl", hash = "sha256:{"a" * 64}" }}]\n'
+    )
+    (code / "uv.lock").write_text(f'version = 1\n[manifest]\nrequirements = [{{ name = "demo" }}]\n{package}')
+    done = world("configs", "validate", path)
+    assert done.code == 0
+    assert "Warning: environment.requirements: uv.lock has no wheels of demo 1.0 for Python 3." in done.err
+
+
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{new}: &{new} [{','.join(['*' + old] * 9)}]\n" for old, new in zip("abcdefg", "bcdefgh", strict=True)
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,6 +98,16 @@ class Platform:
             yield from (f"musllinux_{match[2]}_{minor}_{self.machine}" for minor in range(int(match[3]), -1, -1))
 
 
+def this_platform(version: str | None = None) -> Platform:
+    """Return the platform of this machine.
+
+    :param version: of Python, such as ``3.12``; another text or None: that of this interpreter
+    """
+    is_version = version is not None and re.fullmatch(r"3\.\d+", version)
+    python = f"{version}.0" if is_version else platform.python_version()
+    return Platform(python=python, machine=platform.machine(), libc=" ".join(platform.libc_ver()))
+
+
 def wheels_for(pin: Pin, tags: Sequence[str]) -> list[str]:
     """Return the hashes of a package's wheels that fit a platform, the best first. Its lock file names its files."""
     ranks = {tag: rank for rank, tag in enumerate(tags)}
@@ -115,22 +126,22 @@ def _tags_of(file_name: str) -> list[str]:
         return []
 
 
-def gaps(lock: LockFile, platform: Platform, *, allow_builds: bool) -> list[str]:
+def gaps(lock: LockFile, wanted: Platform, *, allow_builds: bool) -> list[str]:
     """Return what a lock file lacks for a platform, as far as it names files.
 
     :param allow_builds: packages without a fitting wheel may be built
     """
     found = []
-    if not fits_python(lock.python, platform.python):
-        found.append(f"is for Python {lock.python}, not for {platform}")
-    tags = platform.tags()
-    bare = [pin for pin in lock.pins(platform.markers()) if pin.files is not None and not wheels_for(pin, tags)]
+    if not fits_python(lock.python, wanted.python):
+        found.append(f"is for Python {lock.python}, not for {wanted}")
+    tags = wanted.tags()
+    bare = [pin for pin in lock.pins(wanted.markers()) if pin.files is not None and not wheels_for(pin, tags)]
     lacking = [pin for pin in bare if not (allow_builds and has_source(pin))]
     if lacking:
         more = f" and {len(lacking) - _NAMED} more" if len(lacking) > _NAMED else ""
         names = ", ".join(map(str, lacking[:_NAMED])) + more
         builds = " Or set environment.allow_builds, which runs their code." if all(map(has_source, lacking)) else ""
-        found.append(f"has no wheels of {names} for {platform}. Lock versions that have them.{builds}")
+        found.append(f"has no wheels of {names} for {wanted}. Lock versions that have them.{builds}")
     return found
 
 
