@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from airflow_provider_dtrain.store.pages.cluster_hosts import host_cells, slot_counts
-from airflow_provider_dtrain.store.records.pages import HeldRange, HostMark, SlotCell
+from airflow_provider_dtrain.resources.hosts import Slot
+from airflow_provider_dtrain.store.pages.cluster_hosts import host_of, slot_counts
+from airflow_provider_dtrain.store.records.pages import HeldRange, HostMark
 
-BROKEN = SlotCell(False, "stuck", "ECC errors", "GPU-1", None)
-READY = SlotCell(True, "ready", "", "GPU-2", None)
+BROKEN = Slot(state="stuck", is_enabled=False, note="ECC errors", device="GPU-1")
+READY = Slot(device="GPU-2")
 
 
 def mark(**changes: Any) -> HostMark:
@@ -17,7 +19,7 @@ def mark(**changes: Any) -> HostMark:
 
 
 def holders(of: HostMark) -> list[int | None]:
-    return [cell.allocation_id for cell in host_cells(of).cells]
+    return [cell.allocation_id for cell in host_of(of).slots]
 
 
 def test_a_range_of_slots_is_held_by_its_gang() -> None:
@@ -27,7 +29,7 @@ def test_a_range_of_slots_is_held_by_its_gang() -> None:
 
 def test_a_held_slot_keeps_the_reason_why_it_is_not_ready() -> None:
     of = mark(cells=(READY, BROKEN), slots=2, held=(HeldRange(7, 1, 1),))
-    assert host_cells(of).cells == [READY, SlotCell(False, "stuck", "ECC errors", "GPU-1", 7)]
+    assert host_of(of).slots == [READY, replace(BROKEN, allocation_id=7)]
 
 
 def test_a_broken_slot_is_neither_held_nor_free() -> None:

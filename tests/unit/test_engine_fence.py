@@ -14,7 +14,8 @@ from airflow_provider_dtrain.engine.attempt.reconciliation import free_slots
 from airflow_provider_dtrain.engine.attempt.teardown import SHOWN_CHARS, fence, fence_arguments, survivors_text
 from airflow_provider_dtrain.engine.operations.probe_report import lock_problem, warnings
 from airflow_provider_dtrain.errors import HostRefusedError
-from airflow_provider_dtrain.listings.cluster import slot_line
+from airflow_provider_dtrain.store.queries.hosts import cluster_details
+from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.trials import HostRecord, SlotRecord
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import new_sqlite
@@ -67,7 +68,8 @@ async def test_a_slot_with_a_survivor_is_stuck_with_its_pid_and_command_until_th
     assert await fence(runtime(store, fence={"clear": False, "survivors": [SURVIVOR], "busy_slots": []}), VIEW) == []
     assert shown(store) == ("stuck", "process 4711 (python train.py)")
     assert "process 4711 (python train.py)" in caplog.text
-    assert slot_line(store.hosts.slots()[1], is_hidden=False).note == "process 4711 (python train.py)"
+    (host,) = cluster_details(store, AllRights()).hosts
+    assert host.slots[1].note == "process 4711 (python train.py)"
     await free_slots(runtime(store, status={"slots": {"1": {"held_by": "t1.1.7"}}}), "gpu-01")
     assert shown(store)[0] == "stuck"
     rt = runtime(store, status={"slots": {"1": {"held_by": None}}})
