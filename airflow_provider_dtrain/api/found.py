@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from airflow_provider_dtrain.api.call import Call
 from airflow_provider_dtrain.core.lifecycle.trial_text import units_of
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.queries.rights import ID_MOST
-from airflow_provider_dtrain.store.records.pages import ExperimentEntry, ExperimentPlan, TrialEntry, TrialHead
+from airflow_provider_dtrain.store.queries.trials import require_all
+from airflow_provider_dtrain.store.records.pages import ExperimentEntry, ExperimentPlan, TrialHead
 from airflow_provider_dtrain.store.records.trials import Config
 
 
@@ -42,34 +41,8 @@ def readable_trials(call: Call, trial_ids: list[int]) -> list[TrialHead]:
     """
     heads = call.store.trial_table.heads([one for one in trial_ids if 0 < one <= ID_MOST])
     dags = {dag_id for dag_id in {one.dag_id for one in heads} if call.access.may_read(dag_id)}
-    _require_all(trial_ids, {one.trial_id for one in heads if one.dag_id in dags})
+    require_all(trial_ids, {one.trial_id for one in heads if one.dag_id in dags})
     return heads
-
-
-def _require_all(trial_ids: list[int], readable: Collection[int]) -> None:
-    for trial_id in trial_ids:
-        if trial_id not in readable:
-            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
-
-
-def trial_entry(call: Call, trial_id: int) -> TrialEntry:
-    """Return a trial.
-
-    :raises NotFoundError: there is none with this id, or the user may not read its DAG
-    """
-    return trial_entries(call, [trial_id])[0]
-
-
-def trial_entries(call: Call, trial_ids: list[int]) -> list[TrialEntry]:
-    """Return trials in the order of their ids here.
-
-    :raises NotFoundError: there is none with one of the ids, or the user may not read its DAG
-    """
-    known = [one for one in trial_ids if 0 < one <= ID_MOST]
-    found = {entry.view.trial_id: entry for entry in call.store.trial_table.some(known)}
-    dags = {dag_id for dag_id in {one.view.key.dag_id for one in found.values()} if call.access.may_read(dag_id)}
-    _require_all(trial_ids, {key for key, one in found.items() if one.view.key.dag_id in dags})
-    return [found[trial_id] for trial_id in trial_ids]
 
 
 def plan_config(call: Call, plan: ExperimentPlan) -> Config | None:

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, overload
 
 from fastapi import Query
 
-from airflow_provider_dtrain.api.models.common import ErrorAnswer, Number
+from airflow_provider_dtrain.api.models.common import ErrorAnswer
+from airflow_provider_dtrain.resources.metrics import Number
 
 #: Answers of every route besides success.
 ERRORS: dict[int | str, dict[str, Any]] = {

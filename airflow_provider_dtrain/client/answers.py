@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from airflow_provider_dtrain.client.decoder import Between, Count, Id
+from airflow_provider_dtrain.resources.bounds import Between, Count, Id
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,16 +92,6 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredCheckpoint:
-    """A checkpoint of a trial."""
-
-    checkpoint_id: Id
-    step: Count
-    is_best: bool
-    removed_at: datetime | None
-    refused: str | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """A file that a plain script wrote."""

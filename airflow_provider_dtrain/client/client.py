@@ -37,7 +37,8 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDescription,
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
-from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.resources.ranks import RankRow
+from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
 from airflow_provider_dtrain.terminal.following import cause
 
 if TYPE_CHECKING:
@@ -248,7 +249,7 @@ class Experiment:
             raise NotFoundError(f"Experiment {self.id} has no best trial yet: none has reported {view.metric!r}.")
         found = self.trials.list(limit=2)
         if len(found) == 1:
-            return Trial(self._client, found[0].trial)
+            return Trial(self._client, found[0].trial_id)
         raise NotFoundError(
             f"Experiment {self.id} has no best trial: its configuration has no searcher.metric to compare trials."
         )
@@ -285,7 +286,7 @@ class Trials:
         self._client = client
         self._experiment_id = experiment_id
 
-    def list(self, *, state: str | None = None, tags: Sequence[str] = (), limit: int = ROWS_MOST) -> list[TrialLine]:
+    def list(self, *, state: str | None = None, tags: Sequence[str] = (), limit: int = ROWS_MOST) -> list[TrialSummary]:
         """Return trials, latest first."""
         return self._client.source.trials(experiment=self._experiment_id, state=state, tags=tags, limit=limit)
 
@@ -303,9 +304,9 @@ class Trials:
         rows = []
         for one in reversed(self.list()):
             row = asdict(one)
-            hparams = row.pop("hyperparameters")
+            hparams = row.pop("hparams")
             rows.append({**row, **{f"hparams.{name}": value for name, value in _flat(hparams).items()}})
-        return pandas.DataFrame(rows).set_index("trial") if rows else pandas.DataFrame()
+        return pandas.DataFrame(rows).set_index("trial_id") if rows else pandas.DataFrame()
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -328,9 +329,13 @@ class Trial:
     def __repr__(self) -> str:
         return f"Trial({self.id})"
 
-    def describe(self) -> TrialDescription:
+    def describe(self) -> TrialDetail:
         """Return its record."""
         return self._client.source.trial(self.id)
+
+    def ranks(self) -> list[RankRow]:
+        """Return the processes of its latest attempt."""
+        return self._client.source.ranks(self.id).rows
 
     def metrics(self, group: str | None = None, *, abandoned: bool = False) -> list[MetricReport]:
         """Return its reports by step.
@@ -358,7 +363,7 @@ class Trial:
         """Its checkpoints that are there, oldest first."""
         return [
             Checkpoint(self._client, self.id, one.checkpoint_id, one.step, is_best=one.is_best)
-            for one in usable_checkpoints(self._client.session, self.id)
+            for one in usable_checkpoints(self._client.source, self.id)
         ]
 
     @property

@@ -11,7 +11,6 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -19,6 +18,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size
 from airflow_provider_dtrain.errors import ServerError
+from airflow_provider_dtrain.resources.bounds import Between
 
 Record = TypeVar("Record")
 #: Reads a value, or raises :class:`_WrongError`.
@@ -33,20 +33,6 @@ _BITS, _FREE_BITS = 63, 1329
 _LEVELS: Final = 100
 #: Values of an answer. Five thousand reports of a thousand metrics each have as many.
 _VALUES: Final = 5_000_000
-
-
-@dataclass(frozen=True)
-class Between:
-    """Bounds of a number: ``Annotated[int, Between(0, 10)]``."""
-
-    low: float
-    high: float
-
-
-#: A number of bytes or rows, or an offset.
-Count = Annotated[int, Between(0, 2**53)]
-#: An id or the number of an attempt.
-Id = Annotated[int, Between(1, 2**63 - 1)]
 
 
 class _WrongError(Exception):

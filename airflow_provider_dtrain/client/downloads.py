@@ -13,18 +13,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import FetchedOutputs, Nothing, Output, Outputs, StoredCheckpoint
+from airflow_provider_dtrain.client.answers import FetchedOutputs, Nothing, Output, Outputs
 from airflow_provider_dtrain.client.decoder import Record
 from airflow_provider_dtrain.client.failures import AWAY
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.operations import Operations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
+from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.core.safe_repr import as_sentence
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, ServerError, UsageError, UserError
 from airflow_provider_dtrain.hosts.channel.archive_reader import unpack_plain
+from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
 from airflow_provider_dtrain.terminal.output import hint, is_table, note, show
 
 _PIECE_BYTES = 1 << 20
@@ -240,16 +242,16 @@ def _unpack_checkpoint(archive: Path, target: Path) -> Path:
     return target
 
 
-def usable_checkpoints(session: Session, trial_id: int) -> list[StoredCheckpoint]:
+def usable_checkpoints(source: ServerSource, trial_id: int) -> list[StoredCheckpoint]:
     """Return the checkpoints of a trial that are there, oldest first."""
-    found = session.get(f"/trials/{trial_id}/checkpoints").rows(StoredCheckpoint)
+    found = source.checkpoints(trial_id).rows
     return [one for one in found if one.removed_at is None and one.refused is None]
 
 
 def checkpoint(args: Namespace) -> None:
     """Write a checkpoint of a trial to a folder."""
     session = session_of(args)
-    usable = usable_checkpoints(session, args.trial_id)
+    usable = usable_checkpoints(ServerSource(session), args.trial_id)
     wanted = args.checkpoint
     if wanted == "best":
         usable = [one for one in usable if one.is_best]

@@ -13,8 +13,9 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.resources.gangs import GangSummary
-from airflow_provider_dtrain.resources.trials import TrialLine
+from airflow_provider_dtrain.resources.trials import TrialSummary
 from airflow_provider_dtrain.terminal.output import cell, note
+from airflow_provider_dtrain.terminal.trials import hparams_text, summary_of
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
 
 #: Metrics, and points of each, in the view of a trial. A sparkline has 40 bars.
@@ -48,10 +49,10 @@ def _trial(session: Session, trial_id: int) -> View:
     answer = session.get(f"/trials/{trial_id}/curves", keep=True, max_points=POINTS)
     series = answer.record(Curves).series[:METRICS_MOST]
     curves = [(f"{one.group} {one.name}", one.y) for one in series]
-    devices = _devices(session, trial_id) if trial.ranks else []
+    devices = _devices(session, trial_id) if trial.placement else []
     lines = trial_lines(trial, curves, devices)
     if (speed := _speed(series)) is not None:
-        lines.append(speed_text(speed, trial.hyperparameters))
+        lines.append(speed_text(speed, trial.hparams))
     return View(lines=lines, is_last=trial.state in TRIAL_ENDED)
 
 
@@ -107,12 +108,12 @@ def _experiment(session: Session, experiment_id: int, width: int | None) -> View
     return View(lines=lines, is_last=found.state in TRIAL_ENDED)
 
 
-def _row(trial: TrialLine) -> dict[str, object]:
+def _row(trial: TrialSummary) -> dict[str, object]:
     return {
-        "trial": trial.trial,
-        "hyperparameters": trial.name,
-        "state": trial.state_words,
+        "trial": trial.trial_id,
+        "hyperparameters": hparams_text(trial),
+        "state": trial.state_text,
         "rung": trial.rung,
-        "metric": trial.metric if trial.metric is not None else trial.best_metric,
-        "reason": trial.summary,
+        "metric": trial.best_metric,
+        "reason": summary_of(trial),
     }

@@ -8,15 +8,16 @@ from typing import Any
 from airflow_provider_dtrain.client.decoder import Answer, Record
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
-from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
+from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
-from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage, TrialSummary
 from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 #: Most rows of a list.
@@ -42,13 +43,21 @@ class ServerSource:
     def _of_trial(self, trial_id: int, name: str, /, **parameters: Any) -> Answer:
         return self.session.get(f"/trials/{trial_id}/{name}", keep=self.keep, **parameters)
 
-    def trials(self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int) -> list[TrialLine]:
+    def trials(
+        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
+    ) -> list[TrialSummary]:
         """Return trials, latest first."""
-        return self._rows(TrialLine, "trials", experiment=experiment, state=state, tag=list(tags), limit=limit)
+        latest = {"replaced": True, "sort": "created_at", "order": "desc", "limit": limit}
+        own = {"experiment_id": experiment, "state": state, "tag": list(tags)}
+        return self.session.get("/trials", keep=self.keep, **own, **latest).record(TrialPage).rows
 
-    def trial(self, trial_id: int) -> TrialDescription:
+    def trial(self, trial_id: int) -> TrialDetail:
         """Return a trial."""
-        return self._get("trial", trial_id=trial_id).row(TrialDescription)
+        return self.session.get(f"/trials/{trial_id}", keep=self.keep).record(TrialDetail)
+
+    def ranks(self, trial_id: int) -> AttemptRanks:
+        """Return the processes of the latest attempt of a trial."""
+        return self._of_trial(trial_id, "ranks").record(AttemptRanks)
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial."""
@@ -75,9 +84,9 @@ class ServerSource:
         """Return timings and system metrics of an attempt."""
         return self._of_trial(trial_id, "profile", attempt=attempt).record(Profile)
 
-    def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
-        """Return a trial's checkpoints, oldest first."""
-        return self._rows(CheckpointLine, "checkpoints", trial_id=trial_id, removed=removed)
+    def checkpoints(self, trial_id: int) -> TrialCheckpoints:
+        """Return all checkpoints of a trial, oldest first."""
+        return self._of_trial(trial_id, "checkpoints").record(TrialCheckpoints)
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
         """Return experiments, latest first."""

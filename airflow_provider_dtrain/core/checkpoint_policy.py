@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,3 +63,44 @@ def _best(checkpoints: Iterable[Saved], count: int, *, smaller_is_better: bool) 
     sign = 1 if smaller_is_better else -1
     ranked.sort(key=lambda pair: (sign * pair[0], -pair[1].checkpoint_id))
     return [one for _, one in ranked[:count]]
+
+
+class MeasuredCheckpoint(Protocol):
+    """A checkpoint with its metrics."""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its id."""
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that wrote it."""
+
+    @property
+    def step(self) -> int:
+        """Step at which it was saved."""
+
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Metrics by name."""
+
+
+Measured = TypeVar("Measured", bound=MeasuredCheckpoint)
+
+
+def best_checkpoint(checkpoints: Sequence[Measured], metric: str | None, smaller_is_better: bool) -> Measured:
+    """Return the checkpoint with the best metric, or the latest one when none has the metric.
+
+    :param checkpoints: at least one
+    """
+    values = [(c.metrics.get(metric), c) for c in checkpoints] if metric else []
+    ranked = [(value, c) for value, c in values if isinstance(value, int | float) and value == value]
+    if not ranked:
+        return max(checkpoints, key=age_of)
+    sign = 1 if smaller_is_better else -1
+    return min(ranked, key=lambda pair: (sign * pair[0], -pair[1].checkpoint_id))[1]
+
+
+def age_of(checkpoint: MeasuredCheckpoint) -> tuple[int, int, int]:
+    """Return the sort key for the checkpoints of a trial by time."""
+    return checkpoint.attempt, checkpoint.step, checkpoint.checkpoint_id

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
-from airflow_provider_dtrain.listings.trials import checkpoint_line, trial_description, trial_lines
-from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
-from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
+from airflow_provider_dtrain.store.queries.checkpoints import checkpoints_of
 from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.hosts import cluster_details
 from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.profiles import profile_of
+from airflow_provider_dtrain.store.queries.ranks import ranks_of
 from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
-from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery
+from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery, TrialQuery
 from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.lifecycle.states import TrialState
     from airflow_provider_dtrain.store.records.searches import ExperimentView
-    from airflow_provider_dtrain.store.records.trials import TrialView
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -41,28 +44,28 @@ class StoreSource:
         self.store = store
         self.rights: Rights = rights if rights is not None else AllRights()
 
-    def trials(self, *, experiment: int | None, state: Any, tags: Sequence[str], limit: int | None) -> list[TrialLine]:
-        """Return trials, latest first.
-
-        :raises NotFoundError: there is no such experiment
-        """
-        found = self.store.trials.list(
-            experiment_id=experiment, state=state, tags=tags, limit=limit, dags=self.rights.readable(self.store)
+    def trials(
+        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
+    ) -> list[TrialSummary]:
+        """Return trials, latest first."""
+        query = TrialQuery(
+            experiment_id=experiment,
+            states=() if state is None else (cast("TrialState", state),),
+            tags=tags,
+            with_replaced=True,
+            sort="created_at",
+            descending=True,
+            limit=limit,
         )
-        if experiment is not None and not found:
-            self._experiment(experiment)
-        return trial_lines(self.store, sorted(found, key=lambda trial: -trial.trial_id))
+        return trial_page(self.store, self.rights, query).rows
 
-    def trial(self, trial_id: int) -> TrialDescription:
+    def trial(self, trial_id: int) -> TrialDetail:
         """Return a trial."""
-        view = self._trial(trial_id)
-        return trial_description(self.store, view, with_errors=self.rights.may_read_logs(view.key.dag_id))
+        return trial_detail(self.store, self.rights, trial_id)
 
-    def _trial(self, trial_id: int) -> TrialView:
-        view = self.store.trials.get(trial_id)
-        if not self.rights.may_read(view.key.dag_id):
-            raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
-        return view
+    def ranks(self, trial_id: int) -> AttemptRanks:
+        """Return the processes of the latest attempt of a trial."""
+        return ranks_of(self.store, self.rights, trial_id)
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial."""
@@ -76,10 +79,9 @@ class StoreSource:
         """Return timings and system metrics of an attempt."""
         return profile_of(self.store, self.rights, trial_id, attempt)
 
-    def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
-        """Return a trial's checkpoints, oldest first."""
-        found = self.store.checkpoints.of_trial(self._trial(trial_id).trial_id, removed=removed)
-        return [checkpoint_line(one) for one in found]
+    def checkpoints(self, trial_id: int) -> TrialCheckpoints:
+        """Return all checkpoints of a trial, oldest first."""
+        return checkpoints_of(self.store, self.rights, trial_id)
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int, dag_run: str = "") -> list[ExperimentLine]:
         """Return experiments, latest first.

@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 MetricGroup = Literal["training", "validation"]
+#: A number. JSON has no NaN and no infinity, so these are sent as their names.
+Number = float | Literal["nan", "inf", "-inf"]
 #: A reported value; NaN and infinities by their names.
 Value = float | int | bool | str | None
 

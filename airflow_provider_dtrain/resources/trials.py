@@ -2,101 +2,137 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from airflow_provider_dtrain.core.gaps import Gap
 from airflow_provider_dtrain.core.lifecycle.inference_progress import InferenceProgress
-from airflow_provider_dtrain.resources.checkpoints import CheckpointLine, RefusedCheckpoint
-from airflow_provider_dtrain.resources.metrics import Value
-from airflow_provider_dtrain.resources.ranks import RankLine
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState, TrialState
+from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
+from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
+from airflow_provider_dtrain.resources.gangs import QueueClass
+from airflow_provider_dtrain.resources.metrics import MetricName, Number
+from airflow_provider_dtrain.resources.tasks import TaskRef
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialLine:
-    """A trial in a list."""
+class TrialSummary:
+    """One trial in a list."""
 
-    trial: int
+    trial_id: int
     experiment_id: int
     experiment: str
+    config_id: int
+    #: From 0 in its experiment.
     number: int
-    #: ``dag.task``, with the index of a mapped instance.
-    task: str
-    dag_run: str
-    hyperparameters: dict[str, Any]
-    state: str
-    #: Why it no longer counts for its search.
-    replaced: str | None
-    metric: Value
-    rung: int | None
-    attempts: int
-    created: datetime
-    ended: datetime | None
-    #: Place in the queue.
-    position: int | None
-    #: Expected start, in words.
-    expected: str | None
-    #: Since when no process follows it.
-    unfollowed_since: datetime | None
-    #: Why it waits.
-    reason: str | None
-    shards: InferenceProgress | None
-    #: State with place in the queue, in words.
-    state_words: str
-    #: Why it waits or ended early, or its progress.
-    summary: str | None
-    #: Hyperparameters that differ between the trials of its experiment.
+    #: Number and hyperparameters, as in Airflow's list of mapped task instances.
     name: str
-    best_metric: Value
-    steps: Value
+    display_name: str | None
+    description: str
+    tags: list[str]
+    task: TaskRef
+    state: TrialState
+    #: The state with the place in the queue, or the fact that the follower is gone.
+    state_text: str
+    #: Why it waits, why it has ended early, or why it no longer counts.
+    reason: str | None
+    #: Place in the queue; None: it does not wait.
+    position: int | None
+    #: Expected start in words; None: unknown, or it does not wait.
+    expected: str | None
+    #: Last sign of life of a follower that is gone; None: it is there, or none is needed.
+    unfollowed_since: datetime | None
+    #: False: a newer trial of its task, or a newer plan, has replaced it.
+    is_current: bool
+    #: Dotted path -> value; empty until they are sampled.
+    hparams: Mapping[str, Any]
+    #: Of its reports, else of its result.
+    best_metric: Number | None
+    best_step: int | None
+    #: Steps of its result; None: it has none yet.
+    steps: int | None
+    #: Units of training at its highest rung; without rungs the highest reported step.
+    units: int | None
+    #: Epoch of its latest validation; None: it has reported at a rung, or its reports have no epoch.
+    epochs: float | None
+    #: None: it does not run.
+    progress: TrialProgress | None
+    #: Progress of a batch inference that has counted its shards.
+    shards: InferenceProgress | None
+    bracket: int
+    #: Highest rung at which it has reported; None: before the first.
+    rung: int | None
+    attempts: int
+    #: Restarts after failures of the user's code.
+    restarts: int
+    created_at: datetime
+    ended_at: datetime | None
+    #: From its first start to its end, or to now; None: it has not started.
+    duration_s: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialDescription:
-    """A trial with everything that belongs to it."""
+class TrialPage:
+    """One page of trials."""
 
-    trial: int
-    experiment_id: int
-    experiment: str
+    rows: list[TrialSummary]
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One launch of a trial's ranks."""
+
+    attempt_id: int
     number: int
-    task: str
-    dag_run: str
-    hyperparameters: dict[str, Any]
-    state: str
-    replaced: str | None
-    metric: Value
-    rung: int | None
-    attempts: int
-    created: datetime
-    ended: datetime | None
-    #: Of its training, or of its batch inference, in words.
-    progress: str | None
-    expected_end: datetime | None
+    state: AttemptState
+    reason: str
+    created_at: datetime
+    granted_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    #: Host -> slots.
+    placement: Mapping[str, list[int]]
+    slots: int
+    failure: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialDetail(TrialSummary):
+    """One trial with its attempts."""
+
     seed: int
-    config: int
+    max_restarts: int
+    search_id: int | None
+    #: Name of its latest run on the hosts.
     run: str | None
+    #: The process that follows it.
+    watcher: str | None
     pool: str
     slots: int
     priority: int
-    hosts: str | None
-    position: int | None
-    expected: str | None
-    paused: bool
+    #: Of its gang; None once it is released.
+    queue_class: QueueClass | None
+    placement: Mapping[str, list[int]]
+    expected_at: datetime | None
+    #: A user has paused it.
+    is_paused: bool
+    #: The trial or gang that preempts it, in words.
     preempted_for: str | None
-    reason: str | None
-    restarts: str
-    #: The process that follows it.
-    watcher: str | None
-    unfollowed_since: datetime | None
-    limits: list[str] | None
-    result: dict[str, Any] | None
-    failure: dict[str, Any] | None
-    display_name: str | None
-    description: str | None
-    tags: list[str]
-    shards: InferenceProgress | None
-    ranks: list[RankLine]
-    checkpoints: list[CheckpointLine]
-    refused_checkpoints: list[RefusedCheckpoint]
+    failure: Mapping[str, Any] | None
+    result: Mapping[str, Any] | None
     gaps: list[Gap]
+    #: Limits that the trial has reached, in words.
+    limits: list[str]
+    attempts_list: list[Attempt]
+    metrics: list[MetricName]
+    #: Its latest reports name their epoch.
+    has_epochs: bool
+    best_checkpoint: StoredCheckpoint | None
+    #: It is the best trial of its experiment.
+    is_best: bool
+    #: It is a batch inference, which has shards.
+    is_inference: bool
+    may_edit: bool

@@ -46,17 +46,17 @@ def _trial(verb: Verb) -> Callable[[Namespace, Source, Control], None]:
 
 def _agreed_for_trial(args: Namespace, source: Source, verb: Verb) -> bool:
     trial = source.trial(args.trial_id)
-    head = f"{verb.capitalize()} trial {trial.trial} of '{trial.experiment}' ({trial.state})?"
+    head = f"{verb.capitalize()} trial {trial.trial_id} of '{trial.experiment}' ({trial.state})?"
     if verb == "pause":
         # It would begin again.
-        loses = trial.state == "running" and not trial.checkpoints
+        loses = trial.state == "running" and trial.best_checkpoint is None
         warning = (
             "It has no checkpoint yet: unless its program writes one now, it resumes from the beginning, or, without "
             "the library, with the files that it has written."
         )
         return not loses or _agreed(args, f"{head} {warning}")
     if trial.state in TRIAL_ENDED:
-        note(f"Trial {trial.trial} has ended already: {trial.state}.")
+        note(f"Trial {trial.trial_id} has ended already: {trial.state}.")
         return False
     return _agreed(args, head)
 
@@ -164,6 +164,6 @@ def _set(
     has_labels = bool(given.keys() - share.keys())
     if has_labels:
         now = source.trial(number) if noun == "trial" else source.experiment(number)
-        row |= {"display_name": now.display_name, "description": now.description, "tags": now.tags}
+        row |= {"display_name": now.display_name, "description": now.description or None, "tags": now.tags}
     show_one(args, row, with_empty=False)
     hint(f"airflow dtrain {noun}s describe {number}" if has_labels else "airflow dtrain queue list")

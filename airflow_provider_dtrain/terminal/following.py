@@ -132,7 +132,7 @@ def cause(source: Source, experiment: int, dag_run: str) -> str:
     """Return why an experiment failed in a sentence."""
     found = source.trials(experiment=experiment, state="errored", tags=(), limit=_TRIALS_MOST)
     # The latest trial is first.
-    first = next((one for one in reversed(found) if one.summary), None)
+    first = next((one for one in reversed(found) if one.reason), None)
     if first is None:
         return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
-    return f"Trial {first.trial}: {first.summary}"
+    return f"Trial {first.trial_id}: {first.reason}"

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
-from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
 
 #: Gangs that are requested at one time.
 GANGS_MOST: Final = 1000
@@ -21,11 +22,16 @@ GANGS_MOST: Final = 1000
 class Source(Protocol):
     """The store, or a server that reads it. An id that does not exist raises NotFoundError."""
 
-    def trials(self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int) -> list[TrialLine]:
+    def trials(
+        self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
+    ) -> list[TrialSummary]:
         """Return trials, latest first."""
 
-    def trial(self, trial_id: int) -> TrialDescription:
+    def trial(self, trial_id: int) -> TrialDetail:
         """Return a trial."""
+
+    def ranks(self, trial_id: int) -> AttemptRanks:
+        """Return the processes of the latest attempt of a trial."""
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial.
@@ -42,8 +48,8 @@ class Source(Protocol):
         :param attempt: its number; None = the latest
         """
 
-    def checkpoints(self, trial_id: int, *, removed: bool) -> list[CheckpointLine]:
-        """Return a trial's checkpoints, oldest first."""
+    def checkpoints(self, trial_id: int) -> TrialCheckpoints:
+        """Return all checkpoints of a trial, oldest first."""
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
         """Return experiments, latest first."""

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.byte_size import byte_size
+from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_text
+from airflow_provider_dtrain.core.lifecycle.trial_text import progress_text
 from airflow_provider_dtrain.core.plain_data import plain_data
 from airflow_provider_dtrain.core.search.value_text import value_text
 from airflow_provider_dtrain.terminal.output import (
@@ -17,9 +19,11 @@ from airflow_provider_dtrain.terminal.output import (
     hint,
     is_table,
     note,
+    placement_text,
     short_time,
     show,
     show_one,
+    task_name,
 )
 
 if TYPE_CHECKING:
@@ -27,13 +31,11 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.core.gaps import Gap
     from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry
-    from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+    from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
     from airflow_provider_dtrain.resources.metrics import MetricReport
-    from airflow_provider_dtrain.resources.trials import TrialLine
+    from airflow_provider_dtrain.resources.ranks import RankRow
+    from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
     from airflow_provider_dtrain.terminal.source import Source
-
-#: Parts of a description that a terminal shows as tables.
-_PARTS = ("ranks", "checkpoints", "refused_checkpoints", "gaps")
 
 
 def list_trials(args: Namespace, source: Source) -> None:
@@ -43,74 +45,146 @@ def list_trials(args: Namespace, source: Source) -> None:
     empty = "No trial has these properties." if is_filtered else "No trials. A task with TrialOperator creates one."
     show(args, trial_rows(args, found), empty=empty)
     if found:
-        hint(f"airflow dtrain trials describe {found[0].trial}")
+        hint(f"airflow dtrain trials describe {found[0].trial_id}")
 
 
-def trial_rows(args: Namespace, found: Sequence[TrialLine]) -> list[dict[str, Any]]:
+def trial_rows(args: Namespace, found: Sequence[TrialSummary]) -> list[dict[str, Any]]:
     """Return trials as rows of the requested format."""
     if not is_table(args):
         return [asdict(one) for one in found]
     return [_short(one) if args.experiment is None else _of_experiment(one) for one in found]
 
 
-def _short(trial: TrialLine) -> dict[str, Any]:
+def _short(trial: TrialSummary) -> dict[str, Any]:
     """Return the columns that fit a terminal."""
     return {
-        "trial": trial.trial,
+        "trial": trial.trial_id,
         "experiment": f"{trial.experiment_id} {trial.experiment}",
-        "task": trial.task,
-        "state": trial.state_words,
-        "created": short_time(trial.created),
-        "ended": short_time(trial.ended),
-        "reason": trial.summary,
+        "task": task_name(trial.task),
+        "state": trial.state_text,
+        "created": short_time(trial.created_at),
+        "ended": short_time(trial.ended_at),
+        "reason": summary_of(trial),
     }
 
 
-def _of_experiment(trial: TrialLine) -> dict[str, Any]:
+def _of_experiment(trial: TrialSummary) -> dict[str, Any]:
     """Return the columns that compare the trials of one experiment."""
     return {
-        "trial": trial.trial,
+        "trial": trial.trial_id,
         "number": trial.number,
-        "hyperparameters": trial.name,
-        "state": trial.state_words,
-        "metric": trial.metric if trial.metric is not None else trial.best_metric,
+        "hyperparameters": hparams_text(trial),
+        "state": trial.state_text,
+        "metric": trial.best_metric,
         "steps": trial.steps,
-        "ended": short_time(trial.ended),
-        "reason": trial.summary,
+        "ended": short_time(trial.ended_at),
+        "reason": summary_of(trial),
     }
+
+
+def hparams_text(trial: TrialSummary) -> str:
+    """Return the hyperparameters that differ between the trials of an experiment."""
+    return trial.name.removeprefix(f"{trial.number} | ")
+
+
+def summary_of(trial: TrialSummary) -> str | None:
+    """Return why a trial waits or has ended early, else the progress of a batch inference."""
+    return trial.reason or (None if trial.shards is None else inference_text(trial.shards))
 
 
 def describe(args: Namespace, source: Source) -> None:
     """Show a trial, its ranks and checkpoints."""
     trial = source.trial(args.trial_id)
-    facts = asdict(trial)
-    for checkpoint in facts["checkpoints"]:
-        del checkpoint["removed"]
-    if facts["shards"] is None:
-        del facts["shards"]
+    ranks = source.ranks(args.trial_id).rows
+    present = [one for one in source.checkpoints(args.trial_id).rows if one.removed_at is None]
     if not is_table(args):
-        dump(args.output, facts)
+        parts = {"ranks": [_rank_facts(one) for one in ranks], "checkpoints": [asdict(one) for one in present]}
+        dump(args.output, {**asdict(trial), **parts})
         return
-    shown = {name: value for name, value in facts.items() if name not in (*_PARTS, "shards")}
-    shown["hyperparameters"] = {name: value_text(value) for name, value in trial.hyperparameters.items()}
-    if trial.result:
-        # The hosts of the ranks are in a table of their own.
-        shown["result"] = {name: value for name, value in trial.result.items() if name != "hosts"}
-    show_one(args, shown, with_empty=False)
-    for part in ("ranks", "checkpoints"):
-        if facts[part]:
+    show_one(args, _described(trial), with_empty=False)
+    usable = [one for one in present if one.refused is None]
+    for rows in ([_rank(one) for one in ranks], [_checkpoint(one) for one in usable]):
+        if rows:
             print()
-            show(args, facts[part])
-    if trial.refused_checkpoints:
+            show(args, rows)
+    if refused := [_refused(one) for one in present if one.refused is not None]:
         print()
-        count = len(trial.refused_checkpoints)
-        note(f"{count} checkpoint(s) were refused: their paths are outside what the configuration names.")
-        show(args, facts["refused_checkpoints"])
+        note(f"{len(refused)} checkpoint(s) were refused: their paths are outside what the configuration names.")
+        show(args, refused)
     if trial.gaps:
         print()
         note(f"{len(trial.gaps)} part(s) of the hosts' data are not in the store:")
         show(args, gap_rows(trial.gaps))
-    hint(f"airflow dtrain trials logs {trial.trial}")
+    hint(f"airflow dtrain trials logs {trial.trial_id}")
+
+
+def _described(trial: TrialDetail) -> dict[str, Any]:
+    """Return a trial as lines of a terminal."""
+    # The hosts of the ranks are in a table of their own.
+    result = {name: value for name, value in (trial.result or {}).items() if name != "hosts"}
+    return {
+        "trial": trial.trial_id,
+        "experiment_id": trial.experiment_id,
+        "experiment": trial.experiment,
+        "number": trial.number,
+        "task": task_name(trial.task),
+        "dag_run": trial.task.run_id,
+        "hyperparameters": {name: value_text(value) for name, value in trial.hparams.items()},
+        "state": trial.state,
+        "metric": trial.best_metric,
+        "rung": trial.rung,
+        "attempts": trial.attempts,
+        "created": trial.created_at,
+        "ended": trial.ended_at,
+        "progress": progress_line(trial),
+        "expected_end": trial.progress.expected_end if trial.progress is not None else None,
+        "seed": trial.seed,
+        "config": trial.config_id,
+        "run": trial.run,
+        "pool": trial.pool,
+        "slots": trial.slots,
+        "priority": trial.priority,
+        "hosts": placement_text(trial.placement) or None,
+        "position": trial.position,
+        "expected": trial.expected,
+        "paused": trial.is_paused,
+        "preempted_for": trial.preempted_for,
+        # The first line of a failure would be there twice.
+        "reason": trial.reason if trial.failure is None else None,
+        "restarts": f"{trial.restarts} of {trial.max_restarts}",
+        "watcher": trial.watcher,
+        "unfollowed_since": trial.unfollowed_since,
+        "limits": trial.limits,
+        "result": result,
+        "failure": trial.failure,
+        "display_name": trial.display_name,
+        "description": trial.description or None,
+        "tags": trial.tags,
+    }
+
+
+def progress_line(trial: TrialSummary) -> str | None:
+    """Return the progress of a batch inference or of a running trial in words."""
+    if trial.shards is not None:
+        return inference_text(trial.shards)
+    return None if trial.progress is None else progress_text(trial.progress)
+
+
+def _rank_facts(rank: RankRow) -> dict[str, Any]:
+    """Return all facts of a rank but its log."""
+    return {name: value for name, value in asdict(rank).items() if name != "log_tail"}
+
+
+def _rank(rank: RankRow) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "slot": rank.slot,
+        "pid": rank.pid,
+        "exit_code": rank.exit_code,
+        "exited": rank.exited_at,
+        "error": rank.error.splitlines()[0][:200] if rank.error else None,
+    }
 
 
 def gap_rows(gaps: Sequence[Gap]) -> list[dict[str, Any]]:
@@ -193,13 +267,32 @@ def _entry(entry: TimelineEntry) -> dict[str, Any]:
 
 def checkpoints(args: Namespace, source: Source) -> None:
     """List a trial's checkpoints with their locations, oldest first."""
-    found = source.checkpoints(args.trial_id, removed=args.removed)
-    rows = [_checkpoint(one, with_removed=args.removed) for one in found]
+    found = [
+        one
+        for one in source.checkpoints(args.trial_id).rows
+        if one.refused is None and (args.removed or one.removed_at is None)
+    ]
+    rows = [_checkpoint(one, with_removed=args.removed) if is_table(args) else asdict(one) for one in found]
     show(args, rows, empty=f"Trial {args.trial_id} has no checkpoint.")
 
 
-def _checkpoint(checkpoint: CheckpointLine, *, with_removed: bool) -> dict[str, Any]:
-    row = asdict(checkpoint)
-    if not with_removed:
-        del row["removed"]
-    return row
+def _checkpoint(checkpoint: StoredCheckpoint, *, with_removed: bool = False) -> dict[str, Any]:
+    return {
+        "checkpoint": checkpoint.checkpoint_id,
+        "step": checkpoint.step,
+        "host": checkpoint.host,
+        "path": checkpoint.path,
+        "size": byte_size(checkpoint.size_bytes),
+        "metrics": checkpoint.metrics,
+        "copy": checkpoint.copy_url,
+        **({"removed": checkpoint.removed_at} if with_removed else {}),
+    }
+
+
+def _refused(checkpoint: StoredCheckpoint) -> dict[str, Any]:
+    return {
+        "step": checkpoint.step,
+        "host": checkpoint.host,
+        "reported": checkpoint.path,
+        "refused": checkpoint.refused,
+    }

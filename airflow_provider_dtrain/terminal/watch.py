@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.resources.gangs import GangSummary
-from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
-from airflow_provider_dtrain.terminal.output import cell
+from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
+from airflow_provider_dtrain.terminal.output import cell, placement_text
 from airflow_provider_dtrain.terminal.safe_streams import unescaped
 from airflow_provider_dtrain.terminal.table import table_lines
+from airflow_provider_dtrain.terminal.trials import progress_line
 
 POLL_S = 2.0
 #: Characters of a sparkline.
@@ -123,7 +124,7 @@ def _table(rows: Sequence[dict[str, object]], width: int | None) -> list[str]:
 
 
 def experiment_lines(
-    head: str, trials: Sequence[TrialLine], rows: Sequence[dict[str, object]], width: int | None
+    head: str, trials: Sequence[TrialSummary], rows: Sequence[dict[str, object]], width: int | None
 ) -> list[str]:
     """Return the lines of an experiment: counts by state, then its trials with their rungs."""
     counts: dict[str, int] = {}
@@ -134,18 +135,19 @@ def experiment_lines(
 
 
 def trial_lines(
-    trial: TrialDescription, curves: Sequence[tuple[str, Sequence[float | None]]], devices: Sequence[str]
+    trial: TrialDetail, curves: Sequence[tuple[str, Sequence[float | None]]], devices: Sequence[str]
 ) -> list[str]:
     """Return the lines of a trial.
 
     :param curves: name and values of its metrics, over time
     :param devices: use of its devices in words
     """
+    where = f" on {placement_text(trial.placement)}" if trial.placement else ""
     facts = [
         ("state", trial.state if trial.position is None else f"{trial.state}, position {trial.position}"),
-        ("progress", trial.progress),
-        ("expected end", trial.expected_end),
-        ("slots", f"{trial.slots} of {trial.pool}" + (f" on {trial.hosts}" if trial.hosts else "")),
+        ("progress", progress_line(trial)),
+        ("expected end", None if trial.progress is None else trial.progress.expected_end),
+        ("slots", f"{trial.slots} of {trial.pool}{where}"),
         ("reason", trial.reason),
     ]
     shown = [(name, cell(value)) for name, value in facts if value is not None]
@@ -154,5 +156,5 @@ def trial_lines(
         shown.append((name, f"{spark(values)}  {cell(last)}"))
     shown += [("devices", text) for text in devices]
     width = max(len(name) for name, _ in shown)
-    head = f"Trial {trial.trial} of experiment {trial.experiment_id} '{trial.experiment}'"
+    head = f"Trial {trial.trial_id} of experiment {trial.experiment_id} '{trial.experiment}'"
     return [head, *(f"{name:{width}}  {text}" for name, text in shown)]

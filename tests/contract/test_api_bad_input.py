@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from airflow_provider_dtrain.api.metric_names import NAMES_MOST
+from airflow_provider_dtrain.store.queries.metric_names import NAMES_MOST
 from testbed.stores import host
 from tests.support.search_world import Search
 

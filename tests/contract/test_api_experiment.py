@@ -121,7 +121,7 @@ def test_a_trial_without_a_known_share_is_as_far_as_the_others_of_its_experiment
     for number, hparams in enumerate(({"global_batch_size": 4}, {})):
         ticket = search.start(number, slots=1, hparams=hparams)
         search.commit(ticket, {"kind": "report", "step": 50, "metrics": {"loss": 1.0}, "at": 100.0})
-    trials = api.get(path(search, "/trials"))["rows"]
+    trials = api.get("/trials", experiment_id=search.view.experiment_id)["rows"]
     assert [row["progress"]["share"] for row in sorted(trials, key=lambda row: row["number"])] == [0.5, None]
     planned = api.get(path(search))["max_trials"]
     assert api.get(path(search))["progress"] == pytest.approx(2 * 0.5 / planned)
@@ -208,13 +208,15 @@ def test_trials_are_sorted_by_numbers_and_texts_of_their_hyperparameters(api, se
 
 
 def numbers(api, search, **query):
-    return [row["number"] for row in api.get(path(search, "/trials"), **query)["rows"]]
+    return [row["number"] for row in api.get("/trials", experiment_id=search.view.experiment_id, **query)["rows"]]
 
 
 @pytest.mark.parametrize("sort", ["hparams.", "name", 'hparams.a"b', "id; DROP TABLE trials"])
 @SQLITE
 def test_an_order_that_makes_no_sense_is_refused(api, search, sort):
-    status, code, message = api.refusal("GET", path(search, "/trials"), params={"sort": sort})
+    status, code, message = api.refusal(
+        "GET", "/trials", params={"sort": sort, "experiment_id": search.view.experiment_id}
+    )
     assert (status, code) == (422, "invalid")
     assert message
 
@@ -237,7 +239,7 @@ def test_trials_are_found_by_state_text_number_and_tag(api, search, ended):
     assert numbers(api, search, q="ODD") == numbers(api, search, tag="x") == [2]
     assert numbers(api, search, q="sgd") == [0, 2]
     assert numbers(api, search, q="%") == []
-    assert api.get(path(search, "/trials"), limit=2, offset=1)["total"] == 4
+    assert api.get("/trials", experiment_id=search.view.experiment_id, limit=2, offset=1)["total"] == 4
 
 
 @SQLITE
@@ -245,7 +247,7 @@ def test_a_row_of_a_trial_says_why_it_waits(api, search):
     trial(search, 0, 0.5)
     search.submit(1, slots=8)
     search.store.queue.schedule("gpus")
-    first, second = api.get(path(search, "/trials"))["rows"]
+    first, second = api.get("/trials", experiment_id=search.view.experiment_id)["rows"]
     assert (first["state"], first["position"], first["units"], first["rung"]) == ("running", None, 1, 0)
     assert (second["state"], second["position"]) == ("queued", 1)
     assert "slot" in second["reason"]
@@ -271,7 +273,7 @@ def test_the_csv_of_trials_has_the_order_the_filters_and_the_lengths_of_the_tabl
     for ticket in (ended[2], without_rung):
         search.store.control.set("trial", ticket.trial_id, tags=["good"], by="ann")
     asked = {"sort": "best_metric", "order": "desc", "tag": "good"}
-    table = api.get(path(search, "/trials"), **asked)["rows"]
+    table = api.get("/trials", experiment_id=search.view.experiment_id, **asked)["rows"]
     answer = api.answer("GET", f"{path(search, '/trials.csv')}?{urlencode(asked)}")
     rows = list(csv.DictReader(io.StringIO(answer.text)))
     assert [one["number"] for one in rows] == [str(one["number"]) for one in table] == ["3", "2", "1"]
@@ -413,7 +415,7 @@ def test_the_importance_is_pending_until_a_later_request_has_it(api, search, end
 def test_a_trial_that_reached_no_rung_has_the_epoch_of_its_latest_validation(api, search, ended):
     ticket = search.start(3, slots=1)
     search.commit(ticket, validation(2, loss=1.0), validation(6, loss=0.9))
-    rows = api.get(path(search, "/trials"))["rows"]
+    rows = api.get("/trials", experiment_id=search.view.experiment_id)["rows"]
     assert [(row["number"], row["epochs"]) for row in rows] == [(0, None), (1, None), (2, None), (3, 1.5)]
     assert api.get("/compare", trial=[ended[0].trial_id, ticket.trial_id])["has_epochs"] is True
 
@@ -448,7 +450,7 @@ def test_the_configuration_names_the_origin_of_each_value_and_hides_secrets(api,
 def test_the_page_of_a_trial_has_attempts_ranks_and_timeline(api, search):
     ticket = trial(search, 0, 0.5)
     page = api.get(f"/trials/{ticket.trial_id}")
-    assert (page["name"], page["state_words"], page["queue_class"]) == (
+    assert (page["name"], page["state_text"], page["queue_class"]) == (
         "0 | lr=0.1 width=8 opt=sgd",
         "running",
         "fresh",
@@ -464,7 +466,9 @@ def test_the_page_of_a_trial_has_attempts_ranks_and_timeline(api, search):
     assert "rung" in kinds
     assert api.refusal("GET", f"/trials/{ticket.trial_id}/ranks", params={"attempt": 9})[0] == 404
     without_logs = Api(search.store, logs=False)
-    assert without_logs.refusal("GET", f"/trials/{ticket.trial_id}/ranks")[:2] == (403, "forbidden")
+    with_logs = {"logs": True}
+    assert without_logs.refusal("GET", f"/trials/{ticket.trial_id}/ranks", params=with_logs)[:2] == (403, "forbidden")
+    assert without_logs.get(f"/trials/{ticket.trial_id}/ranks") == ranks
     assert without_logs.get(f"/trials/{ticket.trial_id}")["trial_id"] == ticket.trial_id
 
 
@@ -499,7 +503,7 @@ def test_two_to_eight_trials_are_compared(api, search, ended, ids):
     assert api.refusal("GET", "/compare", params={"trial": ids})[:2] == (422, "invalid")
 
 
-OF_EXPERIMENT = ["", "/trials", "/trials.csv", "/curves", "/rungs", "/hyperparameters", "/config"]
+OF_EXPERIMENT = ["", "/trials.csv", "/curves", "/rungs", "/hyperparameters", "/config"]
 OF_TRIAL = [
     "", "/curves", "/telemetry", "/timings", "/step_times", "/timeline", "/ranks", "/checkpoints", "/outputs",
     "/profile", "/config", "/outputs/download?path=x", "/checkpoints/1/download",
@@ -509,6 +513,7 @@ OF_TRIAL = [
 @pytest.mark.parametrize("bad", ["999", "0", "-1", str(2**63), str(10**30)])
 def test_an_id_that_does_not_exist_is_not_found_on_every_route(api, search, ended, bad):
     paths = [f"/experiments/{bad}{more}" for more in OF_EXPERIMENT] + [f"/trials/{bad}{more}" for more in OF_TRIAL]
+    paths += [f"/trials?experiment_id={bad}"] if bad == "999" else []
     answers = {one: api.answer("GET", one) for one in paths}
     assert {one: found.status_code for one, found in answers.items()} == dict.fromkeys(paths, 404)
 
@@ -517,6 +522,8 @@ def test_an_id_that_does_not_exist_is_not_found_on_every_route(api, search, ende
 def test_an_id_that_the_user_may_not_read_looks_as_if_it_did_not_exist(search, ended):
     closed = Api(search.store, readable=[])
     paths = [path(search, more) for more in OF_EXPERIMENT] + [f"/trials/{ended[0].trial_id}{more}" for more in OF_TRIAL]
+    paths.append(f"/trials?experiment_id={search.view.experiment_id}")
+    assert closed.get("/trials") == {"rows": [], "total": 0}
     assert {closed.answer("GET", one).status_code for one in paths} == {404}
     one, other = closed.refusal("GET", path(search)), closed.refusal("GET", "/experiments/999")
     assert one[2].replace(str(search.view.experiment_id), "N") == other[2].replace("999", "N")

@@ -105,5 +105,5 @@ def test_the_command_lists_what_is_there_and_on_request_what_is_gone(store, subm
         trials.checkpoints(given, StoreSource(store))
         rows = json.loads(capsys.readouterr().out)
         assert [row["step"] for row in rows] == steps
-    assert rows[0]["removed"] is not None
+    assert rows[0]["removed_at"] is not None
     assert rows[1]["path"] == f"{OWN}/step-2"

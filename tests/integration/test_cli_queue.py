@@ -122,7 +122,7 @@ def test_a_trial_that_waits_is_paused_and_goes_on_in_its_place(world: World, sto
     assert "trials activate" in reason
     assert "Not followed since" in reason
     heard(store, second)
-    assert world.rows("trials", "describe", paused)["paused"] is True
+    assert world.rows("trials", "describe", paused)["is_paused"] is True
     assert "is resumed" in world("trials", "activate", paused).err
     assert "is not paused" in world("trials", "activate", paused).err
     assert ("pause requested", f"trial {paused}") in audit(store)
@@ -138,7 +138,7 @@ def test_a_better_priority_moves_a_gang_and_the_place_of_the_last_pass_is_shown(
     last = str(tickets[2].trial_id)
     assert world.rows("trials", "set", last, "--priority", "7") == {"trial": tickets[2].trial_id, "priority": 7}
     store.queue.schedule("lab")
-    rows = {row["trial"]: row for row in world.rows("trials", "list")}
+    rows = {row["trial_id"]: row for row in world.rows("trials", "list")}
     assert [rows[ticket.trial_id]["position"] for ticket in tickets] == [None, 2, 1]
     why = world("explain", last, "-o", "json").json
     assert (why["priority"], why["position"], why["queue_class"]) == (7, 1, "fresh")
@@ -186,7 +186,7 @@ def test_experiments_and_trials_are_named_and_tagged_and_found_by_name_and_tags(
     assert world.rows("experiments", "describe", first)["display_name"] is None
     trial = str(tickets[0].trial_id)
     world.rows("trials", "set", trial, "--tag", "odd", "--description", "diverges")
-    assert [row["trial"] for row in world.rows("trials", "list", "--tag", "odd")] == [tickets[0].trial_id]
+    assert [row["trial_id"] for row in world.rows("trials", "list", "--tag", "odd")] == [tickets[0].trial_id]
     assert world.rows("trials", "describe", trial)["description"] == "diverges"
     assert ("labels set", f"trial {trial}") in audit(store)
     ended(store, *tickets)
@@ -239,7 +239,7 @@ def test_a_trial_that_the_searcher_stopped_is_listed_with_its_rung(
     assert (search.ask(second, 1, 0.3), search.ask(third, 0, 0.4)) == ("stop", "stop")
     for ticket, state in ((first, "completed"), (second, "stopped"), (third, "stopped")):
         search.end(ticket, state)
-    rungs = {row["trial"]: row["rung"] for row in world.rows("trials", "list")}
+    rungs = {row["trial_id"]: row["rung"] for row in world.rows("trials", "list")}
     assert [rungs[ticket.trial_id] for ticket in (first, second, third)] == [1, 1, 0]
     experiment = str(first.experiment_id)
     for table in (world("trials", "list").out, world("trials", "list", "--experiment", experiment).out):

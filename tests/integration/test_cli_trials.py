@@ -56,7 +56,7 @@ def test_a_finished_trial_has_logs_metrics_and_a_description(world: World, gangs
     trial = str(ticket.trial_id)
     assert "hparams" in world("trials", "logs", trial).out
     assert world("trials", "logs", trial, "--tail", "1").code == 0
-    assert trial in [str(row["trial"]) for row in world.rows("trials", "list")]
+    assert trial in [str(row["trial_id"]) for row in world.rows("trials", "list")]
     assert world.rows("trials", "metrics", trial) == []
     assert world("trials", "metrics", trial, "--csv").code == 0
     assert world.rows("explain", trial)["state"] == "completed"
@@ -88,7 +88,7 @@ def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs:
         {"seq": 5, "at": 1.7e9 + 2, "kind": "shard_done", **shard},
     ]
     store.events.commit(ticket.attempt_id, watch, "local", "rank0.events", 99, 199, shards)
-    (listed,) = [row for row in world.rows("trials", "list") if row["trial"] == ticket.trial_id]
+    (listed,) = [row for row in world.rows("trials", "list") if row["trial_id"] == ticket.trial_id]
     assert (listed["shards"]["share"], listed["shards"]["rows_per_s"]) == (0.5, 5.0)
     assert "50 % done, 2 of 4 shards, 5 rows/s" in world("trials", "describe", str(ticket.trial_id)).out
     store.queue.release(ticket.attempt_id, watch, "local", proof="clear")

@@ -94,7 +94,7 @@ def test_a_cleared_trial_runs_again_alone_and_a_cleared_plan_is_a_new_generation
     assert cluster.store.searches.get(best["search_id"]).generation == 2
     assert len(cluster.store.searches.history(best["search_id"])) == 3
     listed = cluster.cli("trials", "list", "--experiment", str(experiment_id), "-o", "json").json
-    replaced = {one["trial"]: one["replaced"] for one in listed}
+    replaced = {one["trial_id"]: one["reason"] for one in listed}
     assert [replaced.pop(one.trial_id) for one in cluster.store.searches.history(best["search_id"])] == [None] * 3
     assert set(replaced.values()) == {"its experiment was planned anew"}
 

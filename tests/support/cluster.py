@@ -122,7 +122,7 @@ class Cluster:
 
     def trials(self, run_id: str) -> list[int]:
         """Return the trials of a DAG run."""
-        return [int(trial["trial"]) for trial in self.rows("trials", "list") if trial["dag_run"] == run_id]
+        return [int(one["trial_id"]) for one in self.rows("trials", "list") if one["task"]["run_id"] == run_id]
 
     def watcher(self, run_id: str) -> str:
         """Return the name of the follower of the trial of a DAG run."""

@@ -23,15 +23,16 @@ from typing import Annotated, Any, Literal
 from airflow_provider_dtrain.client import answers as a
 from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.core import rank_results
-from airflow_provider_dtrain.resources.checkpoints import CheckpointLine
+from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReports
+from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
-from airflow_provider_dtrain.resources.trials import TrialDescription, TrialLine
+from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage
 
 #: A window title, a cleared screen, a C1 control sequence, a reversed line, an invisible tag.
 CONTROLS = "\x1b]0;PWNED\x07\x1b[2J\x9b31m\u202eesrever\u2066\U000e0041\x7f"
@@ -118,7 +119,7 @@ class Route:
 
 
 _LISTED = {
-    "trials": TrialLine, "checkpoints": CheckpointLine, "experiments": ExperimentLine,
+    "experiments": ExperimentLine,
 }  # fmt: skip
 _RESULTS = {
     "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
@@ -128,7 +129,10 @@ ROUTES = (
     *(Route("GET", rf"/listings/{name}", kind, "rows") for name, kind in _LISTED.items()),
     Route("GET", r"/queue", GangPage),
     Route("GET", r"/cluster", Cluster),
-    Route("GET", r"/listings/trial", TrialDescription, "row"),
+    Route("GET", r"/trials", TrialPage),
+    Route("GET", r"/trials/1", TrialDetail),
+    Route("GET", r"/trials/1/ranks", AttemptRanks),
+    Route("GET", r"/trials/1/checkpoints", TrialCheckpoints),
     Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
     Route("GET", r"/trials/1/curves", a.Curves),
     Route("GET", r"/trials/1/profile", Profile),
@@ -136,7 +140,6 @@ ROUTES = (
     Route("GET", r"/trials/1/log", LogPiece),
     Route("GET", r"/trials/1/metrics", MetricReports),
     Route("GET", r"/trials/1/outputs", a.Outputs),
-    Route("GET", r"/trials/1/checkpoints", a.StoredCheckpoint, "rows"),
     Route("GET", r"/experiments/1/fork", a.ForkSource),
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),

@@ -118,7 +118,7 @@ class Empty(BaseHTTPRequestHandler):
         """Answer, and keep the target and the authorization of the request."""
         self.server.seen.append(self.path)  # type: ignore[attr-defined]
         self.server.proxy_tokens.append(self.headers.get("Proxy-Authorization"))  # type: ignore[attr-defined]
-        self._answer(b'{"rows": []}')
+        self._answer(b'{"rows": [], "total": 0}')
 
     def do_POST(self) -> None:
         """Give a token for any password."""

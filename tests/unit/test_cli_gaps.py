@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.gaps import limits_hit
-from airflow_provider_dtrain.listings.trials import gaps_of
+from airflow_provider_dtrain.store.queries.trials import gaps_of
 from airflow_provider_dtrain.store.records.trials import EventView
 from airflow_provider_dtrain.terminal.output import show
 from airflow_provider_dtrain.terminal.trials import gap_rows

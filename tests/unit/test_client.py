@@ -136,7 +136,7 @@ def session(server, token=TOKEN, pauses=None) -> Session:
 
 
 def test_dtrain_runs_where_neither_airflow_nor_another_library_is_installed(serve):
-    server = serve(answers(200, {"rows": []}))
+    server = serve(answers(200, {"rows": [], "total": 0}))
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_AIRFLOW, server.url],
         capture_output=True,
@@ -206,7 +206,7 @@ def test_a_table_names_the_command_of_this_program(capsys):
 
 
 def test_a_login_is_kept_in_a_file_that_only_its_user_can_read_and_used_afterwards(serve, home, capsys, monkeypatch):
-    server = serve(answers(201, {"access_token": TOKEN}), answers(200, {"rows": []}))
+    server = serve(answers(201, {"access_token": TOKEN}), answers(200, {"rows": [], "total": 0}))
     reads, writes = os.pipe()
     os.write(writes, f"{PASSWORD}\n".encode())
     os.close(writes)
@@ -216,7 +216,10 @@ def test_a_login_is_kept_in_a_file_that_only_its_user_can_read_and_used_afterwar
     found = [path for path in home.rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in found} == {0o600}
     assert main(["trials", "list", "-o", "json"]) == 0
-    assert server.seen == ["POST /auth/token", "GET /dtrain/api/v1/listings/trials?limit=50"]
+    assert server.seen == [
+        "POST /auth/token",
+        "GET /dtrain/api/v1/trials?replaced=true&sort=created_at&order=desc&limit=50",
+    ]
     assert server.tokens == [None, f"Bearer {TOKEN}"]
     shown = "".join(capsys.readouterr())
     assert TOKEN not in shown
@@ -303,7 +306,7 @@ def test_an_expired_token_without_another_one_says_what_to_do(serve, capsys, sta
 
 @pytest.mark.parametrize("token", ["line\nbreak", "ünicode", "a\rb"])
 def test_a_token_that_is_none_is_refused_without_showing_it(serve, token, monkeypatch, capsys):
-    server = serve(answers(200, {"rows": []}))
+    server = serve(answers(200, {"rows": [], "total": 0}))
     monkeypatch.setenv("DTRAIN_TOKEN", token)
     assert main(["trials", "list", "--server", server.url]) == 1
     shown = capsys.readouterr().err
@@ -315,7 +318,7 @@ def test_a_token_that_is_none_is_refused_without_showing_it(serve, token, monkey
 def test_a_read_is_repeated_while_the_server_restarts_and_a_line_drops(serve):
     pauses: list[float] = []
     server = serve(answers(503, {"detail": "later"}), cuts, answers(502, "?"), answers(200, {"rows": [{"ok": True}]}))
-    assert session(server, pauses=pauses).get("/listings/trials").rows(Me) == [Me(ok=True)]
+    assert session(server, pauses=pauses).get("/trials").rows(Me) == [Me(ok=True)]
     assert pauses == [0.5, 1.0, 2.0]
 
 
@@ -381,7 +384,7 @@ def _send(handler: Handler, content: bytes) -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (gzip.compress(b'{"rows": []}')[:-12], "no JSON"),
+        (gzip.compress(b'{"rows": [], "total": 0}')[:-12], "no JSON"),
         (b"no gzip", "damaged"),
         (gzip.compress(bytes(3 << 20)), "larger than 2 MiB"),
     ],

@@ -22,6 +22,7 @@ from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.errors import ServerError
+from airflow_provider_dtrain.resources import bounds
 from airflow_provider_dtrain.resources.metrics import Value
 from tests.support.budgets import budget
 from tests.support.hostile_server import RAW, changed, valid
@@ -69,7 +70,7 @@ class Everything:
     named: dict[str, float] = dataclasses.field(default_factory=dict)
     anything: Any = None
     value: Value = None
-    count: decoder.Count = 0
+    count: bounds.Count = 0
     state: TrialState | None = None
     totals: Mapping[str, int] | None = None
 

@@ -31,6 +31,7 @@ from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.definition import FUNCTIONS
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.errors import DtrainError
+from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from tests.support.budgets import budget
 from tests.support.hostile_server import (
     CONTROLS,
@@ -307,7 +308,7 @@ def test_an_archive_with_a_huge_header_or_many_files_is_refused_early(
 @pytest.mark.parametrize("step", ["../../../evil", {"a": 1}, None, CONTROLS, -1, 2**60, True, 1.0])
 def test_a_step_is_a_number_before_it_is_part_of_a_path(step: object, laptop: Laptop, server: HostileServer) -> None:
     before = laptop.files()
-    route = route_of(answers.StoredCheckpoint)
+    route = route_of(TrialCheckpoints)
     answer = route.answer()
     answer["rows"][1]["step"] = step
     server.replaced[route] = json.dumps(answer).encode()

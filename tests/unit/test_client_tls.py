@@ -237,7 +237,9 @@ def test_plain_http_is_forwarded_by_a_proxy_without_a_tunnel(monkeypatch, capsys
     with serving(leads_to=1) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://ann:secret@127.0.0.1:{proxy.server_port}")
         assert listed("http://air.test:8080/airflow", "--allow-http") == 0
-        assert proxy.seen == ["http://air.test:8080/airflow/dtrain/api/v1/listings/trials?limit=50"]
+        assert proxy.seen == [
+            "http://air.test:8080/airflow/dtrain/api/v1/trials?replaced=true&sort=created_at&order=desc&limit=50"
+        ]
         assert proxy.proxy_tokens[0].startswith("Basic ")
         monkeypatch.setenv("NO_PROXY", "air.test")
         monkeypatch.setattr("airflow_provider_dtrain.client.session.PAUSES_S", ())

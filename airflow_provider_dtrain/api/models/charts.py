@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from typing_extensions import TypedDict
 
-from airflow_provider_dtrain.api.models.common import Model, Number, unchecked
-from airflow_provider_dtrain.api.models.trials import TrialRow
+from airflow_provider_dtrain.api.models.common import Model, unchecked
 from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
-from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
+from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName, Number
+from airflow_provider_dtrain.resources.trials import TrialSummary
 
 Axis = Literal["batches", "epochs", "time"]
 
@@ -135,11 +136,10 @@ class Rungs(TypedDict):
     brackets: list[Bracket]
 
 
-class ComparedTrial(TrialRow):
+@dataclass(frozen=True, kw_only=True)
+class ComparedTrial(TrialSummary):
     """A trial beside others."""
 
-    experiment_id: int
-    experiment: str
     #: Name of its best metric; None: its configuration names none.
     metric: str | None
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_provider_dtrain.api.models.common import Model, Number
+from airflow_provider_dtrain.api.models.common import Model
+from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
 
 
 class Download(Model):
@@ -17,33 +19,18 @@ class Download(Model):
     files: int | None
 
 
-class Checkpoint(Model):
-    """One checkpoint."""
+@dataclass(frozen=True, kw_only=True)
+class DownloadableCheckpoint(StoredCheckpoint):
+    """A checkpoint, and whether the API server can send it."""
 
-    checkpoint_id: int
-    trial_id: int
-    #: Number of the attempt.
-    attempt: int
-    step: int
-    host: str
-    #: Of its copy, else of the original.
-    location: str
-    size_bytes: int | None
-    sha256: str | None
-    metrics: dict[str, Number]
-    at: datetime
-    removed_at: datetime | None
-    #: Reason why it is not used: its path is outside the configured places.
-    refused: str | None
-    #: It has the best value of the searcher's metric in its trial.
-    is_best: bool
     download: Download
 
 
-class Checkpoints(Model):
-    """All checkpoints of a trial, oldest first."""
+@dataclass(frozen=True, kw_only=True)
+class DownloadableCheckpoints:
+    """All checkpoints of a trial, oldest first, with removed and refused ones."""
 
-    rows: list[Checkpoint]
+    rows: list[DownloadableCheckpoint]
 
 
 class Output(Model):

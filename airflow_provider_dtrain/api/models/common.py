@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import BaseModel, ConfigDict, with_config
-
-#: A single value. JSON has no NaN and no infinity, so these are sent as their names.
-Number = float | Literal["nan", "inf", "-inf"]
 
 
 class Model(BaseModel):

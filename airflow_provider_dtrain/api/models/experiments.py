@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
-from airflow_provider_dtrain.api.models.common import Model, Number
+from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.api.models.configs import Document
-from airflow_provider_dtrain.api.models.trials import TrialRow
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
-from airflow_provider_dtrain.resources.metrics import MetricName
+from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
+from airflow_provider_dtrain.resources.metrics import MetricName, Number
+from airflow_provider_dtrain.resources.trials import TrialSummary
 from airflow_provider_dtrain.store.records.searches import ExperimentState
 
 Tags = list[str]
@@ -105,7 +105,7 @@ class Experiment(ExperimentRow):
 
     config_id: int | None
     search: Search | None
-    best_checkpoint: Checkpoint | None
+    best_checkpoint: StoredCheckpoint | None
     #: Share of the queue relative to other experiments.
     weight: float
     #: Most slots that its gangs hold at one time; None: no cap.
@@ -133,7 +133,7 @@ class TrialAction(Model):
     """Outcome of an action on a trial."""
 
     message: str
-    trial: TrialRow
+    trial: TrialSummary
 
 
 class Started(Model):

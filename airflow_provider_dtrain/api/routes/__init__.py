@@ -22,6 +22,7 @@ from airflow_provider_dtrain.api.routes import (
     telemetry,
     trial,
     trial_actions,
+    trials,
 )
 
 ROUTERS = [
@@ -31,6 +32,7 @@ ROUTERS = [
     queue.router,
     experiments.router,
     experiment.router,
+    trials.router,
     trial.router,
     shards.router,
     files.router,

@@ -11,19 +11,21 @@ from airflow_provider_dtrain.api.bounds import COMPARED_MOST, TRIALS_MOST, Compa
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.curve_rows import curve_of, metric_series
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import experiment_plan, readable_trials, trial_entries, units_in
-from airflow_provider_dtrain.api.metric_names import shown_names
+from airflow_provider_dtrain.api.found import experiment_plan, readable_trials
 from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves, Difference
 from airflow_provider_dtrain.api.models.trials import TrialCurves
 from airflow_provider_dtrain.api.prepared import as_json, with_list
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.trial_rows import trial_fields
 from airflow_provider_dtrain.core.config import mask
 from airflow_provider_dtrain.core.config.differences import differences
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
-from airflow_provider_dtrain.store.records.pages import TrialChoice, TrialEntry, TrialHead
+from airflow_provider_dtrain.resources.trials import TrialSummary
+from airflow_provider_dtrain.store.queries.metric_names import shown_names
+from airflow_provider_dtrain.store.queries.trials import trials_by_id
+from airflow_provider_dtrain.store.records.pages import TrialChoice, TrialHead
+from airflow_provider_dtrain.store.records.trials import Config
 
 router = APIRouter(route_class=StoreRoute, tags=["charts"], responses=ERRORS)
 
@@ -143,11 +145,11 @@ def compare(call: CallDep, trial: ComparedIds = None) -> Comparison:
     ids = list(dict.fromkeys(trial or []))
     if len(ids) < 2:
         raise UserError(f"trial must be given 2 to {COMPARED_MOST} times, got {len(ids)}.")
-    entries = trial_entries(call, ids)
-    documents = [_document(call, one) for one in entries]
-    found, same = differences(documents)
+    trials = trials_by_id(call.store, call.access, ids)
+    configs = {one.config_id: one for one in call.store.configs.some({one.config_id for one in trials})}
+    found, same = differences([_document(one, configs[one.config_id]) for one in trials])
     return Comparison(
-        trials=[_compared(call, one) for one in entries],
+        trials=[_compared(one, configs[one.config_id]) for one in trials],
         metrics=shown_names(call.store.curves.names(ids)),
         differences=[Difference(path=path, values=values) for path, values in found],
         same=same,
@@ -155,18 +157,10 @@ def compare(call: CallDep, trial: ComparedIds = None) -> Comparison:
     )
 
 
-def _document(call: Call, entry: TrialEntry) -> dict[str, Any]:
+def _document(trial: TrialSummary, config: Config) -> dict[str, Any]:
     """Return the configuration of a trial with its own hyperparameters instead of their space."""
-    document = mask(call.store.configs.get(entry.view.config_id).document)
-    return {**document, "hyperparameters": dict(entry.view.hparams) if entry.view.is_drawn else {}}
+    return {**mask(config.document), "hyperparameters": trial.hparams}
 
 
-def _compared(call: Call, entry: TrialEntry) -> ComparedTrial:
-    view = entry.view
-    config = call.store.configs.get(view.config_id)
-    return ComparedTrial(
-        **trial_fields(call, entry, units_in(config)),
-        experiment_id=view.experiment_id,
-        experiment=view.experiment,
-        metric=(config.document.get("searcher") or {}).get("metric"),
-    )
+def _compared(trial: TrialSummary, config: Config) -> ComparedTrial:
+    return ComparedTrial(**vars(trial), metric=(config.document.get("searcher") or {}).get("metric"))

@@ -1,46 +1,35 @@
-"""The page of one experiment: its plan, its trials, rungs and configuration."""
+"""The page of one experiment: its plan, rungs and configuration."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from fastapi.responses import Response
 
-from airflow_provider_dtrain.api.bounds import Offset, StateFilter, TagFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
-from airflow_provider_dtrain.api.checkpoint_rows import best_of, checkpoint_rows
 from airflow_provider_dtrain.api.configs import shown_config
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.experiment_rows import experiment_fields
 from airflow_provider_dtrain.api.forks import fork_of
 from airflow_provider_dtrain.api.found import config_of, experiment_entry, experiment_plan, plan_config, units_in
-from airflow_provider_dtrain.api.metric_names import shown_names
 from airflow_provider_dtrain.api.models.charts import Rungs
-from airflow_provider_dtrain.api.models.checkpoints import Checkpoint
 from airflow_provider_dtrain.api.models.configs import ShownConfig
 from airflow_provider_dtrain.api.models.experiments import Experiment, Hyperparameter, Search
-from airflow_provider_dtrain.api.models.trials import Trials
-from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order
-from airflow_provider_dtrain.api.rows import Search as SearchText
+from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.rung_rows import rungs_of
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
-from airflow_provider_dtrain.api.trial_rows import trial_row
-from airflow_provider_dtrain.core.search.dimensions import dimensions, value_at
-from airflow_provider_dtrain.errors import NotFoundError, UserError
-from airflow_provider_dtrain.store.records.pages import ExperimentEntry, TrialOrder, TrialQuery
+from airflow_provider_dtrain.core.search.dimensions import dimensions
+from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
+from airflow_provider_dtrain.store.queries.checkpoints import best_of
+from airflow_provider_dtrain.store.queries.metric_names import shown_names
+from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 from airflow_provider_dtrain.store.records.trials import Config
 
 router = APIRouter(route_class=StoreRoute, tags=["experiment"], responses=ERRORS)
 
 #: Trials from which the names of an experiment's metrics come.
 NAMES_FROM = 5
-#: Prefix of an order by a hyperparameter.
-HPARAMS = "hparams."
-_ORDERS: tuple[TrialOrder, ...] = (
-    "number", "state", "best_metric", "units", "rung", "created_at", "ended_at", "restarts", "duration_s",
-)  # fmt: skip
 
 
 @router.get("/experiments/{experiment_id}", **guarded(Rule.READ))
@@ -87,13 +76,11 @@ def _search(call: Call, entry: ExperimentEntry, config: Config | None) -> Search
     )
 
 
-def _best_checkpoint(call: Call, entry: ExperimentEntry) -> Checkpoint | None:
+def _best_checkpoint(call: Call, entry: ExperimentEntry) -> StoredCheckpoint | None:
     view = entry.view
     if view.best_trial is None:
         return None
-    views = call.store.checkpoints.of_trial(view.best_trial)
-    best = best_of(views, view.metric, smaller_is_better=view.smaller_is_better)
-    return None if best is None else checkpoint_rows(call, [best], view.experiment_id, best)[0]
+    return best_of(call.store, view.best_trial, view.metric, smaller_is_better=view.smaller_is_better)
 
 
 def _hyperparameters(config: Config | None) -> list[Hyperparameter]:
@@ -110,89 +97,8 @@ def _hyperparameters(config: Config | None) -> list[Hyperparameter]:
     ]
 
 
-@router.get("/experiments/{experiment_id}/trials", **guarded(Rule.READ))
-def trials(
-    call: CallDep,
-    experiment_id: int,
-    q: SearchText = "",
-    state: StateFilter = None,
-    tag: TagFilter = None,
-    replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
-    sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
-    order: Order = "asc",
-    limit: Limit = 100,
-    offset: Offset = 0,
-) -> Trials:
-    """Return one page of an experiment's trials."""
-    plan = experiment_plan(call, experiment_id)
-    config = plan_config(call, plan)
-    query = TrialQuery(
-        experiment_id=experiment_id,
-        text=q,
-        states=tuple(state or ()),
-        tags=tuple(tag or ()),
-        with_replaced=replaced,
-        **ordered_by(sort, config),
-        descending=order == "desc",
-        limit=limit,
-        offset=offset,
-    )
-    entries, total = call.store.trial_table.page(query)
-    units = units_in(config)
-    return Trials(rows=[trial_row(call, one, units) for one in entries], total=total)
-
-
-@router.get("/experiments/{experiment_id}/trials.csv", response_model=None, **guarded(Rule.READ))
-def trials_csv(
-    call: CallDep,
-    experiment_id: int,
-    q: SearchText = "",
-    state: StateFilter = None,
-    tag: TagFilter = None,
-    replaced: Annotated[bool, Query(description="also trials of cleared tasks and older plans")] = False,
-    sort: Annotated[str, Query(max_length=500, description="a column, or hparams.<name>")] = "number",
-    order: Order = "asc",
-) -> Response:
-    """Return all matching trials of an experiment as CSV, with a column per hyperparameter."""
-    plan = experiment_plan(call, experiment_id)
-    config = plan_config(call, plan)
-    query = TrialQuery(
-        experiment_id=experiment_id,
-        text=q,
-        states=tuple(state or ()),
-        tags=tuple(tag or ()),
-        with_replaced=replaced,
-        **ordered_by(sort, config),
-        descending=order == "desc",
-        limit=ROWS_MOST,
-    )
-    found = call.store.trial_table.figures(query)
-    space = [one for one in dimensions(_space(config)) if one.kind != "const"]
-    names = ("trial_id", "number", "state", "metric", "best_step", "units", "restarts", "created_at", "ended_at")
-    columns = [*names[:3], plan.metric or "metric", *names[4:], *(one.name for one in space)]
-    rows = (
-        [*(getattr(one, name) for name in names), *(value_at(one.hparams, column.path) for column in space)]
-        for one in found
-    )
-    return csv_answer(f"experiment-{experiment_id}-trials.csv", columns, rows)
-
-
 def _space(config: Config | None) -> Any:
     return None if config is None else config.document.get("hyperparameters")
-
-
-def ordered_by(sort: str, config: Config | None) -> dict[str, Any]:
-    """Return the fields of a query that order the trials.
-
-    :raises UserError: there is no such column or hyperparameter
-    """
-    if sort in _ORDERS:
-        return {"sort": sort}
-    name = sort.removeprefix(HPARAMS)
-    if name == sort or not name:
-        raise UserError(f"sort must be one of {', '.join(_ORDERS)} or {HPARAMS}NAME, got {sort[:100]!r}.")
-    known = {one.name: one.path for one in dimensions(_space(config))}
-    return {"hparam": known.get(name, tuple(name.split(".")))}
 
 
 @router.get("/experiments/{experiment_id}/rungs", **guarded(Rule.READ))

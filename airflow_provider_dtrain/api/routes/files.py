@@ -14,7 +14,6 @@ from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.downloads import checkpoint_download, checkpoint_pieces
 from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.execution import READ_DEADLINE_S, StoreRoute
-from airflow_provider_dtrain.api.found import trial_entry
 from airflow_provider_dtrain.api.models.checkpoints import Download, Output, Outputs
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
@@ -22,7 +21,8 @@ from airflow_provider_dtrain.api.streams import OpenFile, download, file_pieces
 from airflow_provider_dtrain.engine.copies.checkpoints import trial_folder
 from airflow_provider_dtrain.engine.copies.output_generations import Generation, OutputCopies
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store.records.pages import TrialEntry
+from airflow_provider_dtrain.store.queries.rights import readable_trial
+from airflow_provider_dtrain.store.records.trials import TrialView
 
 router = APIRouter(route_class=StoreRoute, tags=["files"], responses=ERRORS)
 
@@ -34,7 +34,7 @@ OUTPUTS_MOST = 2000
 @router.get("/trials/{trial_id}/outputs", **guarded(Rule.READ))
 def outputs(call: CallDep, trial_id: int) -> Outputs:
     """Return the files that rank 0 of a trial wrote, as of their last copy on this machine."""
-    found = _generation(call, trial_entry(call, trial_id))
+    found = _generation(call, readable_trial(call.store, call.access, trial_id))
     if found is None:
         return Outputs(rows=[], truncated=False)
     files = sorted(found.manifest.files.items())
@@ -46,9 +46,8 @@ def outputs(call: CallDep, trial_id: int) -> Outputs:
     return Outputs(rows=rows, truncated=len(files) > OUTPUTS_MOST or found.manifest.left_out_files > 0)
 
 
-def _generation(call: Call, entry: TrialEntry) -> Generation | None:
-    view = entry.view
-    folder = trial_folder(call.hook.settings.checkpoint_dir, view.experiment_id, view.trial_id)
+def _generation(call: Call, trial: TrialView) -> Generation | None:
+    folder = trial_folder(call.hook.settings.checkpoint_dir, trial.experiment_id, trial.trial_id)
     return OutputCopies(folder).newest()
 
 
@@ -60,7 +59,7 @@ async def output_download(call: CallDep, trial_id: int, path: Annotated[str, Que
 
 
 def _output(call: Call, trial_id: int, path: str) -> OpenFile:
-    found = _generation(call, trial_entry(call, trial_id))
+    found = _generation(call, readable_trial(call.store, call.access, trial_id))
     missing = f"Trial {trial_id} has no output {path[:200]!r} here. See: airflow dtrain trials outputs {trial_id}"
     if found is None or path not in found.manifest.files:
         raise NotFoundError(missing)
@@ -78,16 +77,16 @@ async def download_checkpoint(call: CallDep, trial_id: int, checkpoint_id: int) 
 
 
 def _checkpoint(call: Call, trial_id: int, checkpoint_id: int) -> tuple[Iterator[bytes], str]:
-    entry = trial_entry(call, trial_id)
+    trial = readable_trial(call.store, call.access, trial_id)
     views = call.store.checkpoints.of_trial(trial_id, removed=True)
     view = next((one for one in views if one.checkpoint_id == checkpoint_id), None)
     if view is None:
         raise NotFoundError(f"Trial {trial_id} has no checkpoint {checkpoint_id}.")
-    possible = checkpoint_download(call, view, entry.view.experiment_id)
+    possible = checkpoint_download(call, view, trial.experiment_id)
     if not possible.possible:
         raise ApiError(409, "conflict", f"Checkpoint {checkpoint_id} cannot be sent. {possible.reason}")
     name = f"trial-{trial_id}-step-{view.step}"
-    return checkpoint_pieces(call.hook, view, entry.view, name), name
+    return checkpoint_pieces(call.hook, view, trial, name), name
 
 
 async def _prepared(call: Call, work: Callable[[], Prepared]) -> Prepared:

@@ -10,15 +10,11 @@ from airflow_provider_dtrain.api.bounds import AirflowId, Id, Name, TagFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.listings import (
-    CheckpointList,
     ExperimentList,
     OneExperiment,
-    OneTrial,
-    TrialList,
 )
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.listings.source import StoreSource
 
 router = APIRouter(prefix="/listings", route_class=StoreRoute, tags=["listings"], responses=ERRORS)
@@ -29,30 +25,6 @@ Pool = Annotated[Name | None, Query(description="only this pool")]
 
 def _source(call: Call) -> StoreSource:
     return StoreSource(call.store, call.access)
-
-
-@router.get("/trials", **guarded(Rule.READ))
-def trials(
-    call: CallDep,
-    experiment: Id | None = None,
-    state: TrialState | None = None,
-    tag: TagFilter = None,
-    limit: Most = 50,
-) -> TrialList:
-    """Return trials, latest first."""
-    return TrialList(rows=_source(call).trials(experiment=experiment, state=state, tags=tag or (), limit=limit))
-
-
-@router.get("/trial", **guarded(Rule.READ))
-def trial(call: CallDep, trial_id: Id) -> OneTrial:
-    """Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs."""
-    return OneTrial(row=_source(call).trial(trial_id))
-
-
-@router.get("/checkpoints", **guarded(Rule.READ))
-def checkpoints(call: CallDep, trial_id: Id, removed: bool = False) -> CheckpointList:
-    """Return a trial's checkpoints, oldest first."""
-    return CheckpointList(rows=_source(call).checkpoints(trial_id, removed=removed))
 
 
 @router.get("/experiments", **guarded(Rule.READ))

@@ -12,6 +12,7 @@ from airflow_provider_dtrain.api.execution import StoreRoute
 from airflow_provider_dtrain.api.models.lookup import FoundExperiment, FoundTrial, Lookup
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
+from airflow_provider_dtrain.store.queries.names import name_of
 
 router = APIRouter(route_class=StoreRoute, tags=["lookup"], responses=ERRORS)
 
@@ -38,13 +39,12 @@ def lookup(
         trials=[
             FoundTrial(
                 **{name: getattr(one, name) for name in names},
-                name=call.names.of_trial(
+                name=name_of(
                     store,
                     one.config_id,
                     one.number,
-                    one.hparams,
+                    one.hparams if one.is_drawn else None,
                     (one.key.task_id, one.key.map_index),
-                    is_drawn=one.is_drawn,
                 ),
                 task_id=one.key.task_id,
                 map_index=one.key.map_index,

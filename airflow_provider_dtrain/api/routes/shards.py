@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 
-from airflow_provider_dtrain.api.call import Call, CallDep
+from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import trial_entry
 from airflow_provider_dtrain.api.models.shards import Shards, ShardTrouble
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
@@ -25,7 +24,9 @@ from airflow_provider_dtrain.core.lifecycle.inference_progress import (
 from airflow_provider_dtrain.core.lifecycle.shard_blame import SKIPPED, shard_failures
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store.records.pages import TrialEntry
+from airflow_provider_dtrain.store.queries.rights import readable_trial
+from airflow_provider_dtrain.store.records.trials import TrialView
+from airflow_provider_dtrain.store.store import Store
 
 router = APIRouter(route_class=StoreRoute, tags=["trial"], responses=ERRORS)
 
@@ -37,15 +38,15 @@ TROUBLES_MOST = 100
 @router.get("/trials/{trial_id}/shards", **guarded(Rule.READ))
 def shards(call: CallDep, trial_id: int) -> Shards:
     """Return the shards of a batch inference with their states, and its progress."""
-    entry = trial_entry(call, trial_id)
     store = call.store
-    section = store.configs.get(entry.view.config_id).document.get("inference")
+    trial = readable_trial(store, call.access, trial_id)
+    section = store.configs.get(trial.config_id).document.get("inference")
     if not section:
         raise NotFoundError(f"Trial {trial_id} is no batch inference: its configuration has no section inference.")
     counts = store.shards.counts([trial_id]).get(trial_id, ShardCounts(total=0, missing=0, rows=0, rows_done=0))
-    is_live = entry.view.state not in TRIAL_ENDED
-    progress = inference_progress(counts, now_s=store.db.now().timestamp(), is_live=entry.view.state == "running")
-    states = _states(call, entry, counts, is_live=is_live) if counts.total <= SHARDS_MOST else ""
+    is_live = trial.state not in TRIAL_ENDED
+    progress = inference_progress(counts, now_s=store.db.now().timestamp(), is_live=trial.state == "running")
+    states = _states(store, trial, counts, is_live=is_live) if counts.total <= SHARDS_MOST else ""
     return Shards(
         total=counts.total,
         states=states,
@@ -61,10 +62,10 @@ def shards(call: CallDep, trial_id: int) -> Shards:
     )
 
 
-def _states(call: Call, entry: TrialEntry, counts: ShardCounts, *, is_live: bool) -> str:
-    trial_id = entry.view.trial_id
-    blamed = shard_failures(one.failure for one in call.store.attempts.of_trial(trial_id))
-    reports = call.store.shards.reports(trial_id, is_live=is_live)
+def _states(store: Store, trial: TrialView, counts: ShardCounts, *, is_live: bool) -> str:
+    trial_id = trial.trial_id
+    blamed = shard_failures(one.failure for one in store.attempts.of_trial(trial_id))
+    reports = store.shards.reports(trial_id, is_live=is_live)
     return shard_states(
         counts.total,
         counts.missing,

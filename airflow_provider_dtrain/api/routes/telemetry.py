@@ -19,13 +19,13 @@ from airflow_provider_dtrain.api.models.trials import (
     TimingPart,
     Timings,
 )
-from airflow_provider_dtrain.api.routes.trial import attempt_of
 from airflow_provider_dtrain.api.rows import ERRORS, point
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.telemetry_rows import series_of
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.store.queries.profiles import profile_of, slow_ranks_of
+from airflow_provider_dtrain.store.queries.ranks import attempt_of
 from airflow_provider_dtrain.store.records import telemetry as records
 
 router = APIRouter(route_class=StoreRoute, tags=["telemetry"], responses=ERRORS)
@@ -139,7 +139,7 @@ def step_times(call: CallDep, trial_id: int, attempt: AttemptNumber = None, buck
 
 def _step_times(call: Call, trial_id: int, attempt: int | None, buckets: int) -> StepTimes:
     found = call.store.telemetry.step_times(trial_id, attempt, buckets)
-    of = attempt_of(call, trial_id, found.attempt)
+    of = attempt_of(call.store, call.store.trials.get(trial_id), found.attempt)
     slots = {rank.rank: rank.slot for rank in call.store.events.ranks(of.attempt_id)}
     return StepTimes(
         attempt=found.attempt,

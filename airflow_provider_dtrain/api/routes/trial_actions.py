@@ -7,16 +7,15 @@ from fastapi import APIRouter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.control import change_of, control_of
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import trial_entry, units_in
 from airflow_provider_dtrain.api.models.changes import TrialChange
 from airflow_provider_dtrain.api.models.experiments import TrialAction
 from airflow_provider_dtrain.api.models.queue import GangAction
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.api.trial_rows import trial_row
 from airflow_provider_dtrain.core.lifecycle.control import Verb
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.store.records.trials import TrialView
+from airflow_provider_dtrain.store.queries.rights import readable_trial
+from airflow_provider_dtrain.store.queries.trials import trials_by_id
 
 router = APIRouter(route_class=StoreRoute, tags=["trial actions"], responses=ERRORS)
 
@@ -48,7 +47,8 @@ def kill(call: CallDep, trial_id: int) -> TrialAction:
 @router.patch("/trials/{trial_id}", **guarded(Rule.EDIT_DAG))
 def set_trial(call: CallDep, trial_id: int, body: TrialChange) -> TrialAction:
     """Change labels of a trial, or its priority, which needs the right to edit connections instead."""
-    change = change_of(call, "trial", trial_id, trial_entry(call, trial_id).view.key, body)
+    key = readable_trial(call.store, call.access, trial_id).key
+    change = change_of(call, "trial", trial_id, key, body)
     return _answer(call, trial_id, control_of(call).set("trial", trial_id, change))
 
 
@@ -70,7 +70,7 @@ def kill_gang(call: CallDep, allocation_id: int) -> GangAction:
 
 def _require_edit(call: Call, event: str, trial_id: int) -> None:
     """Check the right to edit the trial's DAG run, and write the audit log."""
-    view: TrialView = trial_entry(call, trial_id).view
+    view = readable_trial(call.store, call.access, trial_id)
     call.access.require_edit(view.key.dag_id)
     call.log_action(event, view.key, trial_id=trial_id)
 
@@ -81,6 +81,5 @@ def _requested(call: Call, trial_id: int, verb: Verb) -> TrialAction:
 
 
 def _answer(call: Call, trial_id: int, message: str) -> TrialAction:
-    entry = trial_entry(call, trial_id)
-    units = units_in(call.store.configs.get(entry.view.config_id))
-    return TrialAction(message=message, trial=trial_row(call, entry, units))
+    (trial,) = trials_by_id(call.store, call.access, [trial_id])
+    return TrialAction(message=message, trial=trial)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.core.checkpoint_location import StorageKind, url_problem
+from airflow_provider_dtrain.core.checkpoint_policy import best_checkpoint
 from airflow_provider_dtrain.core.config.inference import EXPERIMENT
 from airflow_provider_dtrain.core.documents import ConfigDocument
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
-from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 
 if TYPE_CHECKING:

@@ -6,9 +6,10 @@ import math
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
+from airflow_provider_dtrain.core.checkpoint_policy import best_checkpoint
 from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.current_branch import current_branch
-from airflow_provider_dtrain.engine.copies.checkpoints import best_checkpoint, is_in_run_folder
+from airflow_provider_dtrain.engine.copies.checkpoints import is_in_run_folder
 from airflow_provider_dtrain.engine.copies.first_attempt import first_attempt
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.core.checkpoint_location import (
     UntrustedPathError,
     shown_path,
 )
-from airflow_provider_dtrain.core.checkpoint_policy import KeptCheckpoints, Saved, unkept
+from airflow_provider_dtrain.core.checkpoint_policy import KeptCheckpoints, Saved, age_of, unkept
 from airflow_provider_dtrain.core.untrusted_json import UntrustedInputError, check_size
 from airflow_provider_dtrain.engine.copies.keeper import Keeper
 from airflow_provider_dtrain.engine.copies.mirror import NOT_COPIED, DamagedCopyError, fetched, put_in_place
@@ -78,7 +78,7 @@ class CheckpointCopier(Keeper):
         kept = self.kept(checkpoints)
         # The first to go comes first. A checkpoint that is no longer kept has its copy until its successor has one.
         copied = sorted(
-            (one for one in checkpoints if one.copy_url is not None), key=lambda one: (one in kept, _age(one))
+            (one for one in checkpoints if one.copy_url is not None), key=lambda one: (one in kept, age_of(one))
         )
         for checkpoint in kept:
             is_new = checkpoint.copy_url is None and checkpoint.checkpoint_id not in self._reported_too_large
@@ -104,7 +104,7 @@ class CheckpointCopier(Keeper):
 
     def _may_replace(self, older: CheckpointView, checkpoint: CheckpointView) -> bool:
         """Return whether a kept copy makes room for a newer one: a restart needs the latest."""
-        return self.policy == "all" and _age(older) < _age(checkpoint)
+        return self.policy == "all" and age_of(older) < age_of(checkpoint)
 
     async def _drop_copy(self, checkpoint: CheckpointView) -> None:
         await self.rt.db(self.rt.store.checkpoints.add_copy, checkpoint.checkpoint_id, None)
@@ -112,7 +112,7 @@ class CheckpointCopier(Keeper):
 
     def kept(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
         """Return the checkpoints that the policy keeps while the trial runs, latest first, at most ``trial_copies``."""
-        return sorted(self._wanted(checkpoints), key=_age, reverse=True)[: self.rt.settings.trial_copies]
+        return sorted(self._wanted(checkpoints), key=age_of, reverse=True)[: self.rt.settings.trial_copies]
 
     def _wanted(self, checkpoints: list[CheckpointView]) -> list[CheckpointView]:
         if self.policy == "all":
@@ -239,23 +239,6 @@ def remove_copy(checkpoint_dir: Path, checkpoint: CheckpointView, experiment_id:
     path = copy_path(checkpoint_dir, experiment_id, checkpoint)
     if checkpoint.copy_url == str(path):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def best_checkpoint(checkpoints: list[CheckpointView], metric: str | None, smaller_is_better: bool) -> CheckpointView:
-    """Return the checkpoint with the best metric, or the latest one when none has the metric.
-
-    :param checkpoints: at least one
-    """
-    values = [(c.metrics.get(metric), c) for c in checkpoints] if metric else []
-    ranked = [(value, c) for value, c in values if isinstance(value, int | float) and value == value]
-    if not ranked:
-        return max(checkpoints, key=_age)
-    sign = 1 if smaller_is_better else -1
-    return min(ranked, key=lambda pair: (sign * pair[0], -pair[1].checkpoint_id))[1]
-
-
-def _age(checkpoint: CheckpointView) -> tuple[int, int, int]:
-    return checkpoint.attempt, checkpoint.step, checkpoint.checkpoint_id
 
 
 def fetch_copy(link: HostLink, checkpoint: CheckpointView, target: Path, *, limit_bytes: int) -> int:

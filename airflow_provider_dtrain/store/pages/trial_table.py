@@ -1,4 +1,4 @@
-"""The table of an experiment's trials: filter, order and one page."""
+"""The table of trials: filter, order and one page."""
 
 from __future__ import annotations
 
@@ -346,16 +346,24 @@ def _of_json(conn: Connection, document: Any, path: tuple[str, ...]) -> list[sa.
     return [sa.case((is_number, document[path].as_float())), document[path].as_string()]
 
 
-def _current(experiment_id: int) -> list[sa.ColumnElement[bool]]:
-    """Return the condition for the trials of an experiment that neither a cleared task nor a newer plan replaced."""
+def _current(experiment_id: int | None) -> list[sa.ColumnElement[bool]]:
+    """Return the condition for the trials that neither a cleared task nor a newer plan replaced.
+
+    :param experiment_id: None = trials of all experiments
+    """
+    if experiment_id is None:
+        newer = (searches.c.experiment_id == trials.c.experiment_id, searches.c.id > trials.c.search_id)
+        return [trials.c.cleared_at.is_(None), sa.not_(sa.exists().where(*newer))]
     of_experiment = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == experiment_id)
     of_plan = sa.or_(trials.c.search_id.is_(None), trials.c.search_id == of_experiment.scalar_subquery())
     return [trials.c.experiment_id == experiment_id, trials.c.cleared_at.is_(None), of_plan]
 
 
 def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
-    every = [trials.c.experiment_id == query.experiment_id]
+    every = [] if query.experiment_id is None else [trials.c.experiment_id == query.experiment_id]
     where = every if query.with_replaced else _current(query.experiment_id)
+    if query.dags is not None:
+        where.append(trials.c.dag_id.in_(sorted(query.dags)))
     if query.states:
         where.append(trials.c.state.in_(query.states))
     where += has_tags("trial", trials.c.id, query.tags)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.resources.logs import LogPiece
+from airflow_provider_dtrain.store.queries.ranks import attempt_of
 from airflow_provider_dtrain.store.queries.rights import readable_trial
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.queries.rights import Rights
-    from airflow_provider_dtrain.store.records.trials import AttemptView, LogTail, TrialView
+    from airflow_provider_dtrain.store.records.trials import LogTail
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -25,7 +26,7 @@ def log_piece(store: Store, rights: Rights, trial_id: int, *, attempt: int | Non
     trial = readable_trial(store, rights, trial_id)
     rights.require_logs(trial.key.dag_id)
     # The state is read before the log: an attempt that is over then has its whole log in the store.
-    view = _attempt(store, trial, attempt)
+    view = attempt_of(store, trial, attempt)
     tails = store.events.log_tails(view.attempt_id, beyond=offset)
     found = next((one for one in tails if one.rank == rank), None)
     if found is None and tails:
@@ -42,15 +43,6 @@ def log_piece(store: Store, rights: Rights, trial_id: int, *, attempt: int | Non
         start=start,
         content=base64.b64encode(content).decode(),
     )
-
-
-def _attempt(store: Store, trial: TrialView, number: int | None) -> AttemptView:
-    if number in (None, trial.attempts):
-        return store.attempts.get(trial.attempt_id)
-    for view in store.attempts.of_trial(trial.trial_id):
-        if view.number == number:
-            return view
-    raise NotFoundError(f"Trial {trial.trial_id} has no attempt {number}; it has {trial.attempts}.")
 
 
 def _behind(tail: LogTail | None, offset: int) -> tuple[int | None, bytes]:

@@ -213,9 +213,11 @@ class ExperimentPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialQuery:
-    """One page of the trials of an experiment."""
+    """One page of the trials of an experiment, or of all."""
 
-    experiment_id: int
+    #: None = of all experiments.
+    experiment_id: int | None = None
+    dags: Dags = None
     #: Part of a hyperparameter's name or value, of a label, or the number or id; empty = all.
     text: str = ""
     #: Empty = all.

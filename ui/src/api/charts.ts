@@ -9,6 +9,6 @@ export type Curves = Schemas["Curves"];
 export type CurveSeries = Schemas["Curve"];
 export type Hyperparameters = Schemas["Hyperparameters"];
 export type Rungs = Schemas["Rungs"];
-export type TrialRow = Schemas["TrialRow"];
+export type TrialRow = Schemas["TrialSummary"];
 export type ComparedTrial = Schemas["ComparedTrial"];
 export type Comparison = Schemas["Comparison"];

@@ -234,46 +234,6 @@ export interface paths {
         patch: operations["set_experiment_api_v1_experiments__experiment_id__patch"];
         trace?: never;
     };
-    "/api/v1/experiments/{experiment_id}/trials": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Trials
-         * @description Return one page of an experiment's trials.
-         */
-        get: operations["trials_api_v1_experiments__experiment_id__trials_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/experiments/{experiment_id}/trials.csv": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Trials Csv
-         * @description Return all matching trials of an experiment as CSV, with a column per hyperparameter.
-         */
-        get: operations["trials_csv_api_v1_experiments__experiment_id__trials_csv_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/experiments/{experiment_id}/rungs": {
         parameters: {
             query?: never;
@@ -306,6 +266,46 @@ export interface paths {
          * @description Return the effective configuration of an experiment with the origin of each value. Secrets are masked.
          */
         get: operations["config_api_v1_experiments__experiment_id__config_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Trials
+         * @description Return one page of the trials of an experiment, or of all trials.
+         */
+        get: operations["trials_api_v1_trials_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/experiments/{experiment_id}/trials.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Trials Csv
+         * @description Return all matching trials of an experiment as CSV, with a column per hyperparameter.
+         */
+        get: operations["trials_csv_api_v1_experiments__experiment_id__trials_csv_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -367,7 +367,7 @@ export interface paths {
         };
         /**
          * Ranks
-         * @description Return the processes of an attempt with their exit codes and the ends of their logs.
+         * @description Return the processes of an attempt with their exit codes. Errors are for users who may read task logs.
          */
         get: operations["ranks_api_v1_trials__trial_id__ranks_get"];
         put?: never;
@@ -650,66 +650,6 @@ export interface paths {
          * @description Return the experiments of a DAG run, and its trials or those of one task instance, newest first.
          */
         get: operations["lookup_api_v1_lookup_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/trials": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Trials
-         * @description Return trials, latest first.
-         */
-        get: operations["trials_api_v1_listings_trials_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/trial": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Trial
-         * @description Return a trial with its ranks and checkpoints. Errors of ranks need the right to read task logs.
-         */
-        get: operations["trial_api_v1_listings_trial_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/checkpoints": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Checkpoints
-         * @description Return a trial's checkpoints, oldest first.
-         */
-        get: operations["checkpoints_api_v1_listings_checkpoints_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1367,6 +1307,16 @@ export interface components {
             } | null;
         };
         /**
+         * AttemptRanks
+         * @description The processes of one attempt.
+         */
+        AttemptRanks: {
+            /** Attempt */
+            attempt: number;
+            /** Rows */
+            rows: components["schemas"]["RankRow"][];
+        };
+        /**
          * AttemptState
          * @description State of an attempt.
          * @enum {string}
@@ -1383,76 +1333,6 @@ export interface components {
             rungs: components["schemas"]["Rung"][];
         };
         /**
-         * Checkpoint
-         * @description One checkpoint.
-         */
-        Checkpoint: {
-            /** Checkpoint Id */
-            checkpoint_id: number;
-            /** Trial Id */
-            trial_id: number;
-            /** Attempt */
-            attempt: number;
-            /** Step */
-            step: number;
-            /** Host */
-            host: string;
-            /** Location */
-            location: string;
-            /** Size Bytes */
-            size_bytes: number | null;
-            /** Sha256 */
-            sha256: string | null;
-            /** Metrics */
-            metrics: {
-                [key: string]: number | ("nan" | "inf" | "-inf");
-            };
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Removed At */
-            removed_at: string | null;
-            /** Refused */
-            refused: string | null;
-            /** Is Best */
-            is_best: boolean;
-            download: components["schemas"]["Download"];
-        };
-        /**
-         * CheckpointLine
-         * @description A checkpoint of a trial.
-         */
-        CheckpointLine: {
-            /** Checkpoint */
-            checkpoint: number;
-            /** Step */
-            step: number;
-            /** Host */
-            host: string;
-            /** Path */
-            path: string;
-            /** Size */
-            size: string;
-            /** Metrics */
-            metrics: {
-                [key: string]: unknown;
-            };
-            /** Copy */
-            copy: string | null;
-            /** Removed */
-            removed?: string | null;
-        };
-        /**
-         * CheckpointList
-         * @description Checkpoints of a trial, oldest first.
-         */
-        CheckpointList: {
-            /** Rows */
-            rows: components["schemas"]["CheckpointLine"][];
-        };
-        /**
          * CheckpointRequest
          * @description A checkpoint as a tar archive.
          */
@@ -1461,14 +1341,6 @@ export interface components {
             trial_id: number;
             /** Checkpoint Id */
             checkpoint_id: number;
-        };
-        /**
-         * Checkpoints
-         * @description All checkpoints of a trial, oldest first.
-         */
-        Checkpoints: {
-            /** Rows */
-            rows: components["schemas"]["Checkpoint"][];
         };
         /**
          * Cluster
@@ -1526,13 +1398,36 @@ export interface components {
         ComparedTrial: {
             /** Trial Id */
             trial_id: number;
+            /** Experiment Id */
+            experiment_id: number;
+            /** Experiment */
+            experiment: string;
+            /** Config Id */
+            config_id: number;
             /** Number */
             number: number;
             /** Name */
             name: string;
             /** Display Name */
             display_name: string | null;
+            /** Description */
+            description: string;
+            /** Tags */
+            tags: string[];
+            task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
+            /** State Text */
+            state_text: string;
+            /** Reason */
+            reason: string | null;
+            /** Position */
+            position: number | null;
+            /** Expected */
+            expected: string | null;
+            /** Unfollowed Since */
+            unfollowed_since: string | null;
+            /** Is Current */
+            is_current: boolean;
             /** Hparams */
             hparams: {
                 [key: string]: unknown;
@@ -1541,11 +1436,14 @@ export interface components {
             best_metric: number | ("nan" | "inf" | "-inf") | null;
             /** Best Step */
             best_step: number | null;
+            /** Steps */
+            steps: number | null;
             /** Units */
             units: number | null;
             /** Epochs */
             epochs: number | null;
             progress: components["schemas"]["TrialProgress"] | null;
+            shards: components["schemas"]["InferenceProgress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -1563,21 +1461,6 @@ export interface components {
             ended_at: string | null;
             /** Duration S */
             duration_s: number | null;
-            /** Reason */
-            reason: string | null;
-            /** Position */
-            position: number | null;
-            task: components["schemas"]["TaskRef"];
-            /** Is Current */
-            is_current: boolean;
-            /** Description */
-            description: string;
-            /** Tags */
-            tags: string[];
-            /** Experiment Id */
-            experiment_id: number;
-            /** Experiment */
-            experiment: string;
             /** Metric */
             metric: string | null;
         };
@@ -1728,6 +1611,54 @@ export interface components {
             files: number | null;
         };
         /**
+         * DownloadableCheckpoint
+         * @description A checkpoint, and whether the API server can send it.
+         */
+        DownloadableCheckpoint: {
+            /** Checkpoint Id */
+            checkpoint_id: number;
+            /** Trial Id */
+            trial_id: number;
+            /** Attempt */
+            attempt: number;
+            /** Step */
+            step: number;
+            /** Host */
+            host: string;
+            /** Path */
+            path: string;
+            /** Copy Url */
+            copy_url: string | null;
+            /** Size Bytes */
+            size_bytes: number | null;
+            /** Sha256 */
+            sha256: string | null;
+            /** Metrics */
+            metrics: {
+                [key: string]: unknown;
+            };
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Removed At */
+            removed_at: string | null;
+            /** Refused */
+            refused: string | null;
+            /** Is Best */
+            is_best: boolean;
+            download: components["schemas"]["Download"];
+        };
+        /**
+         * DownloadableCheckpoints
+         * @description All checkpoints of a trial, oldest first, with removed and refused ones.
+         */
+        DownloadableCheckpoints: {
+            /** Rows */
+            rows: components["schemas"]["DownloadableCheckpoint"][];
+        };
+        /**
          * ErrorAnswer
          * @description Body of every answer with a status of 400 or more.
          */
@@ -1829,7 +1760,7 @@ export interface components {
             /** Config Id */
             config_id: number | null;
             search: components["schemas"]["Search"] | null;
-            best_checkpoint: components["schemas"]["Checkpoint"] | null;
+            best_checkpoint: components["schemas"]["StoredCheckpoint"] | null;
             /** Weight */
             weight: number;
             /** Max Slots */
@@ -2588,13 +2519,6 @@ export interface components {
             row: components["schemas"]["ExperimentDescription"];
         };
         /**
-         * OneTrial
-         * @description A trial with everything that belongs to it.
-         */
-        OneTrial: {
-            row: components["schemas"]["TrialDescription"];
-        };
-        /**
          * Operation
          * @description Work on hosts, with its state.
          */
@@ -2764,26 +2688,6 @@ export interface components {
             slow_ranks: components["schemas"]["SlowRank"][];
         };
         /**
-         * RankLine
-         * @description A process of a gang.
-         */
-        RankLine: {
-            /** Rank */
-            rank: number;
-            /** Host */
-            host: string;
-            /** Slot */
-            slot: number | null;
-            /** Pid */
-            pid: number | null;
-            /** Exit Code */
-            exit_code: number | null;
-            /** Exited */
-            exited: string | null;
-            /** Error */
-            error: string | null;
-        };
-        /**
          * RankPlace
          * @description A rank and its place.
          */
@@ -2824,16 +2728,6 @@ export interface components {
             log_tail: string;
         };
         /**
-         * Ranks
-         * @description The processes of one attempt.
-         */
-        Ranks: {
-            /** Attempt */
-            attempt: number;
-            /** Rows */
-            rows: components["schemas"]["RankRow"][];
-        };
-        /**
          * Reason
          * @description Body of an action on a host.
          */
@@ -2843,20 +2737,6 @@ export interface components {
              * @default
              */
             reason: string;
-        };
-        /**
-         * RefusedCheckpoint
-         * @description A checkpoint whose path is outside the configured places.
-         */
-        RefusedCheckpoint: {
-            /** Step */
-            step: number;
-            /** Host */
-            host: string;
-            /** Reported */
-            reported: string;
-            /** Refused */
-            refused: string | null;
         };
         /**
          * Rung
@@ -3118,6 +2998,45 @@ export interface components {
             slow_ranks: components["schemas"]["SlowRank"][];
         };
         /**
+         * StoredCheckpoint
+         * @description One checkpoint of a trial.
+         */
+        StoredCheckpoint: {
+            /** Checkpoint Id */
+            checkpoint_id: number;
+            /** Trial Id */
+            trial_id: number;
+            /** Attempt */
+            attempt: number;
+            /** Step */
+            step: number;
+            /** Host */
+            host: string;
+            /** Path */
+            path: string;
+            /** Copy Url */
+            copy_url: string | null;
+            /** Size Bytes */
+            size_bytes: number | null;
+            /** Sha256 */
+            sha256: string | null;
+            /** Metrics */
+            metrics: {
+                [key: string]: unknown;
+            };
+            /**
+             * At
+             * Format: date-time
+             */
+            at: string;
+            /** Removed At */
+            removed_at: string | null;
+            /** Refused */
+            refused: string | null;
+            /** Is Best */
+            is_best: boolean;
+        };
+        /**
          * StoredCode
          * @description Code that the store holds.
          */
@@ -3287,124 +3206,13 @@ export interface components {
             totals: components["schemas"]["TimingTotal"][];
         };
         /**
-         * Trial
-         * @description One trial with its attempts.
-         */
-        Trial: {
-            /** Trial Id */
-            trial_id: number;
-            /** Number */
-            number: number;
-            /** Name */
-            name: string;
-            /** Display Name */
-            display_name: string | null;
-            state: components["schemas"]["TrialState"];
-            /** Hparams */
-            hparams: {
-                [key: string]: unknown;
-            };
-            /** Best Metric */
-            best_metric: number | ("nan" | "inf" | "-inf") | null;
-            /** Best Step */
-            best_step: number | null;
-            /** Units */
-            units: number | null;
-            /** Epochs */
-            epochs: number | null;
-            progress: components["schemas"]["TrialProgress"] | null;
-            /** Bracket */
-            bracket: number;
-            /** Rung */
-            rung: number | null;
-            /** Attempts */
-            attempts: number;
-            /** Restarts */
-            restarts: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /** Ended At */
-            ended_at: string | null;
-            /** Duration S */
-            duration_s: number | null;
-            /** Reason */
-            reason: string | null;
-            /** Position */
-            position: number | null;
-            task: components["schemas"]["TaskRef"];
-            /** Is Current */
-            is_current: boolean;
-            /** Description */
-            description: string;
-            /** Tags */
-            tags: string[];
-            /** Experiment Id */
-            experiment_id: number;
-            /** Experiment */
-            experiment: string;
-            /** Config Id */
-            config_id: number;
-            /** Seed */
-            seed: number;
-            /** Max Restarts */
-            max_restarts: number;
-            /** State Words */
-            state_words: string;
-            /** Expected */
-            expected: string | null;
-            /** Expected At */
-            expected_at: string | null;
-            /** Queue Class */
-            queue_class: ("protected" | "fresh" | "overdue" | "young" | "old") | null;
-            /** Priority */
-            priority: number;
-            /** Slots */
-            slots: number;
-            /** Pool */
-            pool: string;
-            /** Placement */
-            placement: {
-                [key: string]: number[];
-            };
-            /** Failure */
-            failure: {
-                [key: string]: unknown;
-            } | null;
-            /** Result */
-            result: {
-                [key: string]: unknown;
-            } | null;
-            /** Gaps */
-            gaps: components["schemas"]["Gap"][];
-            /** Limits */
-            limits: string[];
-            /** Attempts List */
-            attempts_list: components["schemas"]["Attempt"][];
-            /** Metrics */
-            metrics: components["schemas"]["MetricName"][];
-            /** Has Epochs */
-            has_epochs: boolean;
-            best_checkpoint: components["schemas"]["Checkpoint"] | null;
-            /** Search Id */
-            search_id: number | null;
-            /** Is Best */
-            is_best: boolean;
-            /** Is Inference */
-            is_inference: boolean;
-            /** May Edit */
-            may_edit: boolean;
-        };
-        /**
          * TrialAction
          * @description Outcome of an action on a trial.
          */
         TrialAction: {
             /** Message */
             message: string;
-            trial: components["schemas"]["TrialRow"];
+            trial: components["schemas"]["TrialSummary"];
         };
         /**
          * TrialChange
@@ -3433,168 +3241,138 @@ export interface components {
             series: components["schemas"]["MetricSeries"][];
         };
         /**
-         * TrialDescription
-         * @description A trial with everything that belongs to it.
+         * TrialDetail
+         * @description One trial with its attempts.
          */
-        TrialDescription: {
-            /** Trial */
-            trial: number;
+        TrialDetail: {
+            /** Trial Id */
+            trial_id: number;
             /** Experiment Id */
             experiment_id: number;
             /** Experiment */
             experiment: string;
+            /** Config Id */
+            config_id: number;
             /** Number */
             number: number;
-            /** Task */
-            task: string;
-            /** Dag Run */
-            dag_run: string;
-            /** Hyperparameters */
-            hyperparameters: {
+            /** Name */
+            name: string;
+            /** Display Name */
+            display_name: string | null;
+            /** Description */
+            description: string;
+            /** Tags */
+            tags: string[];
+            task: components["schemas"]["TaskRef"];
+            state: components["schemas"]["TrialState"];
+            /** State Text */
+            state_text: string;
+            /** Reason */
+            reason: string | null;
+            /** Position */
+            position: number | null;
+            /** Expected */
+            expected: string | null;
+            /** Unfollowed Since */
+            unfollowed_since: string | null;
+            /** Is Current */
+            is_current: boolean;
+            /** Hparams */
+            hparams: {
                 [key: string]: unknown;
             };
-            /** State */
-            state: string;
-            /** Replaced */
-            replaced: string | null;
-            /** Metric */
-            metric: number | boolean | string | null;
+            /** Best Metric */
+            best_metric: number | ("nan" | "inf" | "-inf") | null;
+            /** Best Step */
+            best_step: number | null;
+            /** Steps */
+            steps: number | null;
+            /** Units */
+            units: number | null;
+            /** Epochs */
+            epochs: number | null;
+            progress: components["schemas"]["TrialProgress"] | null;
+            shards: components["schemas"]["InferenceProgress"] | null;
+            /** Bracket */
+            bracket: number;
             /** Rung */
             rung: number | null;
             /** Attempts */
             attempts: number;
+            /** Restarts */
+            restarts: number;
             /**
-             * Created
+             * Created At
              * Format: date-time
              */
-            created: string;
-            /** Ended */
-            ended: string | null;
-            /** Progress */
-            progress: string | null;
-            /** Expected End */
-            expected_end: string | null;
+            created_at: string;
+            /** Ended At */
+            ended_at: string | null;
+            /** Duration S */
+            duration_s: number | null;
             /** Seed */
             seed: number;
-            /** Config */
-            config: number;
+            /** Max Restarts */
+            max_restarts: number;
+            /** Search Id */
+            search_id: number | null;
             /** Run */
             run: string | null;
+            /** Watcher */
+            watcher: string | null;
             /** Pool */
             pool: string;
             /** Slots */
             slots: number;
             /** Priority */
             priority: number;
-            /** Hosts */
-            hosts: string | null;
-            /** Position */
-            position: number | null;
-            /** Expected */
-            expected: string | null;
-            /** Paused */
-            paused: boolean;
+            /** Queue Class */
+            queue_class: ("protected" | "fresh" | "overdue" | "young" | "old") | null;
+            /** Placement */
+            placement: {
+                [key: string]: number[];
+            };
+            /** Expected At */
+            expected_at: string | null;
+            /** Is Paused */
+            is_paused: boolean;
             /** Preempted For */
             preempted_for: string | null;
-            /** Reason */
-            reason: string | null;
-            /** Restarts */
-            restarts: string;
-            /** Watcher */
-            watcher: string | null;
-            /** Unfollowed Since */
-            unfollowed_since: string | null;
-            /** Limits */
-            limits: string[] | null;
-            /** Result */
-            result: {
-                [key: string]: unknown;
-            } | null;
             /** Failure */
             failure: {
                 [key: string]: unknown;
             } | null;
-            /** Display Name */
-            display_name: string | null;
-            /** Description */
-            description: string | null;
-            /** Tags */
-            tags: string[];
-            shards: components["schemas"]["InferenceProgress"] | null;
-            /** Ranks */
-            ranks: components["schemas"]["RankLine"][];
-            /** Checkpoints */
-            checkpoints: components["schemas"]["CheckpointLine"][];
-            /** Refused Checkpoints */
-            refused_checkpoints: components["schemas"]["RefusedCheckpoint"][];
+            /** Result */
+            result: {
+                [key: string]: unknown;
+            } | null;
             /** Gaps */
             gaps: components["schemas"]["Gap"][];
+            /** Limits */
+            limits: string[];
+            /** Attempts List */
+            attempts_list: components["schemas"]["Attempt"][];
+            /** Metrics */
+            metrics: components["schemas"]["MetricName"][];
+            /** Has Epochs */
+            has_epochs: boolean;
+            best_checkpoint: components["schemas"]["StoredCheckpoint"] | null;
+            /** Is Best */
+            is_best: boolean;
+            /** Is Inference */
+            is_inference: boolean;
+            /** May Edit */
+            may_edit: boolean;
         };
         /**
-         * TrialLine
-         * @description A trial in a list.
+         * TrialPage
+         * @description One page of trials.
          */
-        TrialLine: {
-            /** Trial */
-            trial: number;
-            /** Experiment Id */
-            experiment_id: number;
-            /** Experiment */
-            experiment: string;
-            /** Number */
-            number: number;
-            /** Task */
-            task: string;
-            /** Dag Run */
-            dag_run: string;
-            /** Hyperparameters */
-            hyperparameters: {
-                [key: string]: unknown;
-            };
-            /** State */
-            state: string;
-            /** Replaced */
-            replaced: string | null;
-            /** Metric */
-            metric: number | boolean | string | null;
-            /** Rung */
-            rung: number | null;
-            /** Attempts */
-            attempts: number;
-            /**
-             * Created
-             * Format: date-time
-             */
-            created: string;
-            /** Ended */
-            ended: string | null;
-            /** Position */
-            position: number | null;
-            /** Expected */
-            expected: string | null;
-            /** Unfollowed Since */
-            unfollowed_since: string | null;
-            /** Reason */
-            reason: string | null;
-            shards: components["schemas"]["InferenceProgress"] | null;
-            /** State Words */
-            state_words: string;
-            /** Summary */
-            summary: string | null;
-            /** Name */
-            name: string;
-            /** Best Metric */
-            best_metric: number | boolean | string | null;
-            /** Steps */
-            steps: number | boolean | string | null;
-        };
-        /**
-         * TrialList
-         * @description Trials, latest first.
-         */
-        TrialList: {
+        TrialPage: {
             /** Rows */
-            rows: components["schemas"]["TrialLine"][];
+            rows: components["schemas"]["TrialSummary"][];
+            /** Total */
+            total: number;
         };
         /**
          * TrialProgress
@@ -3613,19 +3391,48 @@ export interface components {
             expected_end: string | null;
         };
         /**
-         * TrialRow
-         * @description One trial in a table.
+         * TrialState
+         * @description State of a trial.
+         * @enum {string}
          */
-        TrialRow: {
+        TrialState: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
+        /**
+         * TrialSummary
+         * @description One trial in a list.
+         */
+        TrialSummary: {
             /** Trial Id */
             trial_id: number;
+            /** Experiment Id */
+            experiment_id: number;
+            /** Experiment */
+            experiment: string;
+            /** Config Id */
+            config_id: number;
             /** Number */
             number: number;
             /** Name */
             name: string;
             /** Display Name */
             display_name: string | null;
+            /** Description */
+            description: string;
+            /** Tags */
+            tags: string[];
+            task: components["schemas"]["TaskRef"];
             state: components["schemas"]["TrialState"];
+            /** State Text */
+            state_text: string;
+            /** Reason */
+            reason: string | null;
+            /** Position */
+            position: number | null;
+            /** Expected */
+            expected: string | null;
+            /** Unfollowed Since */
+            unfollowed_since: string | null;
+            /** Is Current */
+            is_current: boolean;
             /** Hparams */
             hparams: {
                 [key: string]: unknown;
@@ -3634,11 +3441,14 @@ export interface components {
             best_metric: number | ("nan" | "inf" | "-inf") | null;
             /** Best Step */
             best_step: number | null;
+            /** Steps */
+            steps: number | null;
             /** Units */
             units: number | null;
             /** Epochs */
             epochs: number | null;
             progress: components["schemas"]["TrialProgress"] | null;
+            shards: components["schemas"]["InferenceProgress"] | null;
             /** Bracket */
             bracket: number;
             /** Rung */
@@ -3656,24 +3466,7 @@ export interface components {
             ended_at: string | null;
             /** Duration S */
             duration_s: number | null;
-            /** Reason */
-            reason: string | null;
-            /** Position */
-            position: number | null;
-            task: components["schemas"]["TaskRef"];
-            /** Is Current */
-            is_current: boolean;
-            /** Description */
-            description: string;
-            /** Tags */
-            tags: string[];
         };
-        /**
-         * TrialState
-         * @description State of a trial.
-         * @enum {string}
-         */
-        TrialState: "queued" | "running" | "paused" | "completed" | "stopped" | "errored" | "killed";
         /**
          * TrialTimeline
          * @description Everything that happened to a trial, oldest first.
@@ -3681,16 +3474,6 @@ export interface components {
         TrialTimeline: {
             /** Entries */
             entries: components["schemas"]["TimelineEntry"][];
-        };
-        /**
-         * Trials
-         * @description One page of an experiment's trials.
-         */
-        Trials: {
-            /** Rows */
-            rows: components["schemas"]["TrialRow"][];
-            /** Total */
-            total: number;
         };
         /**
          * Utilization
@@ -4890,200 +4673,6 @@ export interface operations {
             };
         };
     };
-    trials_api_v1_experiments__experiment_id__trials_get: {
-        parameters: {
-            query?: {
-                /** @description part of a name; % and _ have no special meaning */
-                q?: string;
-                state?: components["schemas"]["TrialState"][] | null;
-                /** @description only those with all of these */
-                tag?: string[] | null;
-                /** @description also trials of cleared tasks and older plans */
-                replaced?: boolean;
-                /** @description a column, or hparams.<name> */
-                sort?: string;
-                order?: "asc" | "desc";
-                limit?: number;
-                offset?: number;
-            };
-            header?: never;
-            path: {
-                experiment_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Trials"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    trials_csv_api_v1_experiments__experiment_id__trials_csv_get: {
-        parameters: {
-            query?: {
-                /** @description part of a name; % and _ have no special meaning */
-                q?: string;
-                state?: components["schemas"]["TrialState"][] | null;
-                /** @description only those with all of these */
-                tag?: string[] | null;
-                /** @description also trials of cleared tasks and older plans */
-                replaced?: boolean;
-                /** @description a column, or hparams.<name> */
-                sort?: string;
-                order?: "asc" | "desc";
-            };
-            header?: never;
-            path: {
-                experiment_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": unknown;
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
     rungs_api_v1_experiments__experiment_id__rungs_get: {
         parameters: {
             query?: {
@@ -5257,6 +4846,200 @@ export interface operations {
             };
         };
     };
+    trials_api_v1_trials_get: {
+        parameters: {
+            query?: {
+                /** @description only those of this experiment */
+                experiment_id?: number | null;
+                /** @description part of a name; % and _ have no special meaning */
+                q?: string;
+                state?: components["schemas"]["TrialState"][] | null;
+                /** @description only those with all of these */
+                tag?: string[] | null;
+                /** @description also trials of cleared tasks and older plans */
+                replaced?: boolean;
+                /** @description a column, or hparams.<name> */
+                sort?: string;
+                order?: "asc" | "desc";
+                limit?: number;
+                offset?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialPage"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    trials_csv_api_v1_experiments__experiment_id__trials_csv_get: {
+        parameters: {
+            query?: {
+                /** @description part of a name; % and _ have no special meaning */
+                q?: string;
+                state?: components["schemas"]["TrialState"][] | null;
+                /** @description only those with all of these */
+                tag?: string[] | null;
+                /** @description also trials of cleared tasks and older plans */
+                replaced?: boolean;
+                /** @description a column, or hparams.<name> */
+                sort?: string;
+                order?: "asc" | "desc";
+            };
+            header?: never;
+            path: {
+                experiment_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     trial_api_v1_trials__trial_id__get: {
         parameters: {
             query?: never;
@@ -5274,7 +5057,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Trial"];
+                    "application/json": components["schemas"]["TrialDetail"];
                 };
             };
             /** @description not logged in */
@@ -5448,7 +5231,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Checkpoints"];
+                    "application/json": components["schemas"]["DownloadableCheckpoints"];
                 };
             };
             /** @description not logged in */
@@ -5521,6 +5304,8 @@ export interface operations {
             query?: {
                 /** @description number of the attempt; the latest without it */
                 attempt?: number | null;
+                /** @description with the ends of their logs; needs the right to read task logs */
+                logs?: boolean;
             };
             header?: never;
             path: {
@@ -5536,7 +5321,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Ranks"];
+                    "application/json": components["schemas"]["AttemptRanks"];
                 };
             };
             /** @description not logged in */
@@ -6767,266 +6552,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Lookup"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    trials_api_v1_listings_trials_get: {
-        parameters: {
-            query?: {
-                experiment?: number | null;
-                state?: components["schemas"]["TrialState"] | null;
-                /** @description only those with all of these */
-                tag?: string[] | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TrialList"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    trial_api_v1_listings_trial_get: {
-        parameters: {
-            query: {
-                trial_id: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OneTrial"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    checkpoints_api_v1_listings_checkpoints_get: {
-        parameters: {
-            query: {
-                trial_id: number;
-                removed?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["CheckpointList"];
                 };
             };
             /** @description not logged in */

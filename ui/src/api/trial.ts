@@ -3,10 +3,12 @@ import { type components } from "./schema";
 
 type Schemas = components["schemas"];
 
-export type Trial = Schemas["Trial"];
+export type Trial = Schemas["TrialDetail"];
 export type Attempt = Schemas["Attempt"];
-export type Checkpoint = Schemas["Checkpoint"];
-export type Checkpoints = Schemas["Checkpoints"];
+export type Checkpoint = Schemas["DownloadableCheckpoint"];
+export type Checkpoints = Schemas["DownloadableCheckpoints"];
+/** Location of a checkpoint: of its copy, else of the original. */
+export const locationOf = ({ copy_url, path }: Schemas["StoredCheckpoint"]): string => copy_url ?? path;
 export type Download = Schemas["Download"];
 export type Output = Schemas["Output"];
 export type Outputs = Schemas["Outputs"];
@@ -18,7 +20,7 @@ export type Timings = Schemas["Timings"];
 export type StepTimes = Schemas["StepTimes"];
 export type Timeline = Schemas["TrialTimeline"];
 export type TimelineEntry = Schemas["TimelineEntry"];
-export type Ranks = Schemas["Ranks"];
+export type Ranks = Schemas["AttemptRanks"];
 export type RankRow = Schemas["RankRow"];
 export type Profile = Schemas["Profile"];
 export type Shards = Schemas["Shards"];

@@ -23,7 +23,7 @@ const experimentWords = ({ name, display_name, experiment_id }: ExperimentRow): 
 export const TrialAdder = ({ known, onAdd }: Props) => {
   const [experiment, setExperiment] = useState<ExperimentRow | null>(null);
   const experiments = useData<Experiments>(withQuery("experiments", { limit: MOST, sort: "created_at", order: "desc" }), { everyMs: null }).data?.rows ?? [];
-  const path = experiment === null ? null : withQuery(`experiments/${experiment.experiment_id}/trials`, { limit: MOST, sort: "best_metric", order: experiment.smaller_is_better ? "asc" : "desc" });
+  const path = experiment === null ? null : withQuery("trials", { experiment_id: experiment.experiment_id, limit: MOST, sort: "best_metric", order: experiment.smaller_is_better ? "asc" : "desc" });
   const rows = useData<Page<TrialRow>>(path, { everyMs: null }).data?.rows ?? [];
   const trials = rows.filter(({ trial_id }) => !known.includes(String(trial_id)));
   const trialWords = ({ name, trial_id }: TrialRow) => words(name, trial_id);

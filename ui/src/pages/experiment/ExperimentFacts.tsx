@@ -1,6 +1,7 @@
 import { HStack, Text } from "@chakra-ui/react";
 
 import { type TrialRow } from "../../api/charts";
+import { locationOf } from "../../api/trial";
 import { type Experiment } from "../../api/experiment";
 import { type Page } from "../../api/types";
 import { paths } from "../../app/paths";
@@ -30,10 +31,10 @@ const Best = ({ experiment }: { experiment: Experiment }) => {
       </PageLink>
       {best_checkpoint === null ? null : (
         <HStack gap={1} my="-6px">
-          <Text color="fg.muted" fontSize="xs" overflow="hidden" textOverflow="ellipsis" title={best_checkpoint.location} whiteSpace="nowrap">
+          <Text color="fg.muted" fontSize="xs" overflow="hidden" textOverflow="ellipsis" title={locationOf(best_checkpoint)} whiteSpace="nowrap">
             checkpoint of step {best_checkpoint.step}
           </Text>
-          <CopyButton label="Copy the location of the best checkpoint" text={best_checkpoint.location} />
+          <CopyButton label="Copy the location of the best checkpoint" text={locationOf(best_checkpoint)} />
         </HStack>
       )}
     </>
@@ -42,7 +43,7 @@ const Best = ({ experiment }: { experiment: Experiment }) => {
 
 const DagLinks = ({ experiment }: { experiment: Experiment }) => {
   const { dag_id, run_id, experiment_id } = experiment;
-  const { data } = useData<Page<TrialRow>>(`experiments/${experiment_id}/trials?limit=1`, { everyMs: null });
+  const { data } = useData<Page<TrialRow>>(`trials?experiment_id=${experiment_id}&limit=1`, { everyMs: null });
   const group = groupOf(data?.rows[0]?.task.task_id);
   return (
     <>

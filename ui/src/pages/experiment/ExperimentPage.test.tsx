@@ -72,7 +72,7 @@ describe("the page of an experiment", () => {
 
   it("shows what a trial trained in the unit of the search, and steps where it reported none", async () => {
     const rows = [trialRow(1, { units: 16, rung: 2 }), trialRow(2, { state: "errored", units: 1170, epochs: 3, rung: null }), trialRow(3, { units: 7, rung: null })];
-    serve({ "experiments/5": { body: experiment() }, "experiments/5/trials": { body: { rows, total: 3 } } });
+    serve({ "experiments/5": { body: experiment() }, "trials": { body: { rows, total: 3 } } });
     const { container } = show(<App />, `${ADDRESS}?tab=trials`);
     await waitFor(() => expect([...container.querySelectorAll("td[data-column=units]")].map((cell) => cell.textContent)).toEqual(["16", "3", "step 7"]));
   });

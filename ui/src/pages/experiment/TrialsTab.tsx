@@ -39,7 +39,7 @@ export const TrialsTab = ({ experiment }: { experiment: Experiment }) => {
   const chosen = view.columns.length > 0 ? view.columns : usualColumns(columns);
   const shown = useMemo(() => chosenColumns(columns, view.columns.length > 0 ? view.columns : usualColumns(columns)), [columns, view.columns]);
   const query = { q: view.q, state: view.state, sort: view.sort.replace(/^-/, ""), order: view.sort.startsWith("-") ? "desc" : "asc" };
-  const rows = useRows<TrialRow>(`experiments/${experiment_id}/trials`, query, { everyMs: isOpen(experiment) ? LIVE_MS : null });
+  const rows = useRows<TrialRow>("trials", { experiment_id, ...query }, { everyMs: isOpen(experiment) ? LIVE_MS : null });
   const picked = useMemo(() => new Set<number | string>(view.pick.map(Number)), [view.pick]);
   const isFiltered = view.q !== "" || view.state !== "";
   const clear = () => setView({ q: "", state: "" }, "add");

@@ -1,7 +1,7 @@
 import { Box, Button, Heading, HStack, Stack, Table, Text } from "@chakra-ui/react";
 
 import { apiUrl, withQuery } from "../../api/client";
-import { type Checkpoint, type Download, type Output, type Trial } from "../../api/trial";
+import { type Checkpoint, type Download, locationOf, type Output, type Trial } from "../../api/trial";
 import { CopyButton } from "../../components/CopyButton";
 import { EmptyState } from "../../components/EmptyState";
 import { ErrorNotice } from "../../components/ErrorNotice";
@@ -10,7 +10,7 @@ import { Loading } from "../../components/Loading";
 import { Words } from "../../components/Notice";
 import { Stale } from "../../components/Stale";
 import { Time } from "../../components/Time";
-import { bytes, count, NONE, number } from "../../format/numbers";
+import { bytes, count, NONE, number, type Numeric } from "../../format/numbers";
 import { LIVE_MS, useData } from "../../hooks/useData";
 import { ENDED } from "./words";
 
@@ -42,8 +42,11 @@ const Location = ({ location }: { location: string }) => (
   </HStack>
 );
 
+/** NaN and infinities come as their names. */
+const isNumeric = (value: unknown): value is Numeric => typeof value === "number" || value === "nan" || value === "inf" || value === "-inf";
+
 const metricsText = (metrics: Checkpoint["metrics"]): string => {
-  const pairs = Object.entries(metrics);
+  const pairs = Object.entries(metrics).filter((pair): pair is [string, Numeric] => isNumeric(pair[1]));
   const shown = pairs.slice(0, MOST_METRICS).map(([name, value]) => `${name} ${number(value)}`).join(", ");
   return pairs.length > MOST_METRICS ? `${shown} and ${pairs.length - MOST_METRICS} more` : shown;
 };
@@ -72,7 +75,7 @@ const CheckpointTable = ({ trialId, rows, isGone }: { trialId: number; rows: rea
             <Table.Cell whiteSpace="nowrap">{row.size_bytes === null ? NONE : bytes(row.size_bytes)}</Table.Cell>
             <Table.Cell overflowWrap="anywhere">{stateOf(row)}</Table.Cell>
             <Table.Cell>
-              {row.removed_at === null ? <Location location={row.location} /> : NONE}
+              {row.removed_at === null ? <Location location={locationOf(row)} /> : NONE}
             </Table.Cell>
             <Table.Cell>
               {row.removed_at !== null || isGone ? null : <Get download={row.download} name={`the checkpoint of step ${row.step}`} path={`trials/${trialId}/checkpoints/${row.checkpoint_id}/download`} />}

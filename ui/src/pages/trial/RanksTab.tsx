@@ -88,7 +88,7 @@ const Row = ({ row }: { row: RankRow }) => {
 /** Processes of an attempt, with their exit codes and the ends of their logs. */
 export const RanksTab = ({ trial }: { trial: Trial }) => {
   const [attempt, setAttempt] = useState<number | null>(null);
-  const path = withQuery(`trials/${trial.trial_id}/ranks`, { attempt });
+  const path = withQuery(`trials/${trial.trial_id}/ranks`, { attempt, logs: true });
   const { data, error, loading, stale, refresh } = useData<{ attempt: number; rows: RankRow[] }>(path, { everyMs: ENDED.has(trial.state) ? null : 2 * LIVE_MS, keepPrevious: true });
   if (loading) return <Loading lines={6} />;
   if (data === undefined) return error === null ? null : <ErrorNotice error={error} onRetry={refresh} what="Ranks" />;

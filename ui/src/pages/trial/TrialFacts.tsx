@@ -1,6 +1,6 @@
 import { Box, HStack, Text } from "@chakra-ui/react";
 
-import { type Trial } from "../../api/trial";
+import { locationOf, type Trial } from "../../api/trial";
 import { paths } from "../../app/paths";
 import { CopyButton } from "../../components/CopyButton";
 import { Facts } from "../../components/Facts";
@@ -21,7 +21,7 @@ const MOST_GAPS = 5;
 
 const Waits = ({ trial }: { trial: Trial }) => (
   <>
-    <Text>{trial.reason ?? trial.state_words}</Text>
+    <Text>{trial.reason ?? trial.state_text}</Text>
     <Text color="fg.muted" fontSize="xs">
       {trial.position === null ? "" : `Place ${trial.position} in pool ${trial.pool}. `}
       {trial.expected ?? ""} {trial.expected_at === null ? null : <Since at={trial.expected_at} />}
@@ -34,7 +34,7 @@ const Trains = ({ trial }: { trial: Trial }) => {
   const since = attempt?.started_at ?? attempt?.granted_at;
   return (
     <>
-      <Text>{placementWords(trial.placement) ?? trial.state_words}</Text>
+      <Text>{placementWords(trial.placement) ?? trial.state_text}</Text>
       {since === null || since === undefined ? null : (
         <Text color="fg.muted" fontSize="xs">
           since <Time at={since} /> (<Elapsed from={since} until={attempt?.ended_at} />)
@@ -129,10 +129,10 @@ export const TrialFacts = ({ trial, metric }: { trial: Trial; metric: string | n
                 NONE
               ) : (
                 <HStack gap={1} my="-6px">
-                  <Text overflow="hidden" textOverflow="ellipsis" title={best.location} whiteSpace="nowrap">
+                  <Text overflow="hidden" textOverflow="ellipsis" title={locationOf(best)} whiteSpace="nowrap">
                     step {count(best.step)}
                   </Text>
-                  <CopyButton label="Copy the location of the best checkpoint" text={best.location} />
+                  <CopyButton label="Copy the location of the best checkpoint" text={locationOf(best)} />
                 </HStack>
               ),
           },
