@@ -92,7 +92,6 @@ class Curves:
 
 
 @dataclass(frozen=True, kw_only=True)
-@dataclass(frozen=True, kw_only=True)
 class Output:
     """A file that a plain script wrote."""
 

@@ -7,7 +7,11 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.inference_progress import ShardCounts, shard_states
+from airflow_provider_dtrain.store.queries.rights import AllRights
+from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
+from airflow_provider_dtrain.store.records.pages import TrialQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.terminal.trials import summary_of
 from testbed.stores import host
 
 #: Queries of numbers inside JSON differ between the databases.
@@ -99,6 +103,10 @@ def test_a_list_of_trials_has_the_progress_of_a_running_inference(store, start, 
     assert (progress.done, progress.total, progress.unit, progress.share) == (3, 4, "shards", 0.75)
     assert progress.expected_end == clock.now + timedelta(seconds=10)
     assert store.shards.counts([ticket.trial_id])[ticket.trial_id].finished == "2"
+    (listed,) = trial_page(store, AllRights(), TrialQuery()).rows
+    assert listed.shards == trial_detail(store, AllRights(), ticket.trial_id).shards
+    assert (listed.shards.done, listed.shards.share) == (3, 0.75)
+    assert summary_of(listed).startswith("75 % done, 3 of 4 shards")
 
 
 def test_numbers_that_a_host_chose_overflow_nothing(store, infer) -> None:

@@ -81,16 +81,6 @@ def test_reports_come_as_rows_and_as_comma_separated_values(world: World, gangs:
     lines = world("trials", "metrics", str(ticket.trial_id), "--csv").out.splitlines()
     assert lines[0] == "attempt,group,step,epoch,rank,at,'=cmd,loss,metrics.step"
     assert lines[2].endswith(",,nan,")
-    shard = {"shard": 0, "rows": 10, "bytes": 9, "part": "p", "sha256": "a", "seconds": 1.0}
-    shards = [
-        {"seq": 3, "at": 1.7e9, "kind": "shards", "total": 4, "missing": 3, "rows": 40, "rows_done": 10},
-        {"seq": 4, "at": 1.7e9, "kind": "shard_started", "shard": 0, "label": "part-0", "tries": 1},
-        {"seq": 5, "at": 1.7e9 + 2, "kind": "shard_done", **shard},
-    ]
-    store.events.commit(ticket.attempt_id, watch, "local", "rank0.events", 99, 199, shards)
-    (listed,) = [row for row in world.rows("trials", "list") if row["trial_id"] == ticket.trial_id]
-    assert (listed["shards"]["share"], listed["shards"]["rows_per_s"]) == (0.5, 5.0)
-    assert "50 % done, 2 of 4 shards, 5 rows/s" in world("trials", "describe", str(ticket.trial_id)).out
     store.queue.release(ticket.attempt_id, watch, "local", proof="clear")
     result = {CONTROLS: CONTROLS, "map": {CONTROLS: [CONTROLS]}}
     store.attempts.end(ticket.attempt_id, watch, state="completed", failure=None, result=result)
