@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -45,10 +44,10 @@ class Explanation:
     weight: float | None = None
     max_slots: int | None = None
     #: Slots that become free for it, and hosts that are reserved for it.
-    claimed: Mapping[str, Sequence[int]] | None = None
+    claimed: dict[str, list[int]] | None = None
     reserved_hosts: list[str] | None = None
     paused: bool | None = None
     preempted_for: str | None = None
     #: Host -> its slots.
-    hosts: Mapping[str, Sequence[int]] | None = None
+    hosts: dict[str, list[int]] | None = None
     reason: str | None

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.engine.attempt import launch
+from airflow_provider_dtrain.engine.attempt.host_calls import send_archives
 from airflow_provider_dtrain.engine.copies.checkpoints import CheckpointCopier
 from airflow_provider_dtrain.engine.copies.outputs import OutputKeeper, carried_to
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
@@ -184,8 +185,8 @@ def transfer(kind: str, rt: Runtime, host: SlowHost) -> Any:
         case "checkpoint of a start":
             job.send_checkpoint = host.send
             return launch._send_files(job, {"a": link}, attempt(1).plan["plans"])
-    job.archives = {"payloads": SimpleNamespace(digest="digest", content=bytes)}
-    return launch._send_archives(link, job)
+    archive: Any = SimpleNamespace(digest="digest", content=bytes)
+    return send_archives(link, {"payloads": archive})
 
 
 @pytest.mark.parametrize("kind", ["outputs", "checkpoint", "checkpoint of a start", "archive of a start"])

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_dtrain.engine.attempt import end_summary
@@ -80,8 +81,10 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     log = SimpleNamespace(warning=lambda text, *values: warnings.append(text % values))
     monkeypatch.setattr(TrialOperator, "log", log)
     operator = TrialOperator(task_id="train", config={"name": "x"})
+    ti = SimpleNamespace(dag_id="d", run_id="r", task_id="train", map_index=-1, max_tries=0)
+    context: Any = {"ti": ti, "dag": DAG("d", schedule=None)}
     operator.trial = {"name": "5 | lr=3e-4"}
-    assert operator.execute_complete({}, event) == {"steps": 3}  # type: ignore[typeddict-item]
+    assert operator.execute_complete(context, event) == {"steps": 3}
     assert warnings == [MARK]
     assert operator.map_index_name == "5 | lr=3e-4 -> accuracy 0.914"
     assert [link.get_link(operator, ti_key=None) for link in operator.operator_extra_links] == [
@@ -153,8 +156,3 @@ async def test_a_trigger_whose_event_airflow_has_lost_knows_its_file_when_it_com
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
     assert len([event async for event in TrialTrigger(trial_id=7).run()]) == 1
     assert FILES.reopened(("ti", 2)) == [part]
-
-
-def test_an_event_of_an_older_version_has_no_marks() -> None:
-    event = {"outcome": Outcome(state="completed", result={"steps": 3}).to_dict(), "name": None}
-    assert TrialOperator(task_id="train", config={"name": "x"}).execute_complete({}, event) == {"steps": 3}  # type: ignore[typeddict-item]

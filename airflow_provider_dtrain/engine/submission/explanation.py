@@ -11,6 +11,8 @@ from airflow_provider_dtrain.resources.explanations import Explanation
 from airflow_provider_dtrain.store.queries.tasks import task_ref
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.store.queue.explain import QueueFacts
     from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -28,7 +30,7 @@ def explain_config(store: Store, pool: str, config: ExperimentConfig, source: st
     granted = dict(decision.grants).get(ASKED)
     if granted is not None:
         return Explanation(
-            **found, outlook="now", hosts=dict(granted.slots), waiting_ahead=0, reason="free slots suffice"
+            **found, outlook="now", hosts=_by_host(granted.slots), waiting_ahead=0, reason="free slots suffice"
         )
     if (never := decision.unplaceable.get(ASKED)) is not None:
         return Explanation(**found, outlook="never", reason=never.reason)
@@ -69,7 +71,7 @@ def explain_trial(store: Store, trial_id: int) -> Explanation:
         **facts,
         paused=(view.paused or trial.state == "paused") if view.ended_at is None else None,
         preempted_for=view.preempted_for,
-        hosts=dict(view.placement) or None,
+        hosts=_by_host(view.placement) or None,
         reason=reason_text(
             _reason(store, view), silence, waits=view.state == "waiting", paused=view.paused, trial_id=trial_id
         ),
@@ -103,7 +105,7 @@ def explain_gang(store: Store, allocation_id: int, request: str) -> Explanation:
         position=task.position if is_followed else None,
         expected=(task.expected or None) if is_followed else None,
         **_facts(store.queue_view.facts(allocation_id), is_followed),
-        hosts=dict(task.placement) or None,
+        hosts=_by_host(task.placement) or None,
         reason=reason_text(reason, silence, waits=waits, paused=task.paused, trial_id=task.trial_id),
     )
 
@@ -115,7 +117,7 @@ def _facts(facts: QueueFacts, is_followed: bool) -> dict[str, Any]:
         "held_s": round(facts.held_s),
         "weight": facts.weight,
         "max_slots": facts.max_slots,
-        "claimed": (dict(facts.claim) or None) if is_followed else None,
+        "claimed": (_by_host(facts.claim) or None) if is_followed else None,
         "reserved_hosts": (list(facts.reserved_hosts) or None) if is_followed else None,
     }
 
@@ -132,3 +134,7 @@ def _unpassed(store: Store, pool: str, slots: int, priority: int) -> str:
 
     found = placed(store, pool, GangRequest("request", slots=slots, priority=priority))
     return "free slots suffice; the next scheduling pass decides" if isinstance(found, Placement) else found.reason
+
+
+def _by_host(slots: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    return {host: list(indices) for host, indices in slots.items()}
