@@ -10,7 +10,7 @@ from airflow_provider_dtrain.cli._in_process import source_of
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_progress, inference_text, result_text
 from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
-from airflow_provider_dtrain.terminal.following import Progress, cause, show_started
+from airflow_provider_dtrain.terminal.following import ExperimentProgress, cause, show_started
 from airflow_provider_dtrain.terminal.output import hint, note, user
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
         "config_id": stored.config_id,
         "page": page,
     }
-    return show_started(args, _Run(hook, args.dag, run), row)
+    return show_started(args, _AirflowRun(hook, args.dag, run), row)
 
 
-class _Run:
+class _AirflowRun:
     """A DAG run of this Airflow."""
 
     def __init__(self, hook: DtrainHook, dag: str, dag_run: str) -> None:
@@ -109,13 +109,13 @@ class _Run:
             query = sa.select(DagRun.state).where(DagRun.dag_id == self.dag, DagRun.run_id == self.dag_run)
             return str(session.scalar(query) or "failed")
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> ExperimentProgress | None:
         """Return its experiment, None until it is planned."""
         found = self.hook.store.experiments.list(dag_id=self.dag, run_id=self.dag_run)
         if not found:
             return None
         view = found[0]
-        return Progress(
+        return ExperimentProgress(
             experiment=view.experiment_id,
             name=view.name,
             state=view.state,

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start
 from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
-from airflow_provider_dtrain.terminal.following import Progress, cause, show_started
+from airflow_provider_dtrain.terminal.following import ExperimentProgress, cause, show_started
 from airflow_provider_dtrain.terminal.output import confirm, note
 
 DAG = "dtrain_experiment"
@@ -70,7 +70,7 @@ def _text(path: str) -> str:
     raise ConfigError([Problem(path="", message=message)], source=path)
 
 
-class _Run:
+class _ServerRun:
     """A DAG run on a server. It survives a server that restarts and a login that expires."""
 
     def __init__(self, session: Session, started: Start) -> None:
@@ -84,12 +84,12 @@ class _Run:
         """Return the state of the DAG run."""
         return self.patience.of(lambda: submission.run_state(self.session, self.dag, self.dag_run))
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> ExperimentProgress | None:
         """Return its experiment, None until it is planned."""
         found = self.patience.of(lambda: submission.experiment_of(self.source, self.dag, self.dag_run))
         if found is None:
             return None
-        return Progress(
+        return ExperimentProgress(
             experiment=found.experiment,
             name=found.name,
             state=found.state,
@@ -109,4 +109,4 @@ def _show(args: Namespace, session: Session, started: Start) -> int:
         note(f"Warning: {warning}")
     page = f"{session.server.url}/dags/{started.dag}/runs/{quote(started.dag_run)}"
     row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run, "page": page}
-    return show_started(args, _Run(session, started), row)
+    return show_started(args, _ServerRun(session, started), row)

@@ -25,7 +25,7 @@ _WAITS: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Progress:
+class ExperimentProgress:
     """An experiment that a command follows."""
 
     experiment: int
@@ -72,7 +72,7 @@ class Run(Protocol):
     def state(self) -> str:
         """Return the state of the DAG run."""
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> ExperimentProgress | None:
         """Return its experiment, None until it is planned."""
 
     def cause(self, experiment: int) -> str:
@@ -97,7 +97,7 @@ def show_started(args: Namespace, run: Run, row: Mapping[str, Any]) -> int:
     return _end(run, state, found)
 
 
-def _followed(run: Run) -> tuple[str, Progress | None]:
+def _followed(run: Run) -> tuple[str, ExperimentProgress | None]:
     """Print changes until the DAG run has ended, and return its state and its experiment."""
     note("Following the experiment. Ctrl-C ends only this command; the experiment continues.")
     shown: object = None
@@ -114,7 +114,7 @@ def _followed(run: Run) -> tuple[str, Progress | None]:
         time.sleep(POLL_S)
 
 
-def _end(run: Run, state: str, found: Progress | None) -> int:
+def _end(run: Run, state: str, found: ExperimentProgress | None) -> int:
     if found is None:
         where = f"{run.dag}.experiment.plan"
         note(f"DAG run {run.dag_run} ended {state} before its plan. For the cause, see the log of {where}.")

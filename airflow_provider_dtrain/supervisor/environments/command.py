@@ -33,10 +33,10 @@ def environment_request(layout: Layout, fields: Fields) -> Callable[[], Json]:
     waits_for = fields.text("waits_for", WORD, default=None)
     wait_s = fields.number("wait_s", 0, _WAIT_S, default=0)
     build = check_packages(fields.inner("build")) if fields.values.get("build") is not None else None
-    return lambda: _Search(layout, request, waits_for, build).run(wait_s)
+    return lambda: _EnvironmentRequest(layout, request, waits_for, build).run(wait_s)
 
 
-class _Search:
+class _EnvironmentRequest:
     def __init__(self, layout: Layout, request: Json, waits_for: str | None, build: Json | None) -> None:
         self.layout = layout
         self.request = request

@@ -22,7 +22,7 @@ from ..limits import MAX_LINE
 from ..names import Json
 from ..refusal import Refused, refuse_os_error
 from .choice import Package, choose, refuse
-from .index import Index, Login, Offer, host_indexes, origin_of, why_unreachable
+from .index import Index, IndexLogin, Offer, host_indexes, origin_of, why_unreachable
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ _PIECE = 1 << 20
 _UNREACHABLE = (urllib.error.URLError, TimeoutError, socket.timeout, ConnectionError)
 
 
-class Download:
+class PackageDownload:
     """One download into a folder.
 
     :param request: see :func:`download`
@@ -175,7 +175,7 @@ def _digest(path: str, kind: str) -> str:
 def _indexes(index: Json | None, stall_s: float) -> list[Index]:
     if index is None:
         return [Index(url, None, stall_s) for url in host_indexes(os.environ)]
-    login = Login(index["login"], index.get("password") or "") if index.get("login") else None
+    login = IndexLogin(index["login"], index.get("password") or "") if index.get("login") else None
     urls = index["urls"]
     # The credentials are for the server of the first one.
     return [Index(url, login if origin_of(url) == origin_of(urls[0]) else None, stall_s) for url in urls]
@@ -192,7 +192,7 @@ def download() -> None:
             sys.stdout.flush()
 
     try:
-        files = Download(request, lambda text: write({"progress": text})).run()
+        files = PackageDownload(request, lambda text: write({"progress": text})).run()
     except Refused as error:
         write(error.answer())
     except OSError as error:

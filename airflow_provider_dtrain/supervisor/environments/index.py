@@ -39,7 +39,7 @@ class Offer(NamedTuple):
     digest: str | None
 
 
-class Login(NamedTuple):
+class IndexLogin(NamedTuple):
     """Credentials of an index."""
 
     user: str
@@ -53,7 +53,7 @@ class Index:
     :param stall_s: time for a server to answer, and for each part of an answer
     """
 
-    def __init__(self, url: str, login: Login | None, stall_s: float) -> None:
+    def __init__(self, url: str, login: IndexLogin | None, stall_s: float) -> None:
         parts = urllib.parse.urlsplit(url)
         self._origin = origin_of(url)
         netloc = parts.netloc.rpartition("@")[2]
@@ -132,17 +132,17 @@ def origin_of(url: str) -> tuple[str, str, int | None]:
     return parts.scheme, (parts.hostname or "").lower(), parts.port or default
 
 
-def _login_in(parts: urllib.parse.SplitResult) -> Login | None:
+def _login_in(parts: urllib.parse.SplitResult) -> IndexLogin | None:
     if parts.username is None:
         return None
-    return Login(urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or ""))
+    return IndexLogin(urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or ""))
 
 
-def _login_of_netrc(host: str | None) -> Login | None:
+def _login_of_netrc(host: str | None) -> IndexLogin | None:
     with contextlib.suppress(OSError, netrc.NetrcParseError):
         found = netrc.netrc().authenticators(host or "")
         if found is not None:
-            return Login(found[0] or "", found[2] or "")
+            return IndexLogin(found[0] or "", found[2] or "")
     return None
 
 

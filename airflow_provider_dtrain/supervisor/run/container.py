@@ -31,7 +31,7 @@ _CREDENTIALS = struct.Struct("=iII")
 _SHOWN = 600
 
 
-class Message(NamedTuple):
+class ContainerMessage(NamedTuple):
     """A message from a process in the container, with the pid that this host knows it by."""
 
     fields: Json
@@ -207,17 +207,17 @@ class Container:
             socket.send_fds(self.socket, [struct.pack("=Q", len(body))], fds)
             self.socket.sendall(body)
 
-    def receive(self, wait_s: float = 0.0) -> list[Message]:
+    def receive(self, wait_s: float = 0.0) -> list[ContainerMessage]:
         """Return the messages that arrive in time. Afterwards ``socket`` is None if the first process is gone."""
         until = time.monotonic() + wait_s
-        found: list[Message] = []
+        found: list[ContainerMessage] = []
         while not found and self.socket is not None:
             if not select.select([self.socket], [], [], max(0.0, until - time.monotonic()))[0]:
                 break
             found = self._receive(self.socket)
         return found
 
-    def _receive(self, connection: socket.socket) -> list[Message]:
+    def _receive(self, connection: socket.socket) -> list[ContainerMessage]:
         try:
             data, extra, _, _ = connection.recvmsg(1 << 20, socket.CMSG_SPACE(_CREDENTIALS.size))
         except ConnectionError:
@@ -229,7 +229,7 @@ class Container:
         pids = [_CREDENTIALS.unpack(content)[0] for _, kind, content in extra if kind == socket.SCM_CREDENTIALS]
         *lines, self.buffer = (self.buffer + data).split(b"\n")
         found = (parse_object(line) for line in lines)
-        return [Message(fields, pids[0] if pids else 0) for fields in found if fields is not None]
+        return [ContainerMessage(fields, pids[0] if pids else 0) for fields in found if fields is not None]
 
     def processes(self) -> list[Proc]:
         """Return the living processes of the container besides the first one."""

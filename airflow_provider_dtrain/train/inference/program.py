@@ -27,7 +27,7 @@ from airflow_provider_dtrain.train.inference.outputs.options import OutputOption
 from airflow_provider_dtrain.train.inference.owner import owner_of
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
 from airflow_provider_dtrain.train.inference.read_files import ReadFiles
-from airflow_provider_dtrain.train.inference.run import BegunFolder, Run
+from airflow_provider_dtrain.train.inference.run import BegunFolder, InferenceRun
 from airflow_provider_dtrain.train.inference.shard_loop import ShardLoop
 from airflow_provider_dtrain.train.inference.weights import Weights
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
@@ -49,7 +49,7 @@ def infer(ctx: Context, settings: Mapping[str, Any]) -> JsonObject | None:
     :raises OutputFolderError: the folder cannot be written, is in use, or holds results of something else
     :raises BadShardError: a shard failed too often
     """
-    run = Run.of(ctx, settings)
+    run = InferenceRun.of(ctx, settings)
     weights = Weights(_source(ctx, settings), ctx.distributed, run.storage)
     context = InferenceContext(ctx, weights, compiles=bool(settings.get("compile")))
     inputs = settings.get("inputs")
@@ -107,7 +107,7 @@ def _source(ctx: Context, settings: Mapping[str, Any]) -> Path | str | None:
     return named if is_url(named) else Path(named)
 
 
-def _ledger(run: Run) -> Ledger:
+def _ledger(run: InferenceRun) -> Ledger:
     path = str(run.outputs["path"])
     if run.collected_in is not None:
         own = collected_folder(run.collected_in, path, run.name)
@@ -116,7 +116,7 @@ def _ledger(run: Run) -> Ledger:
 
 
 @contextlib.contextmanager
-def _owned(run: Run, folder: Place, ledger: Ledger) -> Iterator[Lease | None]:
+def _owned(run: InferenceRun, folder: Place, ledger: Ledger) -> Iterator[Lease | None]:
     """Own the folder for the duration of the block, unless the control side owns it. Called by all ranks."""
     if run.collected_in is not None:
         yield None
@@ -140,7 +140,7 @@ def _owned(run: Run, folder: Place, ledger: Ledger) -> Iterator[Lease | None]:
             owner.release()
 
 
-def _check_common(run: Run, folder: Place) -> None:
+def _check_common(run: InferenceRun, folder: Place) -> None:
     """Raise when the hosts do not see the same folder. Called by all ranks.
 
     :raises UnusableFolderError: names the hosts that do not see what rank 0 wrote
@@ -168,7 +168,7 @@ def _sees(folder: Place, name: str) -> bool:
     return folder.read(name) is not None
 
 
-def _begin(run: Run, ledger: Ledger, source: Input, weights: Any, read: ReadFiles) -> BegunFolder:
+def _begin(run: InferenceRun, ledger: Ledger, source: Input, weights: Any, read: ReadFiles) -> BegunFolder:
     """Plan, and open the ledger. Rank 0 alone calls it."""
     ledger.sweep()
     plan = source.plan()
@@ -184,7 +184,9 @@ def _begin(run: Run, ledger: Ledger, source: Input, weights: Any, read: ReadFile
     )
 
 
-def _batch_size(run: Run, ledger: Ledger, source: Input, begun: BegunFolder, found: Processor, context: Any) -> int:
+def _batch_size(
+    run: InferenceRun, ledger: Ledger, source: Input, begun: BegunFolder, found: Processor, context: Any
+) -> int:
     """Return the batch size: that of earlier runs into the folder, else the configured or the best one.
 
     Rank 0 alone calls it.
@@ -202,7 +204,7 @@ def _batch_size(run: Run, ledger: Ledger, source: Input, begun: BegunFolder, fou
     return size
 
 
-def _grown(run: Run, source: Input, begun: BegunFolder, found: Processor, context: Any) -> int:
+def _grown(run: InferenceRun, source: Input, begun: BegunFolder, found: Processor, context: Any) -> int:
     """Return the best batch size for the first shard. Its rows and metrics are discarded."""
     import torch
 

@@ -12,7 +12,7 @@ from airflow_provider_dtrain.train.files.lease import Lease
 from airflow_provider_dtrain.train.files.place import Place
 from airflow_provider_dtrain.train.inference import metrics
 from airflow_provider_dtrain.train.inference.ledger import FinishedShard, Ledger, Skipped, manifest_event
-from airflow_provider_dtrain.train.inference.run import BegunFolder, Run
+from airflow_provider_dtrain.train.inference.run import BegunFolder, InferenceRun
 from airflow_provider_dtrain.train.inference.shards import rows_of
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, HERE
@@ -87,7 +87,9 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
 
 
-def announce(run: Run, folder: Place, queue: WorkQueue, begun: BegunFolder, batch_size: int) -> ProgressLog | None:
+def announce(
+    run: InferenceRun, folder: Place, queue: WorkQueue, begun: BegunFolder, batch_size: int
+) -> ProgressLog | None:
     """Report what is to be done, and return the running progress on rank 0, None if nothing is missing."""
     if not run.is_chief:
         return None
@@ -138,7 +140,7 @@ def ranges(numbers: Iterable[int]) -> str | None:
 
 
 def end(
-    run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder, *, stopped: bool
+    run: InferenceRun, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder, *, stopped: bool
 ) -> JsonObject | None:
     """Wait for all ranks and publish, if no shard is missing. Called by all ranks.
 
@@ -161,7 +163,9 @@ def end(
     return manifest
 
 
-def _publish(run: Run, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder) -> JsonObject:
+def _publish(
+    run: InferenceRun, queue: WorkQueue, ledger: Ledger, owner: Lease | None, begun: BegunFolder
+) -> JsonObject:
     new, aside = queue.results()
     entries = [*begun.entries, *new]
     skipped = [*begun.skipped, *aside]

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.train.inference.shards import Shard
 
 
 @dataclass(frozen=True)
-class Run:
+class InferenceRun:
     """One attempt at a batch inference, on one rank."""
 
     ctx: Context
@@ -28,7 +28,7 @@ class Run:
     key: str
 
     @classmethod
-    def of(cls, ctx: Context, settings: Mapping[str, Any]) -> Run:
+    def of(cls, ctx: Context, settings: Mapping[str, Any]) -> InferenceRun:
         """Return the run of a rank. Called by all ranks.
 
         :raises SetupError: the section names no output

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.train.inference.metrics import ShardMetrics
 from airflow_provider_dtrain.train.inference.outputs.options import OutputOptions
 from airflow_provider_dtrain.train.inference.pipeline import PartOutput, Pipeline, Work
 from airflow_provider_dtrain.train.inference.processor import InferenceContext
-from airflow_provider_dtrain.train.inference.run import Run
+from airflow_provider_dtrain.train.inference.run import InferenceRun
 from airflow_provider_dtrain.train.inference.shards import Shard
 from airflow_provider_dtrain.train.inference.work_queue import WorkQueue
 from airflow_provider_dtrain.train.process.heartbeat import COMPUTE, DATA, HERE
@@ -48,7 +48,7 @@ class ShardLoop:
 
     def __init__(
         self,
-        run: Run,
+        run: InferenceRun,
         queue: WorkQueue,
         ledger: Ledger,
         source: Input,
