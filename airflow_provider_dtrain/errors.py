@@ -23,6 +23,7 @@
     │   ├── GangMismatchError          the configuration requests other slots than the held gang has
     │   ├── FunctionError              a decorated function cannot be sent, or its arguments or result are not JSON
     │   ├── EnvironmentMissingError    the host lacks python, a module or a folder
+    │   │   └── ImageError             the image cannot be downloaded, or no container can run its Python
     │   ├── EnvironmentBuildError      the packages of the lock file cannot be installed on a host
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
@@ -192,6 +193,10 @@ class TaskEndedError(DtrainError):
 
 class EnvironmentMissingError(UserError):
     """A host lacks the interpreter, a module or a folder that this configuration needs."""
+
+
+class ImageError(EnvironmentMissingError):
+    """The image of a configuration cannot be downloaded, or no container can be started with its Python."""
 
 
 class EnvironmentBuildError(UserError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.cli._output import command
@@ -11,6 +12,7 @@ from airflow_provider_dtrain.terminal.output import confirm, hint, note, show, s
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.core.launch.containers import ContainerRules
     from airflow_provider_dtrain.core.scheduling.model import PoolOptions
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -29,7 +31,12 @@ def describe(args: Namespace) -> None:
     hook = _hook()
     pool = hook.store.pools.get(args.pool)
     names = [host.name for host in hook.store.hosts.list(pool.name)]
-    row = {**_row(hook, pool.name), **_options(pool.options), "hosts": names, "defaults": dict(pool.defaults)}
+    row = {
+        **_row(hook, pool.name),
+        **_options(pool.options, pool.containers),
+        "hosts": names,
+        "defaults": dict(pool.defaults),
+    }
     show_one(args, row)
     hint(f"airflow dtrain slots list --pool {pool.name}")
 
@@ -48,12 +55,13 @@ def set_pool(args: Namespace) -> None:
         "young_s": args.young,
         "min_run_s": args.min_run,
         "defaults": _defaults(args.defaults) if args.defaults else None,
+        "containers": _containers(args),
     }
     given = {key: value for key, value in options.items() if value is not None}
     if not given:
         raise UsageError(f"Nothing to set for pool '{args.pool}'. Options: airflow dtrain pools set --help")
     pool = _hook().store.pools.set(args.pool, **given, by=user())
-    show_one(args, {"name": pool.name, **_options(pool.options), "defaults": dict(pool.defaults)})
+    show_one(args, {"name": pool.name, **_options(pool.options, pool.containers), "defaults": dict(pool.defaults)})
 
 
 @command
@@ -94,7 +102,7 @@ def _row(hook: DtrainHook, name: str) -> dict[str, object]:
     }
 
 
-def _options(options: PoolOptions) -> dict[str, object]:
+def _options(options: PoolOptions, containers: ContainerRules) -> dict[str, object]:
     return {
         "fit": options.fit,
         "heterogeneous": options.allow_heterogeneous,
@@ -105,7 +113,21 @@ def _options(options: PoolOptions) -> dict[str, object]:
         "fresh_s": options.fresh_s,
         "young_s": options.young_s,
         "min_run_s": options.min_run_s,
+        "container_runtime": containers.runtime or "auto",
+        "container_mounts": list(containers.mounts),
+        "container_devices": list(containers.devices),
+        "container_capabilities": list(containers.capabilities),
     }
+
+
+def _containers(args: Namespace) -> ContainerRules | None:
+    """Return the rules of the pool after the change, None without one."""
+    names = ("mounts", "devices", "capabilities")
+    given = {name: getattr(args, f"container_{name}") for name in names}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if args.container_runtime is not None:
+        changed["runtime"] = None if args.container_runtime == "auto" else args.container_runtime
+    return replace(_hook().store.pools.get(args.pool).containers, **changed) if changed else None
 
 
 def _defaults(path: str) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import ALLOCATION_LIVE
 from airflow_provider_dtrain.core.scheduling.model import Fit, PoolOptions, PreemptionRule, SlotType
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
@@ -52,6 +53,7 @@ class Pools:
         young_s: float | None = None,
         min_run_s: float | None = None,
         defaults: Mapping[str, Any] | None = None,
+        containers: ContainerRules | None = None,
         by: str = "",
     ) -> Pool:
         """Return a pool after a change of its options. None leaves an option as it is.
@@ -71,6 +73,8 @@ class Pools:
         _check_options(name, replace(options_of(row), **values))
         if defaults is not None:
             values["defaults"] = defaults
+        if containers is not None:
+            values["containers"] = asdict(containers)
         if values:
             conn.execute(pools.update().where(pools.c.name == name).values(**values))
             bump(conn, name)
@@ -109,8 +113,14 @@ def pool_of(row: PoolRow) -> Pool:
         slot_type=row.slot_type,
         options=options_of(row),
         defaults=row.defaults,
+        containers=_rules_of(row.containers),
         version=row.version,
     )
+
+
+def _rules_of(document: Mapping[str, Any]) -> ContainerRules:
+    lists = {name: tuple(value) for name, value in document.items() if name != "runtime"}
+    return ContainerRules(runtime=document.get("runtime"), **lists)
 
 
 def _check_options(name: str, options: PoolOptions) -> None:

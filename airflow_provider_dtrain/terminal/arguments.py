@@ -80,6 +80,22 @@ def path(text: str) -> str:
     return text
 
 
+def roots(text: str) -> tuple[str, ...]:
+    """Return absolute paths between commas, none for an empty text."""
+    found = tuple(path(part) for part in text.split(",") if text)
+    if not all(part.startswith("/") for part in found):
+        raise argparse.ArgumentTypeError(f"absolute paths between commas are accepted, got {text!r}")
+    return found
+
+
+def capabilities(text: str) -> tuple[str, ...]:
+    """Return names of capabilities between commas without their prefix ``CAP_``, none for an empty text."""
+    found = tuple(part.strip().upper().removeprefix("CAP_") for part in text.split(",") if text)
+    if not all(re.fullmatch(r"[A-Z][A-Z_]{1,30}", part) for part in found):
+        raise argparse.ArgumentTypeError(f"names of capabilities such as SYS_PTRACE are accepted, got {text!r}")
+    return found
+
+
 def variable(text: str) -> tuple[str, str]:
     """Return name and value of an environment variable."""
     key, equals, value = text.partition("=")

@@ -129,7 +129,32 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
 def _pools() -> Group:
     file = "YAML file with configuration defaults of the pool, - for standard input"
     defaults = ("Configurations", (Arg(("--defaults",), help=file, metavar="FILE"),))
-    options = a.InOrder(*_rules("gang", "gangs"), defaults)
+    containers = (
+        Arg(
+            ("--container-runtime",),
+            help="Runtime for environment.image; auto (default): the first one that a host has",
+            choices=("auto", "podman", "docker", "apptainer"),
+        ),
+        Arg(
+            ("--container-mounts",),
+            help="Folders of the hosts that configurations may mount, with all below them (default: none)",
+            type=a.roots,
+            metavar="PATH,...",
+        ),
+        Arg(
+            ("--container-devices",),
+            help="Devices of the hosts that configurations may map (default: none)",
+            type=a.roots,
+            metavar="PATH,...",
+        ),
+        Arg(
+            ("--container-capabilities",),
+            help="Capabilities that configurations may add, e.g. SYS_PTRACE (default: none)",
+            type=a.capabilities,
+            metavar="NAME,...",
+        ),
+    )
+    options = a.InOrder(*_rules("gang", "gangs"), defaults, ("Containers", containers))
     return Group(
         name="pools",
         help="Sets of hosts with one queue each",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import re
@@ -28,15 +29,26 @@ _NOT_COPIED = shutil.ignore_patterns(
 
 
 def settings() -> dict[str, str]:
-    """Return the environment in which podman runs containers on this machine.
+    """Return the environment with a podman that runs containers on this machine.
 
     Podman requests limits that an account without CAP_SYS_RESOURCE does not get: these are the ones that it has.
     """
+    return {"PATH": f"{_wrapper()}:{os.environ['PATH']}"}
+
+
+@functools.cache
+def _wrapper() -> Path:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[1], 32768)
-    path = Path(tempfile.gettempdir()) / f"dtrain-test-containers-{os.getuid()}.conf"
-    path.write_text(f'[containers]\ndefault_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]\n')
-    return {"CONTAINERS_CONF": str(path)}
+    folder = Path(tempfile.mkdtemp(prefix="dtrain-podman-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    limits = f'default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]'
+    (folder / "containers.conf").write_text(f"[containers]\n{limits}\n")
+    program = folder / "podman"
+    program.write_text(f'#!/bin/sh\nCONTAINERS_CONF={folder}/containers.conf exec {shutil.which("podman")} "$@"\n')
+    program.chmod(0o755)
+    folder.chmod(0o755)
+    return folder
 
 
 @functools.cache

@@ -8,6 +8,7 @@ arguments that this package uses. Files in the folder change what it does: ``han
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -47,6 +48,7 @@ class Daemon:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self.images: set[str] = set()
         self.containers: dict[str, tuple[subprocess.Popen[bytes], str]] = {}
 
     def serve(self) -> None:
@@ -93,6 +95,23 @@ class Daemon:
             time.sleep(0.01)
         self.containers.pop(name, None)
         return status if status >= 0 else 128 - status, "", Path(log).read_text()[-500:] if status else ""
+
+    def version(self, argv: list[str]) -> tuple[int, str, str]:
+        return 0, "stand-in", ""
+
+    def pull(self, argv: list[str]) -> tuple[int, str, str]:
+        image = argv[-1]
+        if image == "missing":
+            return 1, "", f"manifest for {image} not found: manifest unknown"
+        self.images.add(image)
+        return 0, image, ""
+
+    def image(self, argv: list[str]) -> tuple[int, str, str]:
+        image = argv[-1]
+        if image not in self.images:
+            return 1, "[]", f"Error: No such image: {image}"
+        digest = f"sha256:{hashlib.sha256(image.encode()).hexdigest()}"
+        return 0, json.dumps([{"Id": digest, "RepoDigests": [f"{image}@{digest}"]}]), ""
 
     def ps(self, argv: list[str]) -> tuple[int, str, str]:
         label = argv[argv.index("--filter") + 1].removeprefix("label=")

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
+from airflow_provider_dtrain.core.config.unsupported import notices, unsupported
 from airflow_provider_dtrain.core.launch.containers import (
     ContainerHost,
     ContainerRules,
@@ -17,6 +18,7 @@ from airflow_provider_dtrain.core.launch.containers import (
     is_allowed,
     size_bytes,
 )
+from airflow_provider_dtrain.errors import ConfigError
 
 RUN = "0123abcd-t7.1.42"
 FULL: dict[str, Any] = {
@@ -50,11 +52,11 @@ FIRST = [
 
 def command(runtime: Runtime, document: Any, *, uid: int = 1000, has_gpus: bool = False, **options: Any) -> list[str]:
     host = ContainerHost(
-        runtime=runtime, image="sha256:99", uid=uid, gid=uid, groups=(uid, 44), state_dir="/var/tmp/d",
-        program="/home/u/.dtrain/supervisor/5f", library="/home/u/.dtrain/libraries/c0",
+        runtime=runtime, image="sha256:99", digest="sha256:77", uid=uid, gid=uid, groups=(uid, 44),
+        state_dir="/var/tmp/d", program="/home/u/.dtrain/supervisor/5f", libraries="/home/u/.dtrain/libraries",
     )  # fmt: skip
     config = ExperimentConfig.model_validate(document)
-    return container_command(config, host, run=RUN, has_gpus=has_gpus, **options)
+    return container_command(config, host, run=RUN, library="c0", has_gpus=has_gpus, **options)
 
 
 def test_the_command_of_rootless_podman_with_every_field() -> None:
@@ -147,6 +149,28 @@ def test_everything_that_the_pool_does_not_allow_is_named_at_once() -> None:
     assert "which allows none" in found[2][1]
     rules = ContainerRules(mounts=("/data", "/scratch", "/mnt"), devices=("/dev/infiniband",))
     assert container_problems(config, rules, "/mnt") == []
+
+
+def test_a_required_container_needs_an_image_and_an_image_no_lock_file() -> None:
+    config = ExperimentConfig.model_validate({"entrypoint": "x", "environment": {"container": "required"}})
+    assert [str(problem) for problem in unsupported(config)] == [
+        "environment.container: is 'required', but environment.image is not set"
+    ]
+    environment = {"image": "a", "requirements": "requirements.lock"}
+    with pytest.raises(ConfigError, match="image is combined with requirements"):
+        ExperimentConfig.model_validate({"entrypoint": "x", "environment": environment})
+    ExperimentConfig.model_validate({"entrypoint": "x", "environment": {**environment, "container": "off"}})
+
+
+def test_notices_are_about_hosts_without_a_runtime_if_an_image_is_given() -> None:
+    def noticed(**environment: Any) -> list[str]:
+        config = ExperimentConfig.model_validate({**FULL, "environment": {**FULL["environment"], **environment}})
+        assert (unsupported(config) == []) is config.environment.is_contained
+        return [text.partition(":")[2] for text in notices(config, {})]
+
+    assert noticed(container="required") == []
+    assert all("on hosts without podman, docker and apptainer, ranks run without" in text for text in noticed())
+    assert all(text.startswith(" ranks run without containers") for text in noticed(container="off"))
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,6 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
         {
             "pod_spec",
             "registry_auth",
-            "force_pull_image",
-            "add_capabilities",
-            "drop_capabilities",
             "ports",
             "proxy_ports",
         }

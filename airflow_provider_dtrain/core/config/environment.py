@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator
+from pydantic import AfterValidator, BeforeValidator, model_validator
 
 from airflow_provider_dtrain.core.config.types import (
     CodePath,
@@ -22,6 +22,7 @@ from airflow_provider_dtrain.core.safe_repr import shown
 
 _DEVICE_KINDS: Final = ("cpu", "cuda", "rocm")
 _VERSION: Final = re.compile(r"3\.\d{1,2}\Z", re.ASCII)
+_CAPABILITY: Final = re.compile(r"[A-Z][A-Z_]{1,30}\Z", re.ASCII)
 #: Fields that say how the packages of a lock file are installed.
 _OF_REQUIREMENTS: Final = ("system_site_packages", "wheels", "allow_builds", "index_conn_id")
 
@@ -46,6 +47,14 @@ def _in_code(value: str) -> str:
     return value
 
 
+def _capability(value: str) -> str:
+    name = value.upper().removeprefix("CAP_")
+    if not _CAPABILITY.match(name):
+        raise refuse(f"{shown(value)} is not the name of a capability such as SYS_PTRACE")
+    return name
+
+
+Capability = Annotated[str, AfterValidator(_capability)]
 FileOfCode = Annotated[CodePath, AfterValidator(_in_code)]
 
 
@@ -69,7 +78,25 @@ class Environment(Section):
     variables: dict[VariableName, VariableValue] = {}
     #: Names of variables whose values are shown and stored as they are. All others are secrets.
     public_variables: list[VariableName] = []
+    #: Image of a container, or one for each kind of device.
     image: Annotated[str | dict[str, str], BeforeValidator(_image)] | None = None
+    #: ``auto``: the ranks run in the image where the hosts can run containers. ``required``: nowhere else.
+    container: Literal["auto", "required", "off"] = "auto"
+    #: Download the image before each launch, even if the host has one of its name.
+    force_pull_image: bool = False
+    add_capabilities: list[Capability] = []
+    drop_capabilities: list[Capability] = []
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Environment:
+        if self.is_contained and (self.requirements is not None or self.setup is not None):
+            raise refuse("image is combined with requirements or setup; remove one of them, or set container to 'off'")
+        return self
+
+    @property
+    def is_contained(self) -> bool:
+        """Return whether the ranks run in a container on hosts that can run one."""
+        return self.image is not None and self.container != "off"
 
     @property
     def interpreter(self) -> str | None:

@@ -38,6 +38,7 @@ def _in_work_folder(value: Any, config: ExperimentConfig) -> bool:
 
 
 _HOST: Final = "ranks run without containers"
+_SOME_HOSTS: Final = "on hosts without podman, docker and apptainer, ranks run without containers"
 #: (dotted path, test whether a value uses the feature, message).
 UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
     (
@@ -54,6 +55,10 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
     ("launch", _other_than("per_slot"), "one process per host is not implemented yet. Remove the field"),
 )
 
+#: Fields of ``environment`` that change a container only.
+_OF_CONTAINERS: Final = ("force_pull_image", "add_capabilities", "drop_capabilities")
+#: Those of them that a container serves. The launch refuses them on hosts without one.
+BY_CONTAINER: Final = frozenset({"resources.devices", "bind_mounts"})
 _BY_SCRIPT: Final = "a script must do this itself. Remove the field"
 
 #: The same for fields that the training loop of a trial class reads. A script would ignore them.
@@ -72,9 +77,12 @@ def unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = No
     """
     found: list[Problem] = []
     for path, is_used, message in UNSUPPORTED:
-        if is_used(_value_at(config, path), config):
+        is_served = path in BY_CONTAINER and config.environment.is_contained
+        if is_used(_value_at(config, path), config) and not is_served:
             giver = _giver(path, origins or {})
             found.append(Problem(path=path, message=f"not supported in this version: {message}{giver}"))
+    if config.environment.container == "required" and config.environment.image is None:
+        found.append(Problem(path="environment.container", message="is 'required', but environment.image is not set"))
     if config.command and config.trial_class is None:
         for path, is_used in FOR_TRIAL_CLASSES:
             if is_used(_value_at(config, path), config):
@@ -97,24 +105,34 @@ def notices(config: ExperimentConfig, origins: Mapping[str, str]) -> list[str]:
 
 
 def _notices(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    if config.environment.container != "required":
+        yield from _without_container(config)
+    if config.records_per_epoch is not None and config.command and config.trial_class is None:
+        yield "records_per_epoch", "for trial classes only; a script counts its epochs itself, and it has no effect"
+
+
+def _without_container(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    """Yield what a configuration means on hosts that run its ranks in no container."""
+    text = _SOME_HOSTS if config.environment.is_contained else _HOST
     if config.resources.shm_size is not None:
-        yield "resources.shm_size", f"{_HOST} and use /dev/shm of the host; it has no effect"
+        yield "resources.shm_size", f"{text} and use /dev/shm of the host; it has no effect"
+    for name in _OF_CONTAINERS:
+        if getattr(config.environment, name):
+            yield f"environment.{name}", f"{text}; it has no effect"
     if config.environment.image is not None:
         message = "Install there what the image contains, or name an interpreter that has it in environment.python"
-        yield "environment.image", f"{_HOST} in the environment of the host; it has no effect. {message}"
+        yield "environment.image", f"{text} in the environment of the host; it has no effect. {message}"
     absolute = [mount for mount in config.bind_mounts if mount.container_path.startswith("/")]
     if moved := [mount for mount in absolute if _elsewhere([mount], config)]:
         host, container = moved[0].host_path, moved[0].container_path
         more = f" (and {len(moved) - 1} more)" if len(moved) > 1 else ""
         yield (
             "bind_mounts",
-            f"{_HOST}, so {container} must be {host} on each host, for example by a symbolic link{more}. The launch "
+            f"{text}, so {container} must be {host} on each host, for example by a symbolic link{more}. The launch "
             f"checks it. Or use {host} in the code, and remove the entry",
         )
     if any(mount.read_only for mount in absolute):
-        yield "bind_mounts", f"{_HOST}; read_only has no effect"
-    if config.records_per_epoch is not None and config.command and config.trial_class is None:
-        yield "records_per_epoch", "for trial classes only; a script counts its epochs itself, and it has no effect"
+        yield "bind_mounts", f"{text}; read_only has no effect"
 
 
 def refuse_unsupported(config: ExperimentConfig, origins: Mapping[str, str] | None = None) -> None:

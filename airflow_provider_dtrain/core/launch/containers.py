@@ -1,4 +1,4 @@
-"""The container of a run on one host: what a pool allows in it, and the command that starts it."""
+"""Container of a run on one host: the rules of its pool, and the command that starts it."""
 
 from __future__ import annotations
 
@@ -46,6 +46,8 @@ class ContainerHost:
     runtime: Runtime
     #: What the runtime calls the image: its id, or the path of an apptainer image.
     image: str
+    #: Digest of its content, as the registry or the runtime states it.
+    digest: str
     uid: int
     gid: int
     #: Supplementary groups of the account.
@@ -53,14 +55,25 @@ class ContainerHost:
     state_dir: str
     #: Folder of the supervisor's program.
     program: str
-    #: Folder of the training library.
-    library: str
+    #: Folder with the training library below its digest.
+    libraries: str
 
 
 def image_of(config: ExperimentConfig, *, has_gpus: bool) -> str | None:
     """Return the image for the ranks of a gang, None if the configuration has none for their devices."""
     image = config.environment.image
     return image.get("cuda" if has_gpus else "cpu") if isinstance(image, Mapping) else image
+
+
+def needs_container(config: ExperimentConfig) -> list[Problem]:
+    """Return one problem for each field that hosts without a container runtime cannot serve."""
+    found = []
+    devices = config.resources.devices
+    if any(posixpath.normpath(one.host_path) != posixpath.normpath(one.container_path) for one in devices):
+        found.append(Problem(path="resources.devices", message="a device has another path than on the host"))
+    if any(not mount.container_path.startswith("/") for mount in config.bind_mounts):
+        found.append(Problem(path="bind_mounts", message="a folder is mounted below the work folder"))
+    return found
 
 
 def container_problems(config: ExperimentConfig, rules: ContainerRules, storage: str | None) -> list[Problem]:
@@ -80,6 +93,9 @@ def _problems(config: ExperimentConfig, rules: ContainerRules, storage: str | No
     for index, device in enumerate(config.resources.devices):
         if not is_allowed(device.host_path, rules.devices):
             yield _not_allowed(f"resources.devices.{index}.host_path", device.host_path, rules.devices, "devices")
+    for name in config.environment.add_capabilities:
+        if name not in rules.capabilities:
+            yield _not_allowed("environment.add_capabilities", name, rules.capabilities, "capabilities")
 
 
 def is_allowed(path: str, roots: Iterable[str]) -> bool:
@@ -95,11 +111,18 @@ def _not_allowed(path: str, value: str, allowed: Sequence[str], option: str) -> 
 
 
 def container_command(
-    config: ExperimentConfig, host: ContainerHost, *, run: str, has_gpus: bool, storage: str | None = None
+    config: ExperimentConfig,
+    host: ContainerHost,
+    *,
+    run: str,
+    library: str,
+    has_gpus: bool,
+    storage: str | None = None,
 ) -> list[str]:
     """Return the command that starts the container of a run on a host.
 
     :param run: name of the run
+    :param library: digest of the training library
     :param has_gpus: the gang has GPUs, which the container gets. Its ranks see those of their gang
     :param storage: folder of the hosts for checkpoints, None for the run's own folder or a bucket
     """
@@ -107,7 +130,7 @@ def container_command(
     mounts = [
         _mount(folder, folder),
         _mount(host.program, host.program, "ro"),
-        _mount(host.library, host.library, "ro"),
+        _mount(f"{host.libraries}/{library}", f"{host.libraries}/{library}", "ro"),
         *([_mount(storage, storage)] if storage is not None else []),
         *(_bind_mount(mount, folder, host.runtime) for mount in config.bind_mounts),
     ]
@@ -143,6 +166,8 @@ def _oci(config: ExperimentConfig, host: ContainerHost, *, has_gpus: bool) -> li
         "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
         *user, *(part for group in groups for part in ("--group-add", str(group))), *gpus,
         *(part for device in resources.devices for part in ("--device", _device(device))),
+        *(part for name in config.environment.add_capabilities for part in ("--cap-add", name)),
+        *(part for name in config.environment.drop_capabilities for part in ("--cap-drop", name)),
     ]  # fmt: skip
 
 
@@ -151,19 +176,13 @@ def _apptainer(config: ExperimentConfig, *, has_gpus: bool) -> list[str]:
 
     It runs as the account, with /dev, /tmp and the network of the host.
     """
-    gpus = ["--nv"] if has_gpus else []
+    environment = config.environment
+    changes = {"--add-caps": environment.add_capabilities, "--drop-caps": environment.drop_capabilities}
     return [
-        "apptainer",
-        "exec",
-        "--cleanenv",
-        "--no-home",
-        "--pid",
-        "--no-init",
-        "--writable-tmpfs",
-        "--pwd",
-        "/",
-        *gpus,
-    ]
+        "apptainer", "exec", "--cleanenv", "--no-home", "--pid", "--no-init", "--writable-tmpfs", "--pwd", "/",
+        *(["--nv"] if has_gpus else []),
+        *(part for option, names in changes.items() if names for part in (option, ",".join(f"CAP_{n}" for n in names))),
+    ]  # fmt: skip
 
 
 def _device(device: Device) -> str:

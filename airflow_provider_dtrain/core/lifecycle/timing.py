@@ -168,5 +168,7 @@ ENVIRONMENT_BUILD_S = 3600.0
 INDEX_STALL_S = 30.0
 #: Seconds that an answer about a build waits for its end, and seconds between two lines about it in the task log.
 ENVIRONMENT_POLL_S, ENVIRONMENT_LOG_S = 5.0, 10.0
+#: Seconds for the download of an image to a host: 10 GB at 6 MB/s. Slots wait meanwhile, so it is not longer.
+IMAGE_TIMEOUT_S = 1800.0
 #: Seconds for a host to connect to another host of the gang, once both listen.
 PEER_CONNECT_S = 5.0

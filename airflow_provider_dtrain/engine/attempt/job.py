@@ -15,6 +15,7 @@ from airflow_provider_dtrain.core.config.environment import Environment
 from airflow_provider_dtrain.core.config.environment_source import source_of_environment
 from airflow_provider_dtrain.core.config.inference import is_url
 from airflow_provider_dtrain.core.config.secrets import MASK
+from airflow_provider_dtrain.core.launch.containers import ContainerHost, ContainerRules, container_command
 from airflow_provider_dtrain.core.launch.devices import shares_devices
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, device_views, rank_order
 from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
@@ -73,6 +74,8 @@ class Job:
     modules: tuple[str, ...]
     world_size: int
     settings: Settings
+    #: What the pool allows in containers.
+    rules: ContainerRules = ContainerRules()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Variables of the ranks whose values are secrets. The stored record of a launch has them masked.
     private: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -111,6 +114,11 @@ class Job:
         return shared_root(self.config)
 
     @property
+    def has_gpus(self) -> bool:
+        """True if a slot of the gang is a GPU."""
+        return any(device is not None for devices in self.devices.values() for device in devices.values())
+
+    @property
     def mounts(self) -> list[dict[str, str]]:
         """Folders that each host must have below both paths, because ranks run without containers."""
         return [
@@ -128,21 +136,50 @@ class Job:
         payload = self.archives["payloads"].content()
         return uses_of_local_rank(payload), frameworks_with_local_rank(payload)
 
-    def plan(self, view: AttemptView, network: NetworkChoice, hellos: Mapping[str, Hello]) -> dict[str, Any]:
+    def plan(
+        self,
+        view: AttemptView,
+        network: NetworkChoice,
+        hellos: Mapping[str, Hello],
+        images: Mapping[str, ContainerHost],
+    ) -> dict[str, Any]:
         """Return the stored record of a launch: the hosts' plans, the rendezvous, boot ids and state folders.
 
         :param network: address of rank 0 and the hosts' interfaces
         :param hellos: host -> greeting of its channel. Another boot id later means that the host was restarted
+        :param images: host -> the image on it; {}: the ranks run without containers
         """
         placement = Placement(view.placement)
         plans = build_plans(placement, self._facts(view, network))
         for plan in plans.values():
             plan["env"] |= dict.fromkeys(self.private, MASK)
+        for host, image in images.items():
+            plans[host]["container"] = self._container(view, image)
         context = self.context(view)
         master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
         boots = {host: hello.boot_id for host, hello in hellos.items()}
         folders = {host: hello.state_dir for host, hello in hellos.items()}
-        return {"plans": plans, "context": context, "master": master, "boots": boots, "state_dirs": folders}
+        digests = {host: image.digest for host, image in images.items()}
+        record = {"plans": plans, "context": context, "master": master, "boots": boots, "state_dirs": folders}
+        return {**record, "images": digests} if digests else record
+
+    def _container(self, view: AttemptView, image: ContainerHost) -> dict[str, Any]:
+        assert view.run is not None
+        argv = container_command(
+            self.config,
+            image,
+            run=view.run,
+            library=self.archives["libraries"].digest,
+            has_gpus=self.has_gpus,
+            storage=self.shared_path,
+        )
+        inside = [mount.container_path for mount in self.config.bind_mounts]
+        return {
+            "runtime": image.runtime,
+            "argv": argv,
+            "modules": list(self.modules),
+            "folders": [path for path in inside if not path.startswith("/")],
+        }
 
     def whole(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """Return a host's plan of the stored record with the private variables, as the host gets it."""
@@ -339,6 +376,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         ),
         world_size=max(1, view.slots),
         settings=settings,
+        rules=store.pools.get(view.pool).containers,
         secrets=as_variables(stored.secrets),
         private=private_variables(stored.secrets),
         checkpoint_source=own,

@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.launch.plan import choose_network, connect_tar
 from airflow_provider_dtrain.core.launch.requirements import shortcoming
 from airflow_provider_dtrain.core.lifecycle.timing import PEER_CONNECT_S, PREPARE_TIMEOUT_S
 from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.engine.attempt.containers import image_error, provide_images
 from airflow_provider_dtrain.engine.attempt.environments import ready_environments
 from airflow_provider_dtrain.engine.attempt.host_calls import on_all, send_archives
 from airflow_provider_dtrain.engine.copies.collector import send_known
@@ -21,10 +22,19 @@ from airflow_provider_dtrain.engine.copies.output_generations import send_output
 from airflow_provider_dtrain.engine.copies.outputs import carried_to
 from airflow_provider_dtrain.engine.session.runtime import Killed, answer
 from airflow_provider_dtrain.engine.session.threads import in_launch_thread
-from airflow_provider_dtrain.errors import ConfigError, EnvironmentMissingError, HostError, HostProtocolError, Problem
+from airflow_provider_dtrain.errors import (
+    ConfigError,
+    EnvironmentMissingError,
+    HostError,
+    HostProtocolError,
+    HostRefusedError,
+    ImageError,
+    Problem,
+)
 from airflow_provider_dtrain.hooks.secrets import with_connection
 
 if TYPE_CHECKING:
+    from airflow_provider_dtrain.core.launch.containers import ContainerHost
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
     from airflow_provider_dtrain.engine.attempt.job import Job
     from airflow_provider_dtrain.engine.session.runtime import Runtime
@@ -48,9 +58,13 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     if record is None:
         await _check_devices(rt, view, job)
         await on_all(links, lambda _, link: send_archives(link, job.archives))
-        job = replace(job, environments=await ready_environments(rt, view, job, links))
-        network = await _preflight(view, job, links)
-        record = job.plan(view, network, {host: link.hello for host, link in links.items()})
+        images: dict[str, ContainerHost] = {}
+        if job.config.environment.is_contained:
+            await until_copied(rt, _provide(rt, job, links, images), requests=(Killed,))
+        if not images:
+            job = replace(job, environments=await ready_environments(rt, view, job, links))
+        network = await _preflight(view, job, links, has_container=bool(images))
+        record = job.plan(view, network, {host: link.hello for host, link in links.items()}, images)
         await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
     job = replace(job, carried=await carried_to(rt, view))
@@ -67,6 +81,10 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
     await rt.db(rt.store.attempts.set_running, rt.attempt_id, rt.watch)
     where = f"{master['address']}:{port}"
     rt.log.info("Started %d rank(s) on %d host(s), rendezvous %s", job.world_size, len(links), where)
+
+
+async def _provide(rt: Runtime, job: Job, links: Mapping[str, HostLink], images: dict[str, ContainerHost]) -> None:
+    images.update(await provide_images(rt, job, links))
 
 
 async def _check_devices(rt: Runtime, view: AttemptView, job: Job) -> None:
@@ -94,14 +112,17 @@ async def _check_devices(rt: Runtime, view: AttemptView, job: Job) -> None:
         )
 
 
-async def _preflight(view: AttemptView, job: Job, links: Mapping[str, HostLink]) -> NetworkChoice:
+async def _preflight(
+    view: AttemptView, job: Job, links: Mapping[str, HostLink], *, has_container: bool
+) -> NetworkChoice:
     """Check that the hosts can run the job, and return the network between them."""
     nonce = secrets.token_hex(16)
     several = len(links) > 1
 
     async def one(host: str, link: HostLink) -> Any:
         _, listening = await asyncio.gather(
-            _check(link, view, job), _listen(link, job, nonce) if several else _nothing()
+            _check(link, view, job, has_container=has_container),
+            _listen(link, job, nonce) if several else _nothing(),
         )
         return listening
 
@@ -136,14 +157,17 @@ async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], 
     return await on_all(links, one)
 
 
-async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
-    """Raise when the host cannot run this configuration."""
+async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: bool) -> None:
+    """Raise when the host cannot run this configuration.
+
+    :param has_container: interpreter, modules and folders are those of the image, which are checked in its container
+    """
     slots = [{"index": index, "device": job.devices[link.host].get(index)} for index in view.placement[link.host]]
     asked: dict[str, Any] = {
-        "python": job.python(link.host),
-        "modules": list(job.modules),
+        "python": None if has_container else job.python(link.host),
+        "modules": [] if has_container else list(job.modules),
         "slots": slots,
-        "mounts": job.mounts,
+        "mounts": [] if has_container else job.mounts,
     }
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:
@@ -151,7 +175,7 @@ async def _check(link: HostLink, view: AttemptView, job: Job) -> None:
             f"Host '{link.host}' has no interpreter {job.python(link.host)!r}. "
             "Install it there, or set environment.python to one that exists on every host."
         )
-    modules = {name: found["modules"].get(name) for name in job.modules}
+    modules = {name: found["modules"].get(name) for name in asked["modules"]}
     lock = job.environment.path if job.environment is not None else None
     if (message := shortcoming(found["executable"], found["python"], modules, lock)) is not None:
         raise EnvironmentMissingError(f"Host '{link.host}': {message}")
@@ -218,4 +242,12 @@ async def _prepare(job: Job, link: HostLink, plan: dict[str, Any], context: Mapp
     if job.carried is not None:
         plan = {**plan, "carried": job.carried.name}
     documents: dict[str, Any] = {"plan": job.whole(plan), "context": context, "secrets": job.secrets}
-    return await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, **documents)
+    try:
+        found = await answer(link, "prepare", timeout_s=PREPARE_TIMEOUT_S, **documents)
+    except HostRefusedError as error:
+        raise image_error(error) from error
+    if (image := found.get("image")) is not None:
+        message = shortcoming(image["executable"], image["python"], image["modules"])
+        if message is not None:
+            raise ImageError(f"Host '{link.host}': the image lacks what the ranks need: {message}")
+    return found

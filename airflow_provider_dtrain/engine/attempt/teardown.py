@@ -128,7 +128,9 @@ def _launched(view: AttemptView, host: str) -> JsonObject | None:
         return None
     slots = [{"slot": rank["slot"], "device": rank["device"]} for rank in plan["ranks"] if rank["slot"] >= 0]
     boot_id = (record.get("boots") or {}).get(host)
-    return {"boot_id": boot_id, "state_dir": (record.get("state_dirs") or {}).get(host), "slots": slots}
+    found = {"boot_id": boot_id, "state_dir": (record.get("state_dirs") or {}).get(host), "slots": slots}
+    container = plan.get("container")
+    return {**found, "runtime": container["runtime"]} if container else found
 
 
 async def _show_stuck(rt: Runtime, view: AttemptView, host: str, message: str) -> None:

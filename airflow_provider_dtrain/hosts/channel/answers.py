@@ -128,6 +128,7 @@ _FACTS = Record("_FACTS", {
     "python": Text, "machine": Text, "libc": Text, "executable": Text, "is_free_threaded": bool,
     "platform_release": Text, "platform_version": Text, "distributions": Entries[Text],
 })  # fmt: skip
+_IMAGE = Record("_IMAGE", {"python": Text | None, "executable": Text | None, "modules": Entries[Text | None]})
 _MATCH = Record("_MATCH", {"rank": Rank, "line": Text})
 
 #: Command -> type of its answer.
@@ -153,7 +154,12 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
         "lines": Maybe[Items[Text]],
     },
     "have": {"missing": Items[Text]},
-    "prepare": {"state": Text, "port": Port | None},
+    "prepare": {"state": Text, "port": Port | None, "image": Maybe[_IMAGE]},
+    "image": {
+        "runtime": Text | None, "image": Maybe[Text], "digest": Maybe[Text], "uid": Maybe[Count], "gid": Maybe[Count],
+        "groups": Maybe[Items[Count]], "state_dir": Maybe[Text], "program": Maybe[Text], "libraries": Maybe[Text],
+        "paths": Maybe[Entries[Text | None]],
+    },
     "fence": {
         "clear": bool, "survivors": Maybe[Items[Any]], "foreign": Maybe[Items[Record("_SLOT", {"slot": Rank})]],
     },

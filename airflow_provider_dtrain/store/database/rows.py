@@ -131,6 +131,7 @@ class PoolRow(Protocol):
     young_s: float
     min_run_s: float
     defaults: Any
+    containers: Any
     version: int
     passed_version: int
     next_due_at: datetime | None

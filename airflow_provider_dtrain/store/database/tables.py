@@ -139,6 +139,7 @@ pools = sa.Table(
     _seconds("young_s", 28_800.0),
     _seconds("min_run_s", 1800.0),
     sa.Column("defaults", Json, nullable=False, default=dict),
+    sa.Column("containers", Json, nullable=False, default=dict),
     # A pass is due when the version has changed since the last pass, or at next_due_at.
     sa.Column("version", sa.BigInteger, nullable=False, default=1),
     sa.Column("passed_version", sa.BigInteger, nullable=False, default=0),

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from airflow_provider_dtrain.core.checkpoint_location import CheckpointPlace
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions, SlotType
 from airflow_provider_dtrain.resources.hosts import SlotState
@@ -60,6 +61,7 @@ class Pool:
     options: PoolOptions = field(default_factory=PoolOptions)
     #: Defaults for configurations of trials in this pool.
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    containers: ContainerRules = ContainerRules()
     #: Raised by every change that may affect a scheduling decision.
     version: int = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from ..checks.images import image_request
 from ..checks.probe import probe
 from ..environments.command import environment_request
 from ..environments.garbage import collect_environments
@@ -91,6 +92,7 @@ def rank_stacks(layout: Layout, fields: Fields) -> Callable[[], Json]:
 #: Name of a command -> function that returns the work.
 COMMANDS: dict[str, Callable[[Layout, Fields], Callable[[], Json]]] = {
     "probe": probe_host,
+    "image": image_request,
     "status": host_status,
     "fence": fence_run,
     "remove_checkpoints": remove_from_storage,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from ..fields import Fields, parse_object
 from ..file_access import names_in, read_text, write_atomic
 from ..files.layout import Layout
 from ..limits import WITHHELD_LIMIT
+from ..machine.container_runtime import find_runtime
 from ..machine.gpu import gpus
 from ..machine.host import distribution_version, lingers, machine_id, memory_bytes, mount_of
 from ..machine.host_environment import withheld
@@ -47,7 +47,7 @@ def probe(layout: Layout) -> Json:
             }
             for found in candidates()
         ],
-        "container_runtime": next((name for name in ("podman", "docker") if shutil.which(name)), None),
+        "container_runtime": find_runtime(None),
         "wall_s": time.time(),
         "boottime_s": boottime(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,

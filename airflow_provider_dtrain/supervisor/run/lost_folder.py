@@ -11,10 +11,12 @@ from collections.abc import Iterator
 from ..fields import Fields, number, parse_object
 from ..file_access import read_json
 from ..files.layout import Layout, RunFolder
+from ..machine.container_runtime import RUNTIMES, remove_containers
 from ..machine.locks import lock_holders, lock_taker, take_machine_lock
 from ..machine.processes import Proc, all_procs, boot_id, has_name, read_arguments, send_signal
 from ..names import DEVICE, MAX_LABEL, REAPER_NAME, SUPERVISOR_NAME, WORD, Json
 from ..refusal import Refused
+from .container import label_of
 from .leftovers import descriptors, remains, run_of
 
 #: Mark of the kernel behind the path of an open file that was removed.
@@ -25,12 +27,14 @@ _SLOT_LOCK = re.compile(r"slots/(\d+)\.lock")
 class Launched:
     """Facts about the launch of a run that the control side has kept.
 
-    :param fields: ``boot_id`` and ``state_dir`` at the launch, ``slots`` with their devices
+    :param fields: ``boot_id`` and ``state_dir`` at the launch, ``slots`` with their devices, ``runtime`` of a container
     """
 
     def __init__(self, fields: Fields) -> None:
         self.boot_id = fields.text("boot_id", WORD, default=None)
         self.state_dir = fields.text("state_dir", limit=4096, default=None)
+        #: Runtime of the run's container, None if it had none.
+        self.runtime = fields.text("runtime", re.compile("|".join(RUNTIMES)), default=None)
         slots = [Fields(item, "slots") for item in fields.items("slots", default=[], limit=1024)]
         self.slots = {slot.integer("slot", 0, 65535): slot.text("device", DEVICE, default=None) for slot in slots}
 
@@ -58,6 +62,9 @@ def end_lost(folder: RunFolder, launched: Launched | None) -> tuple[list[Proc], 
             left[proc.pid] = proc
             send_signal(proc, signal.SIGKILL)
     keepers, doubts = machine_keepers(folder, launched)
+    if launched is not None and launched.runtime is not None:
+        reason = remove_containers(launched.runtime, label_of(folder))
+        doubts += [reason] if reason else []
     left.update({proc.pid: proc for proc in keepers})
     is_elsewhere = launched is not None and launched.state_dir not in (None, folder.layout.state_dir)
     if is_elsewhere and folder.layout.lock_dir is None and launched is not None and launched.slots:

@@ -1,0 +1,117 @@
+"""Images for containers: whether this host has a runtime and an image, and their download."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ..fields import Fields
+from ..files.layout import Layout
+from ..limits import RUNTIME_S
+from ..machine.container_runtime import RUNTIMES, find_runtime, run_command
+from ..machine.processes import program
+from ..names import Json
+from ..refusal import Refused
+
+
+def image_request(layout: Layout, fields: Fields) -> Callable[[], Json]:
+    """Check a request for an image, and return the work that provides it."""
+    wanted = fields.text("runtime", re.compile("|".join(RUNTIMES)), default=None)
+    image = fields.text("image", limit=1024)
+    if image.startswith("-"):
+        raise fields.bad("image", "must not begin with '-'")
+    always = fields.flag("always", default=False)
+    timeout_s = fields.number("limit_s", 1, 86400)
+    paths = fields.texts("paths", limit=256, default=[])
+    return lambda: provide(layout, wanted, image, paths, always=always, timeout_s=timeout_s)
+
+
+def provide(
+    layout: Layout, wanted: str | None, image: str, paths: list[str], *, always: bool, timeout_s: float
+) -> Json:
+    """Return the facts that the command of a container needs, once the image is here.
+
+    ``runtime`` is None on a host without the wanted runtime.
+
+    :param paths: folders and devices of this host that the container gets
+    :param always: ask the registry for the image even if one of this name is here
+    :raises Refused: ``image``, it cannot be provided; ``runtime``, the runtime does not answer
+    """
+    runtime = find_runtime(wanted)
+    if runtime is None:
+        return {"runtime": None}
+    if runtime == "apptainer":
+        facts = _apptainer(layout, image, always=always, timeout_s=timeout_s)
+    else:
+        facts = _of_daemon(runtime, image, always=always, timeout_s=timeout_s)
+    return {
+        "runtime": runtime,
+        **facts,
+        "uid": os.getuid(),
+        "gid": os.getgid(),
+        "groups": os.getgroups(),
+        "state_dir": layout.state_dir,
+        "program": program(),
+        "libraries": os.path.dirname(layout.library("")),
+        "paths": {path: os.path.realpath(path) if os.path.exists(path) else None for path in paths},
+    }
+
+
+def _of_daemon(runtime: str, image: str, *, always: bool, timeout_s: float) -> Json:
+    """Return an image of podman or docker, downloaded if it is not here or the caller requests it."""
+    found = None if always else _inspect(runtime, image)
+    if found is None:
+        _pull([runtime, "pull", "--quiet", image], timeout_s)
+        found = _inspect(runtime, image)
+    if found is None:
+        raise Refused("image", f"{runtime} has no image '{image}' after its download.")
+    return found
+
+
+def _inspect(runtime: str, image: str) -> Json | None:
+    """Return id and digest of an image, None if this host does not have it."""
+    done = run_command([runtime, "image", "inspect", image], RUNTIME_S)
+    if done.status != 0:
+        # Docker also fails without its daemon.
+        answers = run_command([runtime, "version"], RUNTIME_S)
+        if answers.status != 0:
+            raise Refused("runtime", f"{runtime} does not answer: {answers.reason}.")
+        return None
+    try:
+        found: Any = json.loads(done.output)[0]
+        digests = found.get("RepoDigests") or [found.get("Digest") or found["Id"]]
+        return {"image": str(found["Id"]), "digest": str(digests[0])}
+    except (ValueError, LookupError, AttributeError, TypeError) as error:
+        raise Refused("runtime", f"{runtime} describes image '{image}' in an unknown form.") from error
+
+
+def _pull(argv: list[str], timeout_s: float) -> None:
+    done = run_command(argv, timeout_s)
+    if done.status != 0:
+        raise Refused("image", f"{argv[0]} cannot provide image '{argv[-1]}': {done.reason}")
+
+
+def _apptainer(layout: Layout, image: str, *, always: bool, timeout_s: float) -> Json:
+    """Return the file of an image of apptainer: one of this host, or one made of an image of a registry."""
+    path = image
+    if not image.startswith("/"):
+        name = image if "://" in image else f"docker://{image}"
+        folder = os.path.join(layout.remote_dir, "images")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, f"{hashlib.sha256(name.encode()).hexdigest()}.sif")
+        if always or not os.path.exists(path):
+            part = f"{path}.{os.getpid()}"
+            _pull(["apptainer", "pull", "--force", part, name], timeout_s)
+            os.replace(part, path)
+    try:
+        with open(path, "rb") as file:
+            digest = hashlib.sha256()
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except OSError as error:
+        raise Refused("image", f"{path} cannot be read: {error.strerror}") from error
+    return {"image": path, "digest": f"sha256:{digest.hexdigest()}"}
