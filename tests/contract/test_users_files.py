@@ -12,7 +12,9 @@ import pytest
 from airflow_provider_dtrain.errors import HostProtocolError
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
-from airflow_provider_dtrain.supervisor.run.ranks import rank_argv, rank_environment
+from airflow_provider_dtrain.supervisor.run.plan import check_context
+from airflow_provider_dtrain.supervisor.run.rank_environment import rank_environment
+from airflow_provider_dtrain.supervisor.run.ranks import rank_argv
 from tests.support.lock_dirs import new_lock_dir
 from tests.support.supervisor_host import archive, interpreters, make_plan, until
 
@@ -114,7 +116,8 @@ def test_a_program_of_the_library_imports_none_from_the_code_of_the_user(tmp_pat
 
     argv = ["python", "-m", "airflow_provider_dtrain.train.function", "dtrain_function/mine.py"]
     plan = make_plan("t1.1.7", *argv, python=python, library="abc")
-    env = rank_environment(plan, plan["ranks"][0], Folder(), {"master_addr": "a", "master_port": 1}, {})  # type: ignore[arg-type]
+    go = {"master_addr": "a", "master_port": 1}
+    env = rank_environment(plan, check_context({}), plan["ranks"][0], Folder(), go, {})  # type: ignore[arg-type]
     (tmp_path / "runs" / "t1.1.7" / "rank0").mkdir()
     done = subprocess.run(rank_argv(plan), cwd=work, env=env, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, "own 3\n"), done.stderr
