@@ -802,6 +802,31 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_config_hostile.py"
         "::test_a_file_that_becomes_a_pipe_after_it_was_looked_at_is_not_waited_for",
     ),
+    # -- containers
+    Mutant(
+        name="a container counts as gone although its runtime does not say so",
+        path=f"{SUPERVISOR}/run/container.py",
+        old="    reason = remove_containers(runtime, label_of(folder))",
+        new="    reason = None",
+        test="tests/contract/test_supervisor_container_runtime.py"
+        "::test_nothing_is_clear_before_the_runtime_has_confirmed_the_end",
+    ),
+    Mutant(
+        name="a supervisor ends its run while the runtime does not answer",
+        path=f"{SUPERVISOR}/run/supervisor.py",
+        old="if self.container is not None and (reason := self.container.kill()) is not None:",
+        new="if self.container is not None and (reason := self.container.kill()) is False:",
+        test="tests/contract/test_supervisor_container_runtime.py"
+        "::test_a_runtime_that_does_not_answer_keeps_the_slot_stuck",
+    ),
+    Mutant(
+        name="a refused start ends the container of the run that lives",
+        path=f"{SUPERVISOR}/run/container.py",
+        old="        if not self.is_begun:",
+        new="        if False:",
+        test="tests/contract/test_supervisor_container_runtime.py"
+        "::test_a_second_start_leaves_the_container_of_the_first_alone",
+    ),
     # -- work beside ranks
     Mutant(
         name="a command beside a rank runs without the option",
