@@ -62,6 +62,9 @@ COLLECT_LIMIT = 20_000
 STATUS_BYTES = 2 << 20
 #: Most bytes of all environments of this account. A build removes those that were not used for longest.
 ENVIRONMENTS_BYTES = 200 << 30
+#: Time of a setup script, most bytes of its output that are kept, and most bytes of all variables afterwards. A start
+#: waits for it, far below the time that the control side gives to a start.
+SETUP_S, SETUP_OUTPUT, SETUP_BYTES = 60.0, 64 << 10, 1 << 20
 MAX_THREADS = 64
 UNPACKED_LIMIT = 16 << 30
 MEMBER_LIMIT = 500_000

@@ -20,9 +20,11 @@ import pytest
 
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
+from airflow_provider_dtrain.supervisor.environments import setup_script
 from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFolder
 from airflow_provider_dtrain.supervisor.environments.garbage import make_room
 from airflow_provider_dtrain.supervisor.files.layout import Layout
+from airflow_provider_dtrain.supervisor.refusal import Refused
 from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
 from tests.support.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
 
@@ -459,3 +461,75 @@ def test_uv_that_was_sent_installs_the_same(bare: Host, tmp_path: Path) -> None:
     assert imported(found["python"], "demo") == "1.0"
     state = (bare.remote_dir / "environments" / f"{found['digest']}.build").read_text()
     assert "is complete" in state
+
+
+SETUP = """
+export TOOLS=/opt/tools PATH="$PWD/bin:$PATH" RANK=7 CUDA_VISIBLE_DEVICES=3 MASTER_PORT=1 DTRAIN_RUN=x
+echo a line of the script
+local_only=1
+"""
+
+
+def sent(host: Host, script: str) -> dict[str, str]:
+    return {"payload": host.send_archive("payloads", {"setup.sh": script, "other.txt": "x"}), "path": "setup.sh"}
+
+
+def test_a_setup_script_gives_variables_to_ranks_but_not_those_of_the_launch(bare: Host) -> None:
+    channel = bare.channel()
+    setup = sent(bare, SETUP)
+    found = channel.call("environment", environment={"python": "/usr/bin/python3"}, setup=setup)
+    assert (found["state"], found["digest"], found["python"]) == ("ready", None, "/usr/bin/python3")
+    assert found["refused_variables"] == ["CUDA_VISIBLE_DEVICES", "DTRAIN_RUN", "MASTER_PORT", "RANK"]
+    program = ("python", "-c", "import os; print(sorted(os.environ.items()), flush=True)")
+    plan = make_plan("t1.1.7", *program, setup="setup.sh", payload=setup["payload"], env={"MINE": "1"})
+    start(channel, plan)
+    channel.wait_event("t1.1.7", "ended")
+    output = (bare.run_dir("t1.1.7") / "rank0" / "log").read_text()
+    assert "('TOOLS', '/opt/tools')" in output
+    assert "('MINE', '1')" in output
+    assert "('RANK', '0')" in output
+    assert "('CUDA_VISIBLE_DEVICES', '')" in output
+    assert "local_only" not in output
+    plan = make_plan(
+        "t2.1.8", *program, setup="setup.sh", payload=setup["payload"], env={"TOOLS": "of the configuration"}
+    )
+    start(channel, plan)
+    channel.wait_event("t2.1.8", "ended")
+    assert "('TOOLS', 'of the configuration')" in (bare.run_dir("t2.1.8") / "rank0" / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "message", "line"),
+    [
+        ("echo first; echo no such module >&2; return 3", "setup.sh ended with status 3.", "no such module"),
+        ("seq 1000000; exit 4", "setup.sh ended with status 4.", "1000000"),
+        ("export BIG=$(head -c 2000000 /dev/zero | tr '\\0' x)", "setup.sh ended with status 126.", ""),
+        ("echo waits; sleep 1000", "setup.sh did not end within 1 s.", "waits"),
+        ("sleep 1000 & disown; echo left; return 5", "setup.sh ended with status 5.", "left"),
+    ],
+    ids=["status", "output", "variables", "time", "background"],
+)
+def test_a_setup_script_that_fails_or_hangs_is_named_with_its_last_lines(
+    bare: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str, line: str
+) -> None:
+    setup = sent(bare, script)
+    monkeypatch.setattr(setup_script, "SETUP_S", 1.0 if "waits" in script else 30.0)
+    layout = Layout(str(bare.remote_dir), str(bare.state_dir))
+    layout.ensure()
+    with pytest.raises(Refused) as refused:
+        setup_script.run_setup(layout, setup["payload"], setup["path"])
+    assert refused.value.code == "setup"
+    assert refused.value.message == message
+    assert line in "\n".join(refused.value.details["lines"])
+    assert len("".join(refused.value.details["lines"])) < 64 << 10
+    assert list(bare.state_dir.glob("setup-*")) == []
+
+
+def test_the_interpreter_of_a_setup_script_is_found_in_its_path(bare: Host, tmp_path: Path) -> None:
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "python3").symlink_to(sys.executable)
+    setup = sent(bare, f"export PATH={tmp_path}/modules:$PATH")
+    found = bare.channel().call("environment", environment={"python": None}, setup=setup)
+    assert found["python"] == f"{tmp_path}/modules/python3"
+    found = bare.channel().call("preflight", python=None, modules=["json"], slots=[], setup=setup)
+    assert found["problems"] == []

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,27 @@ async def test_a_lock_file_that_cannot_be_used_is_refused_before_anything_is_sto
     with pytest.raises(ConfigError, match=r"the code has no file '\.env'") as hidden:
         engine.submit(document(requirements=".env"), folder=tmp_path)
     assert "s3cret" not in str(hidden.value)
+
+
+async def test_a_setup_script_runs_before_the_ranks_and_its_failure_is_the_error_of_the_trial(
+    engine: Engine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    code = code_folder(tmp_path, "", "import os; print('found', os.environ['TOOLS'], os.environ['RANK'])\n")
+    (code / "setup.sh").write_text("export TOOLS=/opt/tools RANK=9 PATH=" + f"{Path(sys.executable).parent}:$PATH\n")
+    environment = {"setup": "setup.sh", "requirements": None}
+    outcome = await engine.carry(engine.submit(document(**environment), folder=tmp_path))
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert "found /opt/tools 0" in caplog.text
+    assert "setup.sh sets RANK, which the launch sets for each rank; it has no effect" in caplog.text
+    (code / "setup.sh").write_text("echo no module cuda; exit 3\n")
+    outcome = await engine.carry(engine.submit(document(**environment), folder=tmp_path))
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert outcome.failure.error == "EnvironmentBuildError"
+    assert "setup.sh ended with status 3." in outcome.failure.message
+    assert "no module cuda" in outcome.failure.message
 
 
 async def test_a_module_that_the_lock_file_lacks_is_named_with_the_file(engine: Engine, folder: Path) -> None:

@@ -334,7 +334,8 @@ def make_plan(run: str, *argv: str, ranks: int = 1, devices: Sequence[str] = (),
             }
             for k in range(ranks)
         ],
-        "python": None, "environment": None, "env": {}, "payload": None, "library": None, "port_range": None,
+        "python": None, "environment": None, "setup": None,
+        "env": {}, "payload": None, "library": None, "port_range": None,
         "grace_s": 5, "orphan_timeout_s": 900, "prepare_timeout_s": 60, "timeout_s": None,
         "log_limit_bytes": 1 << 20, "cpu_slots": True,
     }  # fmt: skip

@@ -346,7 +346,6 @@ USES: dict[str, tuple[Any, ...]] = {
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
     "checkpoint_storage.save_trial_latest": (0,),
-    "environment.setup": ("setup.sh",),
     "launch": ("per_host",),
     "hang_timeout": (5,),
 }

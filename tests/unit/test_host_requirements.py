@@ -69,7 +69,7 @@ async def test_the_check_before_a_launch_refuses_an_old_pytorch(monkeypatch: pyt
     monkeypatch.setattr(launch, "answer", answer)
     link: Any = SimpleNamespace(host="gpu-1")
     job: Any = SimpleNamespace(
-        python=lambda host: None, environment=None, modules=("torch",), mounts=[], devices={"gpu-1": {}}
+        python=lambda host: None, environment=None, setup=None, modules=("torch",), mounts=[], devices={"gpu-1": {}}
     )
     view: Any = SimpleNamespace(placement={"gpu-1": (0,)})
     with pytest.raises(EnvironmentMissingError, match=r"'gpu-1': .*has torch 2\.1\.0, but 2\.4 or newer is needed"):

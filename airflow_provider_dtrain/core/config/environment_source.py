@@ -71,8 +71,9 @@ class EnvironmentSource:
 class ReadyEnvironment:
     """An environment on one host."""
 
-    digest: str
-    #: Path of its interpreter.
+    #: None: the ranks use the packages of the interpreter.
+    digest: str | None
+    #: Path of the interpreter.
     python: str
 
 

@@ -51,7 +51,6 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
         _in_work_folder,
         f"{_HOST}, so container_path must be absolute. Use host_path in the code, and remove the entry",
     ),
-    ("environment.setup", _given, "setup scripts are not run yet. Remove the field"),
     ("launch", _other_than("per_slot"), "one process per host is not implemented yet. Remove the field"),
 )
 

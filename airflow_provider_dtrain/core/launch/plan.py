@@ -77,6 +77,8 @@ class LaunchFacts:
     network: NetworkChoice | None = None
     #: The user's ``environment.variables``.
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: Script in the code that a login shell runs for its variables.
+    setup: str | None = None
     #: SHA-256 of the packed user code and of the training library.
     payload: str | None = None
     library: str | None = None
@@ -155,6 +157,7 @@ def _plan(name: str, facts: LaunchFacts) -> dict[str, Any]:
         "argv": list(facts.argv),
         "python": host.python,
         "environment": host.environment,
+        "setup": facts.setup,
         "env": _interface_variables(facts.network, name) | dict(host.variables) | dict(facts.variables),
         "payload": facts.payload,
         "library": facts.library,

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import (
     ENVIRONMENT_LOG_S,
     ENVIRONMENT_POLL_S,
     INDEX_STALL_S,
+    SETUP_S,
 )
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.engine.attempt.host_calls import on_all, send_archives
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Failures of the host. With another one the same packages may be installed.
 _OF_HOST = frozenset(("disk_full", "read_only", "killed", "no_lock", "in_use", "internal", "os_error"))
+#: Seconds for an answer, which may run a setup script.
+_ANSWER_S = COMMAND_TIMEOUT_S + SETUP_S + ENVIRONMENT_POLL_S
 #: Builds of one environment on one host that an attempt starts: another gang's build may have been killed.
 _BUILDS = 3
 
@@ -48,11 +51,10 @@ async def ready_environments(
     :raises EnvironmentBuildError: a package cannot be installed
     :raises HostError: a host is at fault, e.g. its disk is full
     """
-    if job.environment is None:
+    if job.environment is None and job.config.environment.setup is None:
         return {}
-    source = job.environment
-    index = await package_index(job.config)
-    return await on_all(links, lambda _, link: _OnHost(rt, view, job, source, link, index).ready())
+    index = await package_index(job.config) if job.environment is not None else None
+    return await on_all(links, lambda _, link: _OnHost(rt, view, job, link, index).ready())
 
 
 class _OnHost:
@@ -63,14 +65,12 @@ class _OnHost:
         rt: Runtime,
         view: AttemptView,
         job: Job,
-        source: EnvironmentSource,
         link: HostLink,
         index: Mapping[str, Any] | None,
     ) -> None:
         self.rt = rt
         self.view = view
         self.job = job
-        self.source = source
         self.link = link
         self.index = index
         self._began: float | None = None
@@ -99,33 +99,45 @@ class _OnHost:
                 found = await self._ask(waits_for=waits_for, wait_s=ENVIRONMENT_POLL_S)
         if self._began is not None:
             took = duration(time.monotonic() - self._began)
-            self.rt.log.info("Environment %s is ready on host '%s' after %s", self.source.path, self.link.host, took)
+            self.rt.log.info("Environment %s is ready on host '%s' after %s", self._source.path, self.link.host, took)
+        if refused := [plain(name, 100) for name in found.get("refused_variables") or ()]:
+            path = self.job.config.environment.setup
+            self.rt.log.warning(
+                "%s sets %s, which the launch sets for each rank; it has no effect", path, ", ".join(refused)
+            )
         return ReadyEnvironment(digest=found["digest"], python=found["python"])
 
     async def _ask(self, **more: Any) -> dict[str, Any]:
-        timeout_s = COMMAND_TIMEOUT_S + ENVIRONMENT_POLL_S
+        section = self.job.config.environment
+        source = self.job.environment
+        described = {"python": section.interpreter} if source is None else source.description
         try:
-            return await answer(
-                self.link, "environment", timeout_s=timeout_s, environment=self.source.description, **more
-            )
+            more = {**more, "environment": described, "setup": self.job.setup}
+            return await answer(self.link, "environment", timeout_s=_ANSWER_S, **more)
         except HostRefusedError as error:
-            if error.code != "no_python":
+            if error.code not in ("no_python", "setup"):
                 raise
-            raise EnvironmentBuildError(self.link.host, str(error)) from error
+            lines = [plain(line, 500) for line in error.details.get("lines") or ()]
+            raise EnvironmentBuildError(self.link.host, str(error), lines=lines) from error
+
+    @property
+    def _source(self) -> EnvironmentSource:
+        assert self.job.environment is not None
+        return self.job.environment
 
     async def _start(self, found: Mapping[str, Any], build: str) -> dict[str, Any]:
         if found.get("damage"):
             damage = plain(found["damage"])
             self.rt.log.warning("Host '%s': the environment is damaged and is built again: %s", self.link.host, damage)
         facts = found["facts"]
-        if lacking := self.source.gaps(Platform.of_facts(facts)):
+        if lacking := self._source.gaps(Platform.of_facts(facts)):
             raise EnvironmentBuildError(self.link.host, " ".join(lacking))
-        packages, tags = self.source.packages(facts)
+        packages, tags = self._source.packages(facts)
         self._began = self._began or time.monotonic()
         self._logged = time.monotonic()
         self.rt.log.info(
             "Environment %s is built on host '%s': %d packages for Python %s",
-            self.source.path, self.link.host, len(packages), plain(facts["python"], 64),
+            self._source.path, self.link.host, len(packages), plain(facts["python"], 64),
         )  # fmt: skip
         payload = self.job.archives.get("payloads")
         request = {
@@ -151,7 +163,7 @@ class _OnHost:
     def _log(self, progress: str) -> None:
         if self._began is None:
             self._began = self._logged = time.monotonic()
-            self.rt.log.info("Environment %s is being built on host '%s'", self.source.path, self.link.host)
+            self.rt.log.info("Environment %s is being built on host '%s'", self._source.path, self.link.host)
         elif time.monotonic() - self._logged >= ENVIRONMENT_LOG_S:
             self._logged = time.monotonic()
             self.rt.log.info("The build of the environment on host '%s' %s", self.link.host, plain(progress, 200))

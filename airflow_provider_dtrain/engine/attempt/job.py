@@ -99,6 +99,16 @@ class Job:
         return self.config.environment.interpreter if ready is None else ready.python
 
     @property
+    def setup(self) -> dict[str, str] | None:
+        """Setup script of the environment, as the commands to a host name it."""
+        path = self.config.environment.setup
+        return (
+            {"payload": self.archives["payloads"].digest, "path": path}
+            if path and "payloads" in self.archives
+            else None
+        )
+
+    @property
     def network_interface(self) -> str | None:
         """Network interface that the configuration names, or None to find it by real connections."""
         return None if self.config.network_interface == "auto" else self.config.network_interface
@@ -205,6 +215,7 @@ class Job:
             },
             visible_devices=self.config.resources.visible_devices,
             network=network,
+            setup=self.config.environment.setup,
             variables={**self.config.environment.variables, **self.private},
             payload=self.archives["payloads"].digest if "payloads" in self.archives else None,
             library=self.archives["libraries"].digest,

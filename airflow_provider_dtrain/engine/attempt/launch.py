@@ -168,6 +168,7 @@ async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: 
         "modules": [] if has_container else list(job.modules),
         "slots": slots,
         "mounts": [] if has_container else job.mounts,
+        "setup": None if has_container else job.setup,
     }
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:

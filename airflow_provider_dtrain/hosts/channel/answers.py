@@ -148,7 +148,8 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
     "net_listen": {"port": Port, "addresses": Items[_OFFER]},
     "net_connect": {"results": Items[_TARGET]},
     "environment": {
-        "state": Text, "digest": Text, "python": Maybe[Text], "progress": Maybe[Text], "build": Maybe[Text],
+        "state": Text, "digest": Text | None, "refused_variables": Maybe[Items[Text]],
+        "python": Maybe[Text], "progress": Maybe[Text], "build": Maybe[Text],
         "facts": Maybe[_FACTS], "has_uv": Maybe[bool], "damage": Maybe[Text], "packages": Maybe[Items[Text]],
         "built_s": Maybe[float], "code": Maybe[Text], "message": Maybe[Text], "package": Maybe[Text],
         "lines": Maybe[Items[Text]],

@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 
+from ..environments.request import check_setup
+from ..environments.setup_script import run_setup
 from ..fields import Fields, parse_object
 from ..file_access import names_in, read_text, write_atomic
 from ..files.layout import Layout
@@ -122,16 +125,22 @@ sys.stdout.write("\\nDTRAIN " + json.dumps({
 """
 
 
-def find_modules(python: str | None, modules: list[str], folder: str) -> tuple[Json, list[str]]:
-    """Return the versions of some modules of an interpreter, without importing them, and the problems."""
+def find_modules(
+    python: str | None, modules: list[str], folder: str, variables: Mapping[str, str] | None = None
+) -> tuple[Json, list[str]]:
+    """Return the versions of some modules of an interpreter, without importing them, and the problems.
+
+    :param variables: of a setup script
+    """
     if python is None and not modules:
         return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
     argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", FIND_MODULES]
     nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
     try:
         done = subprocess.run(
-            argv, input=json.dumps(modules).encode(), capture_output=True, timeout=30, check=False, cwd=folder
-        )
+            argv, input=json.dumps(modules).encode(), capture_output=True, timeout=30, check=False, cwd=folder,
+            env={**os.environ, **(variables or {})},
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
     for line in reversed(done.stdout.splitlines()):
@@ -175,7 +184,9 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     nonce = fields.text("nonce", WORD) if paths else ""
     pairs = [Fields(mount, "mounts") for mount in fields.items("mounts", default=[])]
     mounts = [mount_problem(pair.text("host_path"), pair.text("container_path")) for pair in pairs]
-    answer, problems = find_modules(python, modules, layout.state_dir)
+    setup = check_setup(fields)
+    variables = run_setup(layout, setup["payload"], setup["path"]).variables if setup is not None else {}
+    answer, problems = find_modules(python, modules, layout.state_dir, variables)
     shared = {}
     for path in paths:
         shared[path], faults = check_shared(path, nonce)

@@ -10,7 +10,7 @@ import sys
 import tarfile
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ..fields import Fields, parse_object
 from ..files.archives import unpack_archive, unpack_member
@@ -196,12 +196,12 @@ def _late(*_: object) -> None:
     raise Refused("timeout", "The download did not end within the time-out of the build.")
 
 
-def start_build(arguments: Sequence[str], request: Json) -> subprocess.Popen[bytes]:
+def start_build(arguments: Sequence[str], request: Json, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a detached process that builds an environment. A build outlives the channel that started it."""
     argv = [sys.executable, "-I", program(), "build", *arguments]
     process = subprocess.Popen(
         argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        cwd="/",
+        cwd="/", env=dict(environ),
     )  # fmt: skip
     assert process.stdin is not None
     process.stdin.write(json.dumps(request).encode() + b"\n")

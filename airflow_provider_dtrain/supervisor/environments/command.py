@@ -16,7 +16,8 @@ from .build import start_build
 from .folder import EnvironmentFolder
 from .install import find_uv
 from .interpreter import facts_of, find_interpreter, identity_of
-from .request import check_environment, check_packages, digest_of
+from .request import check_environment, check_packages, check_setup, digest_of
+from .setup_script import Setup, run_setup
 
 #: Time between two looks at a build.
 _POLL_S = 0.1
@@ -33,16 +34,24 @@ def environment_request(layout: Layout, fields: Fields) -> Callable[[], Json]:
     waits_for = fields.text("waits_for", WORD, default=None)
     wait_s = fields.number("wait_s", 0, _WAIT_S, default=0)
     build = check_packages(fields.inner("build")) if fields.values.get("build") is not None else None
-    return lambda: _EnvironmentRequest(layout, request, waits_for, build).run(wait_s)
+    setup = check_setup(fields)
+    return lambda: _EnvironmentRequest(layout, request, waits_for, build, setup).run(wait_s)
 
 
 class _EnvironmentRequest:
-    def __init__(self, layout: Layout, request: Json, waits_for: str | None, build: Json | None) -> None:
+    def __init__(
+        self, layout: Layout, request: Json, waits_for: str | None, build: Json | None, setup: Json | None
+    ) -> None:
         self.layout = layout
         self.request = request
         self.waits_for = waits_for
         self.build = build
-        self.interpreter = find_interpreter(request["python"], os.environ)
+        done = run_setup(layout, setup["payload"], setup["path"]) if setup is not None else Setup({}, [])
+        self.refused = done.refused
+        #: The setup script may have put another interpreter, uv or compiler into PATH.
+        self.environ = {**os.environ, **done.variables}
+        python = request["python"] or (None if setup is None else "python3")
+        self.interpreter = find_interpreter(python, self.environ)
         identity = identity_of(self.interpreter, with_packages=request["system_site_packages"])
         self.folder = EnvironmentFolder(layout, digest_of(request, identity))
 
@@ -52,10 +61,12 @@ class _EnvironmentRequest:
         while True:
             answer = self._state()
             if answer["state"] != "building" or time.monotonic() > deadline:
-                return {**answer, "digest": self.folder.digest}
+                return {"digest": self.folder.digest, "refused_variables": self.refused, **answer}
             time.sleep(_POLL_S)
 
     def _state(self) -> Json:
+        if self.request["lock"] is None:
+            return {"state": "ready", "python": self.interpreter, "digest": None}
         # Before the check of the environment: a process that has ended has left its result.
         is_alive = self.waits_for is not None and _is_alive(self.waits_for)
         lock = self.folder.lock(shared=True)
@@ -75,10 +86,10 @@ class _EnvironmentRequest:
             return {"state": "failed", **_failure(state)}
         if damage is not None:
             self._check_unused(damage)
-        facts = facts_of(self.interpreter, os.environ, with_packages=self.request["system_site_packages"])
+        facts = facts_of(self.interpreter, self.environ, with_packages=self.request["system_site_packages"])
         if self.build is not None:
             return self._start(facts)
-        has_uv = find_uv(os.environ.get("PATH")) is not None
+        has_uv = find_uv(self.environ.get("PATH")) is not None
         return {"state": "absent", "damage": damage, "facts": facts, "has_uv": has_uv}
 
     def _building(self) -> Json:
@@ -104,7 +115,7 @@ class _EnvironmentRequest:
     def _start(self, facts: Json) -> Json:
         assert self.build is not None
         request = {**self.request, **self.build, "digest": self.folder.digest, "facts": facts}
-        _STARTED[self.build["id"]] = start_build(["--remote-dir", self.layout.remote_dir], request)
+        _STARTED[self.build["id"]] = start_build(["--remote-dir", self.layout.remote_dir], request, self.environ)
         self.waits_for, self.build = self.build["id"], None
         return self._building()
 

@@ -22,12 +22,21 @@ def check_environment(fields: Fields) -> Json:
     """Return the description of an environment."""
     return {
         #: SHA-256 of the packages, and of the wheels that are sent with the code.
-        "lock": fields.text("lock", DIGEST),
+        #: None: the ranks use the packages of the interpreter.
+        "lock": fields.text("lock", DIGEST, default=None),
         "wheels": fields.text("wheels", default=None),
         "python": fields.text("python", default=None),
         "system_site_packages": fields.flag("system_site_packages", default=False),
         "allow_builds": fields.flag("allow_builds", default=False),
     }
+
+
+def check_setup(fields: Fields) -> Json | None:
+    """Return the setup script of an environment, None without one."""
+    if fields.values.get("setup") is None:
+        return None
+    setup = fields.inner("setup")
+    return {"payload": setup.text("payload", DIGEST), "path": setup.text("path")}
 
 
 def digest_of(description: Json, identity: Json) -> str:

@@ -22,6 +22,11 @@ _OF_LOGIN = re.compile(
 )
 
 
+def is_of_login(name: str) -> bool:
+    """Return whether a variable belongs to one login, its shell or the start of Python."""
+    return _OF_LOGIN.fullmatch(name) is not None
+
+
 def passed(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of an environment that ranks get."""
     return {name: value for name, value in environ.items() if _PASSED.fullmatch(name)}

@@ -30,6 +30,8 @@ def check_plan(document: Any) -> Json:
         "group_world_size": plan.integer("group_world_size", 1, 1 << 20, default=1),
         "argv": plan.texts("argv", least=1, length=128 << 10),
         "python": plan.text("python", default=None),
+        #: Script in the code whose variables the ranks get.
+        "setup": plan.text("setup", default=None),
         #: Environment of the interpreter, which must stay while the run lasts.
         "environment": plan.text("environment", DIGEST, default=None),
         "env": plan.environment("env"),

@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any
 
 from ..environments.folder import EnvironmentFolder
+from ..environments.setup_script import run_setup
 from ..fields import number
 from ..file_access import below, read_json, sync_folder, write_atomic, write_json, write_mark
 from ..files.archives import unpack_archive
@@ -260,6 +261,10 @@ class Supervisor:
             unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
         os.makedirs(folder.file("work"), mode=0o700, exist_ok=True)
         note_baseline(folder)
+        if self.plan["setup"] is not None and self.plan["payload"]:
+            variables = run_setup(self.layout, self.plan["payload"], self.plan["setup"]).variables
+            # Those of the host and of the configuration replace them.
+            self.plan = {**self.plan, "env": {**variables, **self.plan["env"]}}
         take_carried(folder, self.plan["carried"])
         if self.plan["library"]:
             digest = self.plan["library"]
