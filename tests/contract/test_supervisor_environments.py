@@ -25,8 +25,8 @@ from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFo
 from airflow_provider_dtrain.supervisor.environments.garbage import make_room
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.refusal import Refused
-from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, is_alive, make_plan, start, until
-from tests.support.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
+from testbed.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
+from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, interpreters, is_alive, make_plan, start, until
 
 #: Longest time of a build in these tests, and of an answer of an index that answers.
 BUILD_S, STALL_S = 60.0, 20.0
@@ -51,6 +51,15 @@ def host(bare: Host) -> Host:
         place.parent.mkdir(parents=True)
         place.symlink_to(uv)
     return bare
+
+
+@pytest.fixture
+def old(host: Host) -> Host:
+    """The same with the oldest Python that hosts may have."""
+    host.python = interpreters()[-1]
+    if host.python == sys.executable:
+        pytest.skip("Python 3.9 is not installed")
+    return host
 
 
 class Asking:
@@ -102,7 +111,9 @@ def left(host: Host) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.endswith((".lock", ".build")))
 
 
-@pytest.mark.parametrize("name", ["host", pytest.param("bare", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "name", ["host", pytest.param("bare", marks=pytest.mark.nightly), pytest.param("old", marks=pytest.mark.nightly)]
+)
 def test_an_environment_is_built_from_an_index_and_ready_at_once_afterwards(
     request: pytest.FixtureRequest, name: str, tmp_path: Path
 ) -> None:
@@ -113,7 +124,7 @@ def test_an_environment_is_built_from_an_index_and_ready_at_once_afterwards(
         asking = Asking(host.channel(), lock, index={"urls": [server.url]})
         absent = asking.state()
         assert absent["state"] == "absent"
-        assert absent["facts"]["python"] == platform.python_version()
+        assert absent["facts"]["python"] == (platform.python_version() if name != "old" else host_version(host))
         found = asking.run()
     assert found["state"] == "ready", found.get("lines", found)
     assert found["packages"] == ["demo-one==1.0", "demo-two==2.1"]
@@ -122,6 +133,11 @@ def test_an_environment_is_built_from_an_index_and_ready_at_once_afterwards(
     begun = time.monotonic()
     assert asking.state()["state"] == "ready"
     assert time.monotonic() - begun < 0.5, "without an interpreter that starts"
+
+
+def host_version(host: Host) -> str:
+    done = subprocess.run([host.python, "-c", "import platform; print(platform.python_version())"], capture_output=True)
+    return done.stdout.decode().strip()
 
 
 def test_another_lock_file_or_option_is_another_environment(host: Host) -> None:

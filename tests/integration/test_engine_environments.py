@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.errors import ConfigError
+from testbed.wheels import index_server, locked, make_wheel
 from tests.support.engines import Engine, held
-from tests.support.wheels import index_server, locked, make_wheel
 
 #: Prints what the ranks see of their environment, and imports the training library.
 PROGRAM = """
