@@ -117,6 +117,8 @@ class IndexServer:
         self.requests: list[tuple[str, str | None]] = []
         #: Path -> URL that it is redirected to.
         self.redirects: dict[str, str] = {}
+        #: Start of the URLs of files: another server, or "" for this one.
+        self.files_at = ""
         #: Name of a file -> hash that the index claims for it.
         self.lists: dict[str, str] = {}
         self.ended = threading.Event()
@@ -159,11 +161,12 @@ class IndexServer:
         if not found:
             handler.send_error(404)
             return
-        links = "".join(
-            f'<a href="/files/{path.name}#{self.lists.get(path.name, sha256(path)).replace(":", "=")}">{path.name}</a>'
-            for path in found
-        )
+        links = "".join(self._link(path) for path in found)
         self._send(handler, f"<!DOCTYPE html><html><body>{links}</body></html>".encode(), "text/html")
+
+    def _link(self, path: Path) -> str:
+        digest = self.lists.get(path.name, sha256(path)).replace(":", "=")
+        return f'<a href="{self.files_at}/files/{path.name}#{digest}">{path.name}</a>'
 
     def _send(self, handler: http.server.BaseHTTPRequestHandler, body: bytes, kind: str) -> None:
         handler.send_response(200)

@@ -99,6 +99,14 @@ class Asking:
         return self.finish(name)
 
 
+def damage(python: str) -> None:
+    """Change all installed files, so that each sample contains one of them."""
+    for path in (Path(python).parent.parent / "lib").rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.chmod(0o600)
+            path.write_text("changed")
+
+
 def imported(python: str, module: str) -> str:
     code = f"import {module}; print({module}.VERSION)"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
@@ -161,11 +169,7 @@ def test_the_environment_is_read_only_and_a_damaged_one_is_built_again(host: Hos
     folder = Path(found["python"]).parent.parent
     modes = [path.lstat().st_mode for path in (folder, *folder.rglob("*")) if not path.is_symlink()]
     assert [oct(mode) for mode in modes if stat.S_IMODE(mode) & 0o222 and stat.S_ISREG(mode)] in ([], [oct(0o100600)])
-    module = next(folder.rglob("demo.py"))
-    module.chmod(0o600)
-    for path in folder.rglob("*.py"):
-        path.chmod(0o600)
-        path.write_text("changed")
+    damage(found["python"])
     again = asking.state()
     assert again["state"] == "absent"
     assert "has another" in again["damage"]
@@ -181,9 +185,7 @@ def test_a_damaged_environment_that_a_run_uses_is_not_replaced(host: Host, tmp_p
     found = asking.run()
     assert found["state"] == "ready", found
     start(channel, make_plan("t1.1.7", *SLEEP, environment=found["digest"], python=found["python"]))
-    for path in Path(found["python"]).parent.parent.rglob("*.py"):
-        path.chmod(0o600)
-        path.write_text("changed")
+    damage(found["python"])
     with pytest.raises(Refusal) as refused:
         asking.state()
     assert refused.value.code == "in_use"
@@ -251,11 +253,14 @@ def test_eight_gangs_at_once_build_once(host: Host, tmp_path: Path) -> None:
         assert server.downloads() == 1
 
 
-def test_credentials_are_for_the_server_of_the_index_alone(host: Host, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["redirect", "link"])
+def test_credentials_are_for_the_server_of_the_index_alone(host: Host, tmp_path: Path, way: str) -> None:
     wheels = tmp_path / "index"
     path = make_wheel(wheels, "demo")
     with index_server(wheels) as other, index_server(wheels, login="me:s3cret") as server:
-        server.redirects[f"/files/{path.name}"] = f"{other.url.removesuffix('/simple')}/files/{path.name}"
+        place = other.url.removesuffix("/simple")
+        server.files_at = place if way == "link" else ""
+        server.redirects[f"/files/{path.name}"] = f"{place}/files/{path.name}"
         index = {"urls": [server.url, other.url], "login": "me", "password": "s3cret"}
         asking = Asking(host.channel(), locked(path), index=index)
         assert asking.run()["state"] == "ready"
@@ -480,7 +485,8 @@ def test_uv_that_was_sent_installs_the_same(bare: Host, tmp_path: Path) -> None:
 
 
 SETUP = """
-export TOOLS=/opt/tools PATH="$PWD/bin:$PATH" RANK=7 CUDA_VISIBLE_DEVICES=3 MASTER_PORT=1 DTRAIN_RUN=x
+export TOOLS=/opt/tools PATH="$PWD/bin:$PATH" RANK=7 CUDA_VISIBLE_DEVICES=3 MASTER_PORT=1
+export DTRAIN_OF_SCRIPT=x VIRTUAL_ENV=/script
 echo a line of the script
 local_only=1
 """
@@ -495,7 +501,13 @@ def test_a_setup_script_gives_variables_to_ranks_but_not_those_of_the_launch(bar
     setup = sent(bare, SETUP)
     found = channel.call("environment", environment={"python": "/usr/bin/python3"}, setup=setup)
     assert (found["state"], found["digest"], found["python"]) == ("ready", None, "/usr/bin/python3")
-    assert found["refused_variables"] == ["CUDA_VISIBLE_DEVICES", "DTRAIN_RUN", "MASTER_PORT", "RANK"]
+    assert found["refused_variables"] == [
+        "CUDA_VISIBLE_DEVICES",
+        "DTRAIN_OF_SCRIPT",
+        "MASTER_PORT",
+        "RANK",
+        "VIRTUAL_ENV",
+    ]
     program = ("python", "-c", "import os; print(sorted(os.environ.items()), flush=True)")
     plan = make_plan("t1.1.7", *program, setup="setup.sh", payload=setup["payload"], env={"MINE": "1"})
     start(channel, plan)
@@ -506,6 +518,8 @@ def test_a_setup_script_gives_variables_to_ranks_but_not_those_of_the_launch(bar
     assert "('RANK', '0')" in output
     assert "('CUDA_VISIBLE_DEVICES', '')" in output
     assert "local_only" not in output
+    assert "DTRAIN_OF_SCRIPT" not in output
+    assert "/script" not in output
     plan = make_plan(
         "t2.1.8", *program, setup="setup.sh", payload=setup["payload"], env={"TOOLS": "of the configuration"}
     )

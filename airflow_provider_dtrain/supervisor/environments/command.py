@@ -85,7 +85,7 @@ class _EnvironmentRequest:
         if self.waits_for is not None and state.get("id") == self.waits_for:
             return {"state": "failed", **_failure(state)}
         if damage is not None:
-            self._check_unused(damage)
+            self._withdraw(damage)
         facts = facts_of(self.interpreter, self.environ, with_packages=self.request["system_site_packages"])
         if self.build is not None:
             return self._start(facts)
@@ -104,13 +104,19 @@ class _EnvironmentRequest:
         own = {"packages": mark.get("packages"), "built_s": mark.get("built_s")}
         return {"state": "ready", "python": self.folder.python, **own}
 
-    def _check_unused(self, damage: str) -> None:
-        """Refuse to replace a damaged environment that a run uses."""
+    def _withdraw(self, damage: str) -> None:
+        """Let a damaged environment count as incomplete, because the next sample may miss the damage.
+
+        :raises Refused: ``in_use``, a run uses it
+        """
         lock = self.folder.lock(shared=False)
         if lock is None:
             message = f"Environment {self.folder.digest[:12]} is damaged ({damage}), and a run on this host uses it"
             raise Refused("in_use", f"{message}. It is built again once the run has ended.")
-        os.close(lock)
+        try:
+            self.folder.remove_mark()
+        finally:
+            os.close(lock)
 
     def _start(self, facts: Json) -> Json:
         assert self.build is not None

@@ -69,6 +69,12 @@ class EnvironmentFolder:
         """Return the mark of a complete environment, None if it is not complete."""
         return read_json(os.path.join(self.path, _COMPLETE))
 
+    def remove_mark(self) -> None:
+        """Let the environment count as incomplete. The caller holds the lock exclusively."""
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(self.path, 0o700)
+            os.unlink(os.path.join(self.path, _COMPLETE))
+
     def touch(self) -> None:
         """Record that the environment is used now. Old ones are removed."""
         with contextlib.suppress(OSError):
