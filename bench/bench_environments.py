@@ -1,4 +1,4 @@
-"""Time to a ready environment on a host: built, found, and for several gangs at once; beside uv alone.
+"""Time to a ready environment on a host: built, found, and built for several gangs at once. uv alone is beside it.
 
 The packages are 40 wheels with 25 modules each, from an index on this machine.
 """
