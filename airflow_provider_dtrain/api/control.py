@@ -10,13 +10,13 @@ from airflow_provider_dtrain.api.errors import ApiError
 from airflow_provider_dtrain.api.host_work import requested
 from airflow_provider_dtrain.api.models.changes import TrialChange
 from airflow_provider_dtrain.core.lifecycle.control import OF_QUEUE, Change, Noun
-from airflow_provider_dtrain.engine.control import Control, lost_followers
+from airflow_provider_dtrain.engine.control import StoreControl, lost_followers
 from airflow_provider_dtrain.errors import ConflictError, DtrainError
 from airflow_provider_dtrain.store.records.operations import OperationKind
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 
-def control_of(call: Call) -> Control:
+def control_of(call: Call) -> StoreControl:
     """Return the control requests of a user. A run of the DAG for operations acts in place of followers that are gone.
 
     The caller has checked the rights of the user.
@@ -36,7 +36,7 @@ def control_of(call: Call) -> Control:
             f"On the machine of Airflow: airflow dtrain hosts enable {host}"
         )
 
-    return Control(call.store, call.access.name, through_dag, reach)
+    return StoreControl(call.store, call.access.name, through_dag, reach)
 
 
 def change_of(call: Call, noun: Noun, number: int, key: TrialKey, body: TrialChange) -> Change:

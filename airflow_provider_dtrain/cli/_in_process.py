@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from airflow_provider_dtrain.cli._output import command
-from airflow_provider_dtrain.engine.control import Control, Takeover, lost_followers
+from airflow_provider_dtrain.engine.control import StoreControl, Takeover, lost_followers
 from airflow_provider_dtrain.errors import HostError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.listings.source import StoreSource
@@ -32,7 +32,7 @@ def source_of(hook: DtrainHook) -> Source:
     return StoreSource(hook.store)
 
 
-def control_of(hook: DtrainHook) -> Control:
+def control_of(hook: DtrainHook) -> StoreControl:
     """Return the control requests of the user of this process, which itself acts in place of followers."""
 
     def reach(host: str) -> None:
@@ -42,7 +42,7 @@ def control_of(hook: DtrainHook) -> Control:
         if problem := probe_again(hook, record, user())["problem"]:
             raise HostError(host, f"Host '{host}' stays {record.state}: {problem}")
 
-    return Control(hook.store, user(), _takeover(hook), reach)
+    return StoreControl(hook.store, user(), _takeover(hook), reach)
 
 
 def _takeover(hook: DtrainHook) -> Takeover:

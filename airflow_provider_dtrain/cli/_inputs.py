@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class InputDocument:
     """A document as the user gave it."""
 
     #: For messages: the path, or ``standard input``.
@@ -30,7 +30,7 @@ class Source:
     document: dict[str, Any]
 
 
-def read(path: str, *, what: str) -> Source:
+def read(path: str, *, what: str) -> InputDocument:
     """Return the YAML document of a file, or of standard input for ``-``.
 
     :param what: kind of document, for messages
@@ -45,7 +45,7 @@ def read(path: str, *, what: str) -> Source:
     except UnicodeDecodeError as error:
         raise _refusal(f"not UTF-8: {error.reason} at byte {error.start}", name) from None
     folder = Path.cwd() if path == "-" else Path(path).absolute().parent
-    return Source(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
+    return InputDocument(name=name, folder=folder, text=text, document=load_yaml(text, source=name))
 
 
 def _bytes(path: str, what: str) -> bytes:
@@ -64,7 +64,7 @@ def _refusal(message: str, source: str) -> ConfigError:
     return ConfigError([Problem(path="", message=message)], source=source)
 
 
-def _refuse_secrets(source: Source) -> None:
+def _refuse_secrets(source: InputDocument) -> None:
     """Raise an error if a document that is stored as it is written holds a literal secret."""
     from airflow_provider_dtrain.core.config import literal_secrets
 
@@ -96,7 +96,7 @@ def find_template(hook: DtrainHook, named: object, folder: Path) -> Mapping[str,
     return load_yaml(stored.text, source=f"template '{stored.name}'")
 
 
-def assemble(hook: DtrainHook, source: Source, template: str | None) -> Assembled:
+def assemble(hook: DtrainHook, source: InputDocument, template: str | None) -> Assembled:
     """Return the effective configuration and the pool it would run in. Stores nothing.
 
     A pool that does not exist is a warning, because it may exist when the configuration starts.
@@ -123,7 +123,7 @@ def assemble(hook: DtrainHook, source: Source, template: str | None) -> Assemble
     return found
 
 
-def check_template(source: Source) -> None:
+def check_template(source: InputDocument) -> None:
     """Validate a template or the defaults of a pool: types, ranges, no tags, no secrets.
 
     :raises ConfigError: all problems at once

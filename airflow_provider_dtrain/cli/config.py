@@ -12,7 +12,7 @@ from airflow_provider_dtrain.terminal.output import dump, hint, is_table, note, 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.cli._inputs import Source
+    from airflow_provider_dtrain.cli._inputs import InputDocument
     from airflow_provider_dtrain.core.config import ExperimentConfig
 
 
@@ -82,7 +82,7 @@ def _validate_config(args: Namespace, path: str, template: str | None) -> None:
     hint(f"airflow dtrain explain {path}")
 
 
-def _check_environment(config: ExperimentConfig, source: Source) -> None:
+def _check_environment(config: ExperimentConfig, source: InputDocument) -> None:
     """Check the lock file of a configuration, and print what it lacks for a platform like this machine.
 
     Code that is not beside the configuration is checked when it is sent.

@@ -16,7 +16,7 @@ from airflow_provider_dtrain.terminal.output import hint, note, user
 if TYPE_CHECKING:
     from argparse import Namespace
 
-    from airflow_provider_dtrain.cli._inputs import Source
+    from airflow_provider_dtrain.cli._inputs import InputDocument
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
@@ -68,7 +68,7 @@ def create(args: Namespace) -> int:
     return start(args, DtrainHook(), read(args.config, what="configuration"))
 
 
-def start(args: Namespace, hook: DtrainHook, source: Source) -> int:
+def start(args: Namespace, hook: DtrainHook, source: InputDocument) -> int:
     """Store a configuration and its code, trigger the DAG, and return the exit code.
 
     :param args: with ``dag``, ``config``, ``model_dir``, ``template``, ``follow`` and ``output``
@@ -154,7 +154,7 @@ def default_name(path: str | None, config: ExperimentConfig, dag: str) -> str:
     return processor.partition(":")[0] if processor else dag
 
 
-def _stored(hook: DtrainHook, args: Namespace, source: Source) -> tuple[Any, str]:
+def _stored(hook: DtrainHook, args: Namespace, source: InputDocument) -> tuple[Any, str]:
     """Return the stored configuration and the digest of the stored code.
 
     A configuration with a problem is not stored.

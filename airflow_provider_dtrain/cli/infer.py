@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_provider_dtrain.cli._inputs import Source, read
+from airflow_provider_dtrain.cli._inputs import InputDocument, read
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.cli.experiments_create import start
 
@@ -37,6 +37,6 @@ def infer(args: Namespace) -> int:
     return start(args, DtrainHook(), replace(source, document=document))
 
 
-def _nothing() -> Source:
+def _nothing() -> InputDocument:
     """Return the document of a command line whose options say everything."""
-    return Source(name="the command line", folder=Path.cwd(), text="", document={})
+    return InputDocument(name="the command line", folder=Path.cwd(), text="", document={})

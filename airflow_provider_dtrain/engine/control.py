@@ -22,7 +22,7 @@ Takeover = Callable[[Sequence[int], str], str]
 Reach = Callable[[str], None]
 
 
-class Control:
+class StoreControl:
     """Requests of one user to trials, experiments, gangs and hosts. Each method returns what happens.
 
     :param by: the user

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.cli import experiments_create
-from airflow_provider_dtrain.cli._inputs import Source, read
+from airflow_provider_dtrain.cli._inputs import InputDocument, read
 from airflow_provider_dtrain.core.config import ExperimentConfig
 from airflow_provider_dtrain.engine.submission.search import plan_search
 from airflow_provider_dtrain.engine.submission.submit import render, submit
@@ -43,7 +43,7 @@ def triggered(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return runs
 
 
-def source(folder: Path, entrypoint: str, more: str = "") -> Source:
+def source(folder: Path, entrypoint: str, more: str = "") -> InputDocument:
     path = folder / "c.yaml"
     path.write_text(f"entrypoint: {entrypoint}\nresources: {{slots_per_trial: 1, resource_pool: train}}\n{more}")
     return read(str(path), what="configuration")

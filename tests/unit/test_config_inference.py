@@ -155,8 +155,8 @@ def test_a_template_may_have_a_part_of_the_section() -> None:
 
 def test_the_json_schema_describes_the_section_as_users_write_it() -> None:
     definitions = ExperimentConfig.model_json_schema()["$defs"]
-    assert "schema" in definitions["Outputs"]["properties"]
-    assert definitions["Outputs"]["required"] == ["path"]
+    assert "schema" in definitions["InferenceOutputs"]["properties"]
+    assert definitions["InferenceOutputs"]["required"] == ["path"]
     assert definitions["Inputs"]["properties"]["path"]["anyOf"][0]["anyOf"][0] == {"type": "string"}
     assert "experiment" in json.dumps(definitions["Inference"]["properties"]["weights"])
     assert {"const": "auto"} in definitions["Inference"]["properties"]["batch_size"]["anyOf"]

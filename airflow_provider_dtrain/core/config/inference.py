@@ -185,7 +185,7 @@ class Inputs(Section):
         return self
 
 
-class Outputs(Section):
+class InferenceOutputs(Section):
     """Folder that gets the results."""
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -203,7 +203,7 @@ class Outputs(Section):
     overwrite: bool = False
 
     @model_validator(mode="after")
-    def _own_names(self) -> Outputs:
+    def _own_names(self) -> InferenceOutputs:
         if self.row_id in self.columns:
             raise refuse(f"row_id {shown(self.row_id)} is also one of columns; choose another name")
         declared = self.column_types or {}
@@ -221,7 +221,7 @@ class Inference(Section):
     processor: Processor | None = None
     #: None: the processor builds the data set.
     inputs: Inputs | None = None
-    outputs: Outputs
+    outputs: InferenceOutputs
     #: Checkpoint whose weights the processor gets. None: none.
     weights: Weights | None = None
     #: Rows that the processor gets at a time. ``auto``: as many as memory and throughput allow.

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection
 from airflow_provider_dtrain.store.database.tables import experiments, searches, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads
 from airflow_provider_dtrain.store.experiment_views import experiment_views
-from airflow_provider_dtrain.store.records.pages import FoundExperiment, FoundTrial
+from airflow_provider_dtrain.store.records.pages import DagRunExperiment, TaskTrial
 from airflow_provider_dtrain.store.views import TRIAL_KEY, key_of
 
 #: Most trials of one answer: a DAG run may have 10,000.
@@ -27,18 +27,18 @@ class LookupPage:
         self.db = db
 
     @reads
-    def experiments(self, conn: Connection, dag_id: str, run_id: str) -> list[FoundExperiment]:
+    def experiments(self, conn: Connection, dag_id: str, run_id: str) -> list[DagRunExperiment]:
         """Return the experiments of a DAG run, newest first."""
         where = sa.and_(experiments.c.dag_id == dag_id, experiments.c.run_id == run_id)
         return [
-            FoundExperiment(experiment_id=view.experiment_id, name=view.name, state=view.state)
+            DagRunExperiment(experiment_id=view.experiment_id, name=view.name, state=view.state)
             for view in experiment_views(conn, where, limit=TRIALS_MAX)
         ]
 
     @reads
     def trials(
         self, conn: Connection, dag_id: str, run_id: str, task_id: str | None = None, map_index: int | None = None
-    ) -> list[FoundTrial]:
+    ) -> list[TaskTrial]:
         """Return the trials of a DAG run, newest first.
 
         :param task_id: only of this task
@@ -49,7 +49,7 @@ class LookupPage:
         names = ("experiment_id", "number", "hparams", "is_drawn", "config_id", "state", "cleared_at")
         query = sa.select(trials.c.id, *(trials.c[name] for name in names), *TRIAL_KEY, _NEWER_PLAN).where(*where)
         return [
-            FoundTrial(
+            TaskTrial(
                 trial_id=row.id,
                 key=key_of(row),
                 is_current=row.cleared_at is None and not row.is_of_older_plan,

@@ -9,7 +9,7 @@ from airflow_provider_dtrain.store.queries.rights import readable_trial
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.queries.rights import Rights
-    from airflow_provider_dtrain.store.records.telemetry import StepTimes
+    from airflow_provider_dtrain.store.records.telemetry import AttemptStepTimes
     from airflow_provider_dtrain.store.store import Store
 
 #: Time buckets of a question that needs only totals.
@@ -32,7 +32,7 @@ def profile_of(store: Store, rights: Rights, trial_id: int, attempt: int | None)
     )
 
 
-def slow_ranks_of(times: StepTimes) -> list[SlowRank]:
+def slow_ranks_of(times: AttemptStepTimes) -> list[SlowRank]:
     """Return the ranks that are slow, the slowest first."""
     by_rank = {one.rank: one for one in times.ranks}
     return [

@@ -345,7 +345,7 @@ class RungState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundTrial:
+class TaskTrial:
     """A trial behind a task instance."""
 
     trial_id: int
@@ -361,7 +361,7 @@ class FoundTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundExperiment:
+class DagRunExperiment:
     """An experiment of a DAG run."""
 
     experiment_id: int

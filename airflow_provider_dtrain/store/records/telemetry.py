@@ -99,7 +99,7 @@ class RankSteps:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class AttemptStepTimes:
     """Step times of all ranks of an attempt: a row per rank, a column per time bucket."""
 
     #: Number of the attempt, from 1.
@@ -116,7 +116,7 @@ class StepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimingPart:
+class StepPart:
     """One part of a step in a breakdown whose parts add up to the whole step."""
 
     #: A timing of the training library, ``forward`` for the rest of ``train_batch``, or ``rest`` for the unmeasured
@@ -138,7 +138,7 @@ class TimingBreakdown:
     at_s: Sequence[int]
     bucket_s: int
     #: In the order of a step; of each bucket they add up to 1.
-    parts: Sequence[TimingPart]
+    parts: Sequence[StepPart]
     #: Every timing as measured, by rank. They overlap: ``train_batch`` contains ``backward``.
     totals: Sequence[TimingTotal]
 

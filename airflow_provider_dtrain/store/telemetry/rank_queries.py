@@ -28,10 +28,10 @@ from airflow_provider_dtrain.core.series.step_times import (
 )
 from airflow_provider_dtrain.resources.telemetry import TimingTotal
 from airflow_provider_dtrain.store.records.telemetry import (
+    AttemptStepTimes,
     RankSteps,
-    StepTimes,
+    StepPart,
     TimingBreakdown,
-    TimingPart,
 )
 from airflow_provider_dtrain.store.telemetry.queries import AttemptOf, Span, find_points
 
@@ -39,14 +39,14 @@ from airflow_provider_dtrain.store.telemetry.queries import AttemptOf, Span, fin
 OfRank = dict[str, Points]
 
 
-def find_step_times(conn: Connection, of: AttemptOf, span: Span | None, buckets: int) -> StepTimes:
+def find_step_times(conn: Connection, of: AttemptOf, span: Span | None, buckets: int) -> AttemptStepTimes:
     """Return the step times of each rank by time bucket, and the ranks that are slow."""
     bucket_s, at, found = _by_rank(conn, of, [*OF_STEP, STEP, WHOLE, EXCHANGE], span, buckets)
     rows = {rank: _steps_of(rank, host, timings, at) for rank, (host, timings) in found.items()}
     paces = {rank: pace for rank, (_, pace) in rows.items() if pace is not None}
     middle = median_of([pace.busy_s for pace in paces.values()])
     slow = slow_ranks(paces)
-    return StepTimes(
+    return AttemptStepTimes(
         attempt=of.number,
         at_s=at,
         bucket_s=bucket_s,
@@ -75,7 +75,7 @@ def find_breakdown(conn: Connection, of: AttemptOf, span: Span | None, buckets: 
         at_s=at,
         bucket_s=bucket_s,
         parts=[
-            TimingPart(
+            StepPart(
                 name=name,
                 share=[value / total if total else None for value, total in zip(column, sums, strict=True)],
                 total_s=sum(column) / max(1, len(found)),

@@ -12,11 +12,11 @@ from airflow_provider_dtrain.resources.telemetry import MetricRange
 from airflow_provider_dtrain.store.database.tables import attempts, telemetry_hosts
 from airflow_provider_dtrain.store.database.transactions import Database, check_watch, reads, writes
 from airflow_provider_dtrain.store.records.telemetry import (
+    AttemptStepTimes,
     HostTelemetry,
     Series,
     SeriesKind,
     Sparkline,
-    StepTimes,
     TelemetryGap,
     TelemetryState,
     TimingBreakdown,
@@ -186,7 +186,7 @@ class Telemetry:
         *,
         since: datetime | None = None,
         until: datetime | None = None,
-    ) -> StepTimes:
+    ) -> AttemptStepTimes:
         """Return the step times of each rank by time bucket, and the ranks that are slow.
 
         A rank is slow when its median busy time is more than 1.2 times the median of the gang, see
