@@ -74,7 +74,7 @@ class ForkSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class ReportedMetric:
     """One metric of a trial over its reports."""
 
     group: str
@@ -85,14 +85,14 @@ class Series:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
+class ReportedMetrics:
     """Metrics of a trial."""
 
-    series: list[Series]
+    series: list[ReportedMetric]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Output:
+class ScriptOutput:
     """A file that a plain script wrote."""
 
     path: str
@@ -101,15 +101,15 @@ class Output:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outputs:
+class ScriptOutputs:
     """Copies of a trial's outputs on the server."""
 
-    rows: list[Output]
+    rows: list[ScriptOutput]
     truncated: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class ServerOperation:
     """Work on hosts, with its state. The form of the result depends on its kind."""
 
     operation_id: Id

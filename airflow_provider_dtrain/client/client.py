@@ -24,7 +24,7 @@ from airflow_provider_dtrain.client.answers import Nothing
 from airflow_provider_dtrain.client.decoder import Record
 from airflow_provider_dtrain.client.definition import with_own_commands
 from airflow_provider_dtrain.client.downloads import save_checkpoint, usable_checkpoints
-from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
@@ -82,7 +82,7 @@ class Client:
         #: Experiments of the server.
         self.experiments = Experiments(self)
         #: Trials of all experiments.
-        self.trials = Trials(self, None)
+        self.trials = ClientTrials(self, None)
 
     def __repr__(self) -> str:
         """Return a text without the token."""
@@ -232,9 +232,9 @@ class Experiment:
         return self._client.patience.of(lambda: cause(self._client.source, self.id, self.dag_run))
 
     @property
-    def trials(self) -> Trials:
+    def trials(self) -> ClientTrials:
         """Its trials."""
-        return Trials(self._client, self.id)
+        return ClientTrials(self._client, self.id)
 
     @property
     def best(self) -> Trial:
@@ -279,7 +279,7 @@ _FAILURES = frozenset({"errored", "failed"})
 _ENDS = frozenset({*TRIAL_ENDED, "success", *_FAILURES})
 
 
-class Trials:
+class ClientTrials:
     """Trials of an experiment, or of all."""
 
     def __init__(self, client: Client, experiment_id: int | None) -> None:
@@ -406,7 +406,7 @@ class Trial:
     def _ask(
         self, result: type[Record], kind: str, put: Callable[[bytes], object] | None = None, /, **body: object
     ) -> Record:
-        operations = Operations(self._client.session, self._client.patience, notify=self._client.patience.notify)
+        operations = ServerOperations(self._client.session, self._client.patience, notify=self._client.patience.notify)
         try:
             return operations.run(result, kind, {"trial_id": self.id, **body}, put)
         except NotNowError as error:

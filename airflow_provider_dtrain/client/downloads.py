@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import FetchedOutputs, Nothing, Output, Outputs
+from airflow_provider_dtrain.client.answers import FetchedOutputs, Nothing, ScriptOutput, ScriptOutputs
 from airflow_provider_dtrain.client.decoder import Record
 from airflow_provider_dtrain.client.failures import AWAY
 from airflow_provider_dtrain.client.login import session_of
-from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
@@ -53,18 +53,19 @@ def outputs(args: Namespace) -> None:
         hint(f"dtrain trials download {args.trial_id}")
 
 
-def _outputs(session: Session, trial_id: int) -> Outputs:
-    return session.get(f"/trials/{trial_id}/outputs").record(Outputs)
+def _outputs(session: Session, trial_id: int) -> ScriptOutputs:
+    return session.get(f"/trials/{trial_id}/outputs").record(ScriptOutputs)
 
 
-def _fetched_list(session: Session, trial_id: int) -> list[Output]:
+def _fetched_list(session: Session, trial_id: int) -> list[ScriptOutput]:
     """Return the outputs on the host, which the server has no copy of."""
     body = {"trial_id": trial_id, "list_only": True}
-    found = Operations(session, Patience(session, note)).run(FetchedOutputs, "outputs", body)
+    found = ServerOperations(session, Patience(session, note)).run(FetchedOutputs, "outputs", body)
     for words in found.words:
         note(words)
     return [
-        Output(path=one.path, size_bytes=one.size_bytes, at=datetime.fromtimestamp(one.at, UTC)) for one in found.files
+        ScriptOutput(path=one.path, size_bytes=one.size_bytes, at=datetime.fromtimestamp(one.at, UTC))
+        for one in found.files
     ]
 
 
@@ -127,7 +128,7 @@ def _fetched(
     :param folder: of the file
     """
     with _temporary(folder) as path, path.open("wb") as file:
-        result = Operations(session, Patience(session, note)).run(kind, name, body, file.write)
+        result = ServerOperations(session, Patience(session, note)).run(kind, name, body, file.write)
         file.flush()
         yield path, result
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import Curves, Series
+from airflow_provider_dtrain.client.answers import ReportedMetric, ReportedMetrics
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
@@ -47,7 +47,7 @@ def watch_trial(args: Namespace) -> None:
 def _trial(session: Session, trial_id: int) -> View:
     trial = ServerSource(session, keep=True).trial(trial_id)
     answer = session.get(f"/trials/{trial_id}/curves", keep=True, max_points=POINTS)
-    series = answer.record(Curves).series[:METRICS_MOST]
+    series = answer.record(ReportedMetrics).series[:METRICS_MOST]
     curves = [(f"{one.group} {one.name}", one.y) for one in series]
     devices = _devices(session, trial_id) if trial.placement else []
     lines = trial_lines(trial, curves, devices)
@@ -69,7 +69,7 @@ def speed_text(batches_per_s: float, hparams: Mapping[str, Any]) -> str:
     return f"speed: {samples}{batches_per_s:.3g} batches/s over the last reports"
 
 
-def _speed(series: Sequence[Series]) -> float | None:
+def _speed(series: Sequence[ReportedMetric]) -> float | None:
     """Return batches per second over the last reports of the metric that is reported most often."""
     longest = max(series, key=lambda one: len(one.at_s), default=None)
     if longest is None or min(len(longest.at_s), len(longest.batches)) < 2:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from airflow_provider_dtrain.client.answers import Nothing
 from airflow_provider_dtrain.client.login import session_of
-from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.byte_size import byte_size
@@ -30,7 +30,7 @@ def logs(args: Namespace) -> int:
         )
     session = session_of(args)
     patience = Patience(session, note)
-    reader = LogReader(ServerSource(session), args, patience=patience, operations=Operations(session, patience))
+    reader = LogReader(ServerSource(session), args, patience=patience, operations=ServerOperations(session, patience))
     return reader.follow() if args.follow else reader.show()
 
 
@@ -47,7 +47,7 @@ class LogReader:
         args: Namespace,
         *,
         patience: Patience,
-        operations: Operations,
+        operations: ServerOperations,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.source = source

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from airflow_provider_dtrain.client.answers import Checks, Operation, Probes
+from airflow_provider_dtrain.client.answers import Checks, Probes, ServerOperation
 from airflow_provider_dtrain.client.decoder import Record, record
 from airflow_provider_dtrain.client.login import session_of
 from airflow_provider_dtrain.client.reconnection import Patience
@@ -29,7 +29,7 @@ QUIET_S = 30.0
 FOLLOWER_S = 15.0
 
 
-class Operations:
+class ServerOperations:
     """Work on hosts, which a follower or a run of a DAG executes for the server.
 
     :param notify: prints a message
@@ -72,13 +72,13 @@ class Operations:
             self._cancel(found)
             raise
 
-    def _begin(self, kind: str, body: Mapping[str, Any]) -> Operation:
-        found = self.session.send("POST", f"/operations/{kind}", dict(body)).record(Operation)
+    def _begin(self, kind: str, body: Mapping[str, Any]) -> ServerOperation:
+        found = self.session.send("POST", f"/operations/{kind}", dict(body)).record(ServerOperation)
         if found.through == "dag":
             self.notify(f"Requested from the hosts by run {found.dag_run} of the DAG {found.dag_id}.")
         return found
 
-    def _is_taken(self, found: Operation) -> bool:
+    def _is_taken(self, found: ServerOperation) -> bool:
         end = self.clock() + FOLLOWER_S
         while self._poll(found).state == "waiting":
             if self.clock() >= end:
@@ -86,7 +86,7 @@ class Operations:
             self.sleep(FIRST_S)
         return True
 
-    def _finish(self, begun: Operation, put: Callable[[bytes], object] | None) -> Mapping[str, Any] | None:
+    def _finish(self, begun: ServerOperation, put: Callable[[bytes], object] | None) -> Mapping[str, Any] | None:
         offset, pause_s = 0, FIRST_S
         quiet_until: float | None = self.clock() + QUIET_S
         while True:
@@ -115,28 +115,28 @@ class Operations:
             pause_s = FIRST_S if offset > before else min(pause_s * 1.5, LONGEST_S)
             self.sleep(pause_s)
 
-    def _failure(self, found: Operation) -> Exception:
+    def _failure(self, found: ServerOperation) -> Exception:
         words = self.session.reword(escaped(found.error or "The server names no cause."))
         return NotNowError(words) if (found.result or {}).get("code") == "not_now" else UserError(words)
 
-    def _poll(self, begun: Operation) -> Operation:
-        def read() -> Operation:
-            return self.session.get(f"/operations/{begun.operation_id}").record(Operation)
+    def _poll(self, begun: ServerOperation) -> ServerOperation:
+        def read() -> ServerOperation:
+            return self.session.get(f"/operations/{begun.operation_id}").record(ServerOperation)
 
         return self.patience.of(read)
 
-    def _content(self, begun: Operation, offset: int) -> bytes:
+    def _content(self, begun: ServerOperation, offset: int) -> bytes:
         path = f"/operations/{begun.operation_id}/content"
         return self.patience.of(lambda: self.session.get_bytes(path, offset=offset))
 
-    def _cancel(self, begun: Operation) -> None:
+    def _cancel(self, begun: ServerOperation) -> None:
         with contextlib.suppress(DtrainError, OSError):
             self.session.send("DELETE", f"/operations/{begun.operation_id}")
 
 
-def _operations(args: Namespace) -> Operations:
+def _operations(args: Namespace) -> ServerOperations:
     session = session_of(args)
-    return Operations(session, Patience(session, note))
+    return ServerOperations(session, Patience(session, note))
 
 
 def stack(args: Namespace) -> int:

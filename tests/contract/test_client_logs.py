@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.logs import LogReader
 from airflow_provider_dtrain.client.main import main, parser
-from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
@@ -79,7 +79,7 @@ def test_a_follower_prints_each_byte_once_over_a_line_that_drops(server, log, ca
     with CuttingProxy(address(server.url).port, seed=3, most=6000) as proxy:
         session = Session(address(proxy.url), "given", sleep=lambda _: None)
         patience = Patience(session, lambda _: None, sleep=lambda _: None)
-        operations = Operations(session, patience)
+        operations = ServerOperations(session, patience)
         reader = LogReader(ServerSource(session), args, patience=patience, operations=operations, sleep=sleep)
         assert reader.follow() == 0
         assert proxy.cuts > 5
@@ -111,7 +111,7 @@ def test_a_log_is_followed_while_the_follower_of_its_trial_is_gone_and_another_o
 
     session = Session(address(server.url), "given")
     patience = Patience(session, lambda _: None)
-    operations = Operations(session, patience)
+    operations = ServerOperations(session, patience)
     reader = LogReader(ServerSource(session), args, patience=patience, operations=operations, sleep=sleep)
     assert reader.follow() == 0
     assert steps == 7

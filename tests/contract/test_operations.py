@@ -14,7 +14,7 @@ from airflow_provider_dtrain.api.init_dags import OPERATIONS_DAG_ID, DagState
 from airflow_provider_dtrain.client.answers import Checks, Nothing
 from airflow_provider_dtrain.client.client import Client
 from airflow_provider_dtrain.client.main import main
-from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.core.redaction import Redactor
 from airflow_provider_dtrain.engine.operations.execution import PIECE_BYTES, _Content, serve
@@ -213,7 +213,7 @@ def test_the_store_keeps_nothing_of_what_a_client_has_received(server, store, se
     monkeypatch.setattr("airflow_provider_dtrain.api.host_work.trigger", trigger)
     received: list[bytes] = []
     session = Client().session
-    operations = Operations(session, Patience(session, print))
+    operations = ServerOperations(session, Patience(session, print))
     body = {"trial_id": 1, "checkpoint_id": 1}
     assert operations.run(Nothing, "checkpoint", body, put=received.append) == Nothing()
     assert b"".join(received) == content
@@ -294,7 +294,7 @@ def test_a_dag_that_is_paused_after_the_request_ends_it_and_a_late_run_is_named(
         monkeypatch.setattr(f"{routes}.RUN_CHECK", timedelta(seconds=-1))
         facts.dags[OPERATIONS_DAG_ID] = DagState(exists=True, is_paused=True)
 
-    operations = Operations(Client().session, Patience(Client().session, print), notify=print, sleep=pause)
+    operations = ServerOperations(Client().session, Patience(Client().session, print), notify=print, sleep=pause)
     with pytest.raises(UserError) as caught:
         operations.run(Checks, "doctor", {})
     assert capsys.readouterr().out.count("Run run-9 has not begun. Check that Airflow's scheduler runs") == 1

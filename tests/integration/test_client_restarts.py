@@ -10,7 +10,7 @@ import pytest
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.logs import LogReader
 from airflow_provider_dtrain.client.main import parser
-from airflow_provider_dtrain.client.operations import Operations
+from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
@@ -46,7 +46,7 @@ def test_a_follower_survives_a_restart_and_prints_each_byte_once(tmp_path: Path,
         session = Session(address(server.base), server.token("viewer"))
         args = parser().parse_args(["trials", "logs", "1", "-f"])
         patience = Patience(session, told.append)
-        operations = Operations(session, patience)
+        operations = ServerOperations(session, patience)
         reader = LogReader(ServerSource(session), args, patience=patience, operations=operations)
         codes: list[int] = []
         following = threading.Thread(target=lambda: codes.append(reader.follow()))

@@ -81,7 +81,7 @@ _GIVEN: dict[str, Any] = {
     "truncated": False,
 }  # fmt: skip
 _PER_KIND: dict[Any, dict[str, Any]] = {
-    a.Operation: {"state": "done", "size_bytes": 0, "result": None},
+    a.ServerOperation: {"state": "done", "size_bytes": 0, "result": None},
     a.DagRun: {"state": "success"},
     LogPiece: {"ranks": 2},
     GangSummary: {"state": "running"},
@@ -92,7 +92,7 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
     a.Probe: {"problem": None},
-    a.Outputs: {
+    a.ScriptOutputs: {
         "rows": [
             {"path": path, "size_bytes": 3, "at": "2026-11-26T10:00:00+00:00", "download": {}}
             for path in ("a.txt", "d/b.txt")
@@ -134,19 +134,19 @@ ROUTES = (
     Route("GET", r"/trials/1/ranks", AttemptRanks),
     Route("GET", r"/trials/1/checkpoints", TrialCheckpoints),
     Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
-    Route("GET", r"/trials/1/curves", a.Curves),
+    Route("GET", r"/trials/1/curves", a.ReportedMetrics),
     Route("GET", r"/trials/1/profile", Profile),
     Route("GET", r"/trials/1/timeline", TrialTimeline),
     Route("GET", r"/trials/1/log", LogPiece),
     Route("GET", r"/trials/1/metrics", MetricReports),
-    Route("GET", r"/trials/1/outputs", a.Outputs),
+    Route("GET", r"/trials/1/outputs", a.ScriptOutputs),
     Route("GET", r"/experiments/1/fork", a.ForkSource),
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),
     Route("POST", r"/experiments", a.Started),
     Route("POST", r"/auth/token", c.Token),
-    Route("POST", r"/operations/\w+", a.Operation),
-    Route("GET", r"/operations/\d+", a.Operation),
+    Route("POST", r"/operations/\w+", a.ServerOperation),
+    Route("GET", r"/operations/\d+", a.ServerOperation),
     Route("(POST|PATCH|DELETE)", r"/.*", c.Message),
 )
 
@@ -243,7 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
         )
         server.asked.append(route)
         answer = route.answer()
-        if route.kind is a.Operation:
+        if route.kind is a.ServerOperation:
             answer["result"] = valid(_RESULTS[server.operation])
             answer["size_bytes"] = len(server.content)
         return server.status, server.replaced.get(route, json.dumps(answer).encode())

@@ -212,7 +212,7 @@ def test_an_output_is_written_below_its_folder_or_not_at_all(path: str, laptop: 
     (laptop.work / "trial-1").mkdir()
     (laptop.work / "trial-1" / "linked").symlink_to(laptop.home)
     before = laptop.files()
-    route = route_of(answers.Outputs)
+    route = route_of(answers.ScriptOutputs)
     answer = route.answer()
     answer["rows"][1]["path"] = path
     server.replaced[route] = json.dumps(answer).encode()
@@ -227,7 +227,7 @@ def test_an_output_is_written_below_its_folder_or_not_at_all(path: str, laptop: 
 def test_outputs_that_exclude_each_other_are_one_message(
     paths: tuple[str, str], laptop: Laptop, server: HostileServer
 ) -> None:
-    route = route_of(answers.Outputs)
+    route = route_of(answers.ScriptOutputs)
     answer = route.answer()
     for row, path in zip(answer["rows"], paths, strict=True):
         row["path"] = path
@@ -276,7 +276,7 @@ def test_an_archive_is_a_folder_of_plain_files(
 ) -> None:
     before = laptop.files()
     server.checkpoint = server.content = ARCHIVES[name]
-    route = route_of(answers.Outputs)
+    route = route_of(answers.ScriptOutputs)
     server.replaced[route] = b'{"rows": [], "truncated": false}'
     code, shown = laptop.run(*words.split())
     assert "Traceback" not in shown
@@ -427,7 +427,7 @@ def test_errors_of_the_python_client_have_no_control_characters(laptop: Laptop, 
     client = Client()
     detail = {"code": "x", "message": CONTROLS, "hint": CONTROLS, "problems": [{"path": CONTROLS, "message": CONTROLS}]}
     problem = {"path": CONTROLS, "line": 1, "message": CONTROLS, "severity": "error"}
-    failed = {**route_of(answers.Operation).answer(), "state": "failed", "error": CONTROLS}
+    failed = {**route_of(answers.ServerOperation).answer(), "state": "failed", "error": CONTROLS}
     trial = client.trials.get(1)
     for status, replaced, act in (
         (422, dict.fromkeys(ROUTES, json.dumps({"detail": detail}).encode()), client.queue),
