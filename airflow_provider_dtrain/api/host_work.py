@@ -13,7 +13,7 @@ from airflow_provider_dtrain.api.models import operations as models
 from airflow_provider_dtrain.core.lifecycle.states import STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import SILENT_S
 from airflow_provider_dtrain.errors import DtrainError
-from airflow_provider_dtrain.store.records.operations import FOLLOWER_KINDS, Operation, OperationKind, Through
+from airflow_provider_dtrain.store.records.operations import FOLLOWER_KINDS, OperationKind, StoredOperation, Through
 from airflow_provider_dtrain.store.records.trials import TrialView
 
 
@@ -76,7 +76,7 @@ def _has_follower(call: Call, trial: TrialView) -> bool:
     return view.state in STARTED and call.store.attempts.silent_for_s(view.attempt_id) < SILENT_S
 
 
-def answer_of(found: Operation) -> models.Operation:
+def answer_of(found: StoredOperation) -> models.Operation:
     """Return an operation as the body of an answer."""
     return models.Operation(
         operation_id=found.operation_id,

@@ -16,9 +16,9 @@ from airflow_provider_dtrain.store.records.operations import (
     OPERATION_ENDED,
     STORE_MOST,
     USER_MOST,
-    Operation,
     OperationKind,
     OperationState,
+    StoredOperation,
     Through,
 )
 
@@ -108,7 +108,7 @@ class Operations:
         conn.execute(operations.update().where(operations.c.id == operation_id).values(dag_run=dag_run))
 
     @reads
-    def get(self, conn: Connection, operation_id: int) -> Operation:
+    def get(self, conn: Connection, operation_id: int) -> StoredOperation:
         """Return an operation.
 
         :raises NotFoundError: there is none with this id
@@ -126,7 +126,7 @@ class Operations:
         return [(int(row.id), int(row.trial_id)) for row in conn.execute(query.order_by(operations.c.id))]
 
     @writes
-    def take(self, conn: Connection, operation_id: int, through: Through) -> Operation | None:
+    def take(self, conn: Connection, operation_id: int, through: Through) -> StoredOperation | None:
         """Return an operation that this process executes from now on, None when it does not wait for one.
 
         :param through: kind of this process
@@ -187,7 +187,7 @@ class Operations:
         _end(conn, operation_id, state=OperationState.FAILED, error=error, result={"code": code})
 
     @writes
-    def poll(self, conn: Connection, operation_id: int) -> Operation:
+    def poll(self, conn: Connection, operation_id: int) -> StoredOperation:
         """Return an operation for its reader. One whose process is silent has failed.
 
         :raises NotFoundError: there is none with this id
@@ -239,9 +239,9 @@ def _missing(operation_id: int) -> NotFoundError:
     return NotFoundError(f"There is no operation {operation_id}, or it ended more than a day ago.")
 
 
-def _operation(row: Row[Any]) -> Operation:
+def _operation(row: Row[Any]) -> StoredOperation:
     fields = dict(row._mapping)
-    return Operation(
+    return StoredOperation(
         operation_id=fields.pop("id"),
         kind=OperationKind(fields.pop("kind")),
         through=Through(fields.pop("through")),

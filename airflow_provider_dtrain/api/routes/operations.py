@@ -21,9 +21,9 @@ from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.errors import NotFoundError
 from airflow_provider_dtrain.store.records.operations import (
-    Operation,
     OperationKind,
     OperationState,
+    StoredOperation,
 )
 from airflow_provider_dtrain.store.records.trials import TrialView
 
@@ -135,7 +135,7 @@ def _trial(call: Call, trial_id: int) -> TrialView:
     return trial
 
 
-def _own(call: Call, operation_id: int) -> Operation:
+def _own(call: Call, operation_id: int) -> StoredOperation:
     """Return an operation of the user, whose rights may have changed since the request.
 
     :raises NotFoundError: there is none of this user
@@ -174,11 +174,11 @@ def _require_hosts(call: Call, kind: OperationKind, trial: TrialView | None, arg
             call.access.require_all_hosts()
 
 
-def _is_late(call: Call, found: Operation) -> bool:
+def _is_late(call: Call, found: StoredOperation) -> bool:
     return call.store.db.now() - found.requested_at > RUN_CHECK
 
 
-def _check_run(call: Call, found: Operation) -> None:
+def _check_run(call: Call, found: StoredOperation) -> None:
     """End an operation that its DAG run does not take: the run has ended, or its DAG cannot run any longer."""
     state = run_state(OPERATIONS_DAG_ID, found.dag_run or "")
     if state in (None, "failed", "success"):

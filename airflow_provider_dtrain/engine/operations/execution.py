@@ -25,7 +25,7 @@ from airflow_provider_dtrain.engine.operations.rank_log import attempt_of, log_b
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError, exec_in_rank, stacks
 from airflow_provider_dtrain.engine.upkeep.orphaned_trials import carry_out
 from airflow_provider_dtrain.errors import DtrainError, NotFoundError, NotNowError, UsageError
-from airflow_provider_dtrain.store.records.operations import Operation, OperationKind
+from airflow_provider_dtrain.store.records.operations import OperationKind, StoredOperation
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -80,7 +80,7 @@ class _Content:
                 unread = self.store.operations.unread_bytes(self.operation_id)
 
 
-def serve(hook: DtrainHook, operation: Operation, redactor: Callable[[], Redactor] | None = None) -> None:
+def serve(hook: DtrainHook, operation: StoredOperation, redactor: Callable[[], Redactor] | None = None) -> None:
     """Execute an operation that this process has taken, and end it.
 
     :param redactor: returns the mask for the trial's secrets; None = read them here
@@ -105,7 +105,7 @@ def serve(hook: DtrainHook, operation: Operation, redactor: Callable[[], Redacto
         operations.done(operation.operation_id, result)
 
 
-def _redactor(hook: DtrainHook, operation: Operation) -> Redactor:
+def _redactor(hook: DtrainHook, operation: StoredOperation) -> Redactor:
     from airflow_provider_dtrain.hooks.secrets import redactor_now
 
     view = attempt_of(hook, _trial(operation), None)
@@ -134,7 +134,7 @@ def _alive(store: Store, operation_id: int) -> Iterator[Callable[[], bool]]:
         thread.join()
 
 
-def _log(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
+def _log(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
     given = operation.arguments
     view = attempt_of(hook, _trial(operation), given["attempt"])
     if view.run is None:
@@ -147,11 +147,11 @@ def _log(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObjec
     return {"end": end}
 
 
-def _stacks(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
+def _stacks(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
     return content.redacted(asdict(stacks(hook, _trial(operation), operation.arguments["rank"])))
 
 
-def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
+def _exec(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
     given = operation.arguments
     found = exec_in_rank(
         hook,
@@ -165,7 +165,7 @@ def _exec(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObje
     return content.redacted(asdict(found))
 
 
-def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
+def _outputs(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
     given = operation.arguments
     with outputs_of(hook, _trial(operation)) as found:
         files = found.manifest.files
@@ -176,7 +176,7 @@ def _outputs(hook: DtrainHook, operation: Operation, content: _Content) -> JsonO
         return {"files": rows, "words": copy_notes(found)}
 
 
-def _checkpoint(hook: DtrainHook, operation: Operation, content: _Content) -> JsonObject:
+def _checkpoint(hook: DtrainHook, operation: StoredOperation, content: _Content) -> JsonObject:
     trial = hook.store.trials.get(_trial(operation))
     wanted = operation.arguments["checkpoint_id"]
     views = hook.store.checkpoints.of_trial(trial.trial_id)
@@ -210,25 +210,25 @@ def _fetch(hook: DtrainHook, view: CheckpointView, target: Path) -> None:
         raise NotFoundError(f"Checkpoint {view.checkpoint_id} cannot be fetched: {error}") from error
 
 
-def _probe(hook: DtrainHook, operation: Operation, _content: _Content) -> JsonObject:
+def _probe(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:
     names = list(dict.fromkeys(operation.arguments["hosts"])) or [host.name for host in hook.store.hosts.list()]
     return {"rows": probe_hosts(hook, [hook.store.hosts.get(name) for name in names], operation.by)}
 
 
-def _doctor(hook: DtrainHook, _operation: Operation, _content: _Content) -> JsonObject:
+def _doctor(hook: DtrainHook, _operation: StoredOperation, _content: _Content) -> JsonObject:
     return {"rows": host_checks(hook)}
 
 
-def _control(hook: DtrainHook, operation: Operation, _content: _Content) -> JsonObject:
+def _control(hook: DtrainHook, operation: StoredOperation, _content: _Content) -> JsonObject:
     return {"trials": carry_out(hook, operation.arguments["trials"])}
 
 
-def _trial(operation: Operation) -> int:
+def _trial(operation: StoredOperation) -> int:
     assert operation.trial_id is not None
     return operation.trial_id
 
 
-_WORK: dict[OperationKind, Callable[[DtrainHook, Operation, _Content], JsonObject]] = {
+_WORK: dict[OperationKind, Callable[[DtrainHook, StoredOperation, _Content], JsonObject]] = {
     OperationKind.LOG: _log,
     OperationKind.STACKS: _stacks,
     OperationKind.EXEC: _exec,

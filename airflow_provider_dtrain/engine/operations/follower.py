@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.engine.operations.ranks import NotWantedError
 from airflow_provider_dtrain.errors import DtrainError
-from airflow_provider_dtrain.store.records.operations import Operation, Through
+from airflow_provider_dtrain.store.records.operations import StoredOperation, Through
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.redaction import Redactor
@@ -83,7 +83,7 @@ class _Service:
                 self._threads.submit(_serve, hook, taken, redactor)
 
 
-def _serve(hook: DtrainHook, operation: Operation, redactor: Redacting) -> None:
+def _serve(hook: DtrainHook, operation: StoredOperation, redactor: Redacting) -> None:
     # Imported when it is needed: a follower of a trial starts faster without it.
     from airflow_provider_dtrain.engine.operations.execution import serve
 

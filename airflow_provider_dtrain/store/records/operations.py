@@ -61,7 +61,7 @@ class Through(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class StoredOperation:
     """An operation with its state. The content is read by offsets."""
 
     operation_id: int
