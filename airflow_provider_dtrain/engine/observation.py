@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_SUCCEEDED, TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED, TRIAL_SUCCEEDED, ExperimentState, TrialState
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ Verdict = Literal["waiting", "reached", "failed"]
 
 #: States of each kind. DAG files check theirs against it without importing the store.
 STATES: Final[Mapping[str, tuple[str, ...]]] = {
-    "experiment": ("queued", "running", "completed", "errored", "killed"),
+    "experiment": tuple(state.value for state in ExperimentState),
     "trial": tuple(state.value for state in TrialState),
 }
 ENDED: Final = frozenset(TRIAL_ENDED)

@@ -10,6 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState, TrialState
 from airflow_provider_dtrain.store.database.rows import record_of
 from airflow_provider_dtrain.store.database.tables import configs, experiments, searches, trials
 from airflow_provider_dtrain.store.records.searches import ExperimentView
@@ -35,7 +36,7 @@ def _has_trial(*where: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
     return query.correlate(experiments, searches).exists()
 
 
-#: State as views have it, see :data:`ExperimentState`.
+#: State as views have it, see :class:`ExperimentState`.
 STATE = sa.case(
     (
         sa.and_(
@@ -43,7 +44,7 @@ STATE = sa.case(
             _has_trial(trials.c.state == "queued"),
             sa.not_(_has_trial(trials.c.state != "queued")),
         ),
-        "queued",
+        sa.literal(ExperimentState.QUEUED, experiments.c.state.type),
     ),
     else_=experiments.c.state,
 )
@@ -186,12 +187,12 @@ def _counts(conn: Connection, ids: list[int]) -> dict[int, dict[str, int]]:
 def _view(row: Row[Any], counts: dict[str, int], best_trial: int | None, best: float | None) -> ExperimentView:
     planned = sum(counts.values()) if row.max_trials is None else row.max_trials
     # The same as STATE, from the counts that are known already.
-    state: Any = "queued" if row.state == "running" and counts.keys() == {"queued"} else row.state
+    is_queued = row.state == ExperimentState.RUNNING and counts.keys() == {TrialState.QUEUED}
     return record_of(
         ExperimentView,
         row,
         experiment_id=row.id,
-        state=state,
+        state=ExperimentState.QUEUED if is_queued else row.state,
         trials=counts,
         max_trials=planned,
         best=best,

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE, ExperimentState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError
 from airflow_provider_dtrain.store.database.rows import ExperimentRow
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, gangs, trials
@@ -18,7 +18,7 @@ from airflow_provider_dtrain.store.queue.control_requests import (
     pause_trial,
     request_end,
 )
-from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
+from airflow_provider_dtrain.store.records.searches import ExperimentView
 
 
 class Experiments:

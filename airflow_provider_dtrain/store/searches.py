@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED, ExperimentState
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, UserError
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import SearchRow, TaskKeyRow, columns_of, record_of
@@ -17,7 +17,6 @@ from airflow_provider_dtrain.store.database.tables import attempts, configs, exp
 from airflow_provider_dtrain.store.database.transactions import Database, guard, reads, writes
 from airflow_provider_dtrain.store.queue.transitions import experiment_end, open_experiment
 from airflow_provider_dtrain.store.records.searches import (
-    ExperimentState,
     HistoryRow,
     RungEntry,
     SearchEnd,
@@ -232,7 +231,7 @@ class Searches:
         own = (trials.c.search_id == search_id, trials.c.cleared_at.is_(None))
         counted = conn.execute(_COUNTED.where(*own))
         counts: dict[str, int] = {row.state: row.all for row in counted}
-        state: ExperimentState = experiment_end(counts, experiment.control_request) or "errored"
+        state = experiment_end(counts, experiment.control_request) or ExperimentState.ERRORED
         newest = sa.select(sa.func.max(searches.c.id)).where(searches.c.experiment_id == of).scalar_subquery()
         where = (experiments.c.id == of, newest == search_id)
         # The task that calls this runs after the last trial, and again whenever it is cleared.

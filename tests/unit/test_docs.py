@@ -18,6 +18,7 @@ from airflow_provider_dtrain.core.lifecycle.states import (
     TRANSITIONS,
     AllocationState,
     AttemptState,
+    ExperimentState,
     HostState,
     TrialState,
 )
@@ -35,7 +36,10 @@ PACKAGE = ROOT / "airflow_provider_dtrain"
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 #: Pages about the present code. Records of decisions and the changelog keep the paths of their time.
 #: kind -> its states
-STATES = {"trial": TrialState, "attempt": AttemptState, "host": HostState, "allocation": AllocationState}
+STATES = {
+    "experiment": ExperimentState, "trial": TrialState, "attempt": AttemptState, "host": HostState,
+    "allocation": AllocationState,
+}  # fmt: skip
 STRUCTURE = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar
 
 import pytest
 from airflow.sdk import DAG
@@ -17,11 +17,10 @@ from airflow.sdk.exceptions import (
 )
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_provider_dtrain.core.lifecycle.states import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState, TrialState
 from airflow_provider_dtrain.engine.observation import ENDED, STATES, Target
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.sensors.experiment import ExperimentSensor
-from airflow_provider_dtrain.store.records.searches import ExperimentState
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.triggers import experiment as trigger_module
 from airflow_provider_dtrain.triggers.experiment import ExperimentTrigger
@@ -214,7 +213,7 @@ def test_a_sensor_that_makes_no_sense_is_refused(options: dict[str, Any], words:
 
 
 def test_the_states_are_those_of_the_store() -> None:
-    assert {"experiment": get_args(ExperimentState), "trial": tuple(TrialState)} == STATES
+    assert {"experiment": tuple(ExperimentState), "trial": tuple(TrialState)} == STATES
     assert set(STATES["trial"]) >= ENDED
 
 

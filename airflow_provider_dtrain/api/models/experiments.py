@@ -10,10 +10,10 @@ from pydantic import Field
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.api.models.configs import Document
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState
 from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
 from airflow_provider_dtrain.resources.metrics import MetricName, Number
 from airflow_provider_dtrain.resources.trials import TrialSummary
-from airflow_provider_dtrain.store.records.searches import ExperimentState
 
 Tags = list[str]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from airflow_provider_dtrain.api.models.common import Model
-from airflow_provider_dtrain.core.lifecycle.states import TrialState
-from airflow_provider_dtrain.store.records.searches import ExperimentState
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState, TrialState
 
 
 class FoundExperiment(Model):

@@ -15,8 +15,8 @@ from airflow_provider_dtrain.api.models.experiments import ExperimentRow, Experi
 from airflow_provider_dtrain.api.rows import ERRORS, Limit, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState
 from airflow_provider_dtrain.store.records.pages import ExperimentOrder, ExperimentQuery
-from airflow_provider_dtrain.store.records.searches import ExperimentState
 
 router = APIRouter(route_class=StoreRoute, tags=["experiments"], responses=ERRORS)
 

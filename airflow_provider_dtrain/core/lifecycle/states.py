@@ -1,4 +1,4 @@
-"""State transitions of hosts, allocations, trials and attempts, and the cause of a gang's failure."""
+"""States of the store, their transitions, and the cause of a gang's failure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Explained(StrEnum):
 
 
 class State(Explained):
-    """State of a host, allocation, trial or attempt. The tables in docs/architecture.md have the same meanings."""
+    """State of one kind of row. The tables in docs/architecture.md have the same meanings."""
 
 
 class HostState(State):
@@ -52,6 +52,16 @@ class AllocationState(State):
     STOPPING = "stopping", "its ranks end"
     EXPIRED = "expired", "its attempt has ended, and not every host has confirmed it yet"
     RELEASED = "released", "it holds no slots; this is final"
+
+
+class ExperimentState(State):
+    """State of an experiment. Its row is running while it is queued, which its trials decide."""
+
+    QUEUED = "queued", "it has trials, and all of them wait for slots"
+    RUNNING = "running", "it has not ended"
+    COMPLETED = "completed", "at least one trial completed or was stopped, unless a user killed it"
+    ERRORED = "errored", "no trial has a result, and none was killed"
+    KILLED = "killed", "a user killed it, or no trial has a result, and at least one was killed"
 
 
 class TrialState(State):
@@ -147,7 +157,7 @@ TRIAL_ENDED = _values(TrialState.COMPLETED, TrialState.STOPPED, TrialState.ERROR
 #: A trial whose metric is a result. A trial that the searcher or a user stopped has one, too.
 TRIAL_SUCCEEDED = _values(TrialState.COMPLETED, TrialState.STOPPED)
 #: An experiment that has not ended. It is queued while all of its trials are.
-EXPERIMENT_LIVE = _values(TrialState.QUEUED, TrialState.RUNNING)
+EXPERIMENT_LIVE = _values(ExperimentState.QUEUED, ExperimentState.RUNNING)
 #: An attempt or an allocation whose ranks may run on hosts, so a follower has to renew its lease.
 ACTIVE = _values(AttemptState.STARTING, AttemptState.RUNNING, AttemptState.STOPPING)
 #: An attempt whose ranks were started.

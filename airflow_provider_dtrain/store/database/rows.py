@@ -13,7 +13,13 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.engine import Row
 
-from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
+from airflow_provider_dtrain.core.lifecycle.states import (
+    AllocationState,
+    AttemptState,
+    ExperimentState,
+    HostState,
+    TrialState,
+)
 from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.store.database.statements import Values
 
@@ -145,7 +151,7 @@ class ExperimentRow(Protocol):
     dag_id: str
     run_id: str
     name: str
-    state: str
+    state: ExperimentState
     weight: float
     max_slots: int | None
     control_request: str | None

@@ -6,7 +6,13 @@ from datetime import datetime
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.core.lifecycle.states import AllocationState, AttemptState, HostState, TrialState
+from airflow_provider_dtrain.core.lifecycle.states import (
+    AllocationState,
+    AttemptState,
+    ExperimentState,
+    HostState,
+    TrialState,
+)
 from airflow_provider_dtrain.store.database.connections import StateName, UtcDateTime
 
 metadata = sa.MetaData(
@@ -197,7 +203,7 @@ experiments = sa.Table(
     sa.Column("dag_id", AirflowId, nullable=False),
     sa.Column("run_id", AirflowId, nullable=False),
     sa.Column("name", sa.String(250), nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("state", StateName(ExperimentState), nullable=False),
     _seconds("weight", 1.0),
     sa.Column("max_slots", sa.Integer),
     # Control request ``pause``, ``stop`` or ``kill`` for all its trials, including later ones.

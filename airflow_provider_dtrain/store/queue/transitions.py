@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle import states
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
-from airflow_provider_dtrain.core.lifecycle.states import AttemptState
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState, ExperimentState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, ExperimentRow
@@ -27,7 +27,6 @@ from airflow_provider_dtrain.store.queue.slot_release import (
     release_host,
     set_allocation,
 )
-from airflow_provider_dtrain.store.records.searches import ExperimentState
 from airflow_provider_dtrain.store.records.trials import EndState, TrialKey
 from airflow_provider_dtrain.store.rungs import note_failure
 from airflow_provider_dtrain.store.timeline.notes import note
@@ -76,12 +75,12 @@ def experiment_end(trials_by_state: Mapping[str, int], request: ControlRequest |
     :param request: the control request of a user
     """
     if request == "kill" and trials_by_state.get("killed"):
-        return "killed"
+        return ExperimentState.KILLED
     if trials_by_state.get("completed") or trials_by_state.get("stopped"):
-        return "completed"
+        return ExperimentState.COMPLETED
     if trials_by_state.get("killed"):
-        return "killed"
-    return "errored" if trials_by_state.get("errored") else None
+        return ExperimentState.KILLED
+    return ExperimentState.ERRORED if trials_by_state.get("errored") else None
 
 
 def mark_of(state: EndState, failure: Mapping[str, Any] | None, old: str) -> AttemptState:

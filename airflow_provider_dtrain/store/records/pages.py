@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from airflow_provider_dtrain.core.lifecycle.states import AllocationState, HostState, TrialState
+from airflow_provider_dtrain.core.lifecycle.states import AllocationState, ExperimentState, HostState, TrialState
 from airflow_provider_dtrain.core.scheduling.model import SlotType
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress
 from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.resources.hosts import Slot
 from airflow_provider_dtrain.resources.pools import PoolCounts
-from airflow_provider_dtrain.store.records.searches import ExperimentState, ExperimentView
+from airflow_provider_dtrain.store.records.searches import ExperimentView
 from airflow_provider_dtrain.store.records.trials import TaskView, TrialKey, TrialView
 
 #: DAGs whose rows a query may return; None = all.

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
-from airflow_provider_dtrain.core.lifecycle.states import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState, TrialState
 from airflow_provider_dtrain.core.search.asha import Decision
 from airflow_provider_dtrain.store.records.trials import TrialKey
-
-#: ``queued``: it has trials, and all of them wait for slots. Its row has ``running`` then, as that of a running one.
-ExperimentState = Literal["queued", "running", "completed", "errored", "killed"]
 
 
 @dataclass(frozen=True, kw_only=True)
