@@ -136,11 +136,11 @@ def test_the_cluster_hides_who_holds_a_slot_from_users_who_may_not_read_the_dag(
     Search(store, run="later").start(0, slots=1)
     store.close()
     holders = list(get(server, "guest", "/cluster")[1]["holders"].values())
-    hidden = [one for one in holders if one["hidden"]]
+    hidden = [one for one in holders if one["is_hidden"]]
     assert len(hidden) == 1
     assert len(holders) > 1
     assert (hidden[0]["trial_id"], hidden[0]["task"], hidden[0]["experiment"]) == (None, None, "")
-    assert not any(one["hidden"] for one in get(server, "reader", "/cluster")[1]["holders"].values())
+    assert not any(one["is_hidden"] for one in get(server, "reader", "/cluster")[1]["holders"].values())
 
 
 def test_rows_of_a_dag_that_was_deleted_from_airflow_are_left_to_users_who_may_edit_connections(server):

@@ -307,7 +307,7 @@ def test_rows_of_a_deleted_dag_are_left_to_users_who_may_edit_connections(server
     assert server.request("GET", f"{PREFIX}/api/v1/experiments", token=server.token("user"))[1]["total"] == 0
     holders = server.request("GET", f"{PREFIX}/api/v1/cluster", token=server.token("user"))[1]["holders"]
     assert holders
-    assert all(holder["hidden"] and holder["task"] is None for holder in holders.values())
+    assert all(holder["is_hidden"] and holder["task"] is None for holder in holders.values())
 
 
 def last_entry(server: ApiServer, event: str) -> dict[str, Any]:

@@ -1717,11 +1717,7 @@ export interface components {
             dag_id: string;
             /** Run Id */
             run_id: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "completed" | "errored" | "killed";
+            state: components["schemas"]["ExperimentState"];
             /** Control Request */
             control_request: ("pause" | "stop" | "kill") | null;
             /** Method */
@@ -1937,11 +1933,7 @@ export interface components {
             dag_id: string;
             /** Run Id */
             run_id: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "completed" | "errored" | "killed";
+            state: components["schemas"]["ExperimentState"];
             /** Control Request */
             control_request: ("pause" | "stop" | "kill") | null;
             /** Method */
@@ -1978,6 +1970,12 @@ export interface components {
             /** May Edit */
             may_edit: boolean;
         };
+        /**
+         * ExperimentState
+         * @description State of an experiment. Its row is running while it is queued, which its trials decide.
+         * @enum {string}
+         */
+        ExperimentState: "queued" | "running" | "completed" | "errored" | "killed";
         /**
          * Experiments
          * @description One page of experiments.
@@ -2023,11 +2021,7 @@ export interface components {
             experiment_id: number;
             /** Name */
             name: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "queued" | "running" | "completed" | "errored" | "killed";
+            state: components["schemas"]["ExperimentState"];
         };
         /**
          * FoundTrial
@@ -4231,7 +4225,7 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
-                state?: ("queued" | "running" | "completed" | "errored" | "killed") | null;
+                state?: components["schemas"]["ExperimentState"] | null;
                 dag_id?: string | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
@@ -4412,7 +4406,7 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
-                state?: ("queued" | "running" | "completed" | "errored" | "killed") | null;
+                state?: components["schemas"]["ExperimentState"] | null;
                 dag_id?: string | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
