@@ -37,6 +37,8 @@ class RankEnvironment:
     run_dir: Path | None = None
     events_path: Path | None = None
     error_path: Path | None = None
+    #: Log of the launcher that started this rank; None for a rank that the supervisor started.
+    launcher_log: Path | None = None
     #: Explicit folder for checkpoints; None off-cluster unless the user names one.
     checkpoint_dir: Path | None = None
     #: Folder or URL of the newest checkpoint that the control side knows.
@@ -82,6 +84,17 @@ class RankEnvironment:
         rank = _integer(env, "RANK", 0)
         if not 0 <= rank < world_size:
             raise SetupError(f"RANK must be at least 0 and below WORLD_SIZE, got {rank} with WORLD_SIZE {world_size}.")
+        run_dir = _path(env.get("DTRAIN_RUN_DIR"))
+        events_path = _path(env.get("DTRAIN_EVENTS"))
+        error_path = _path(env.get("TORCHELASTIC_ERROR_FILE"))
+        launcher_log = None
+        if env.get("DTRAIN_LAUNCH") == "per_host" and run_dir is not None:
+            _check_launched(env)
+            launcher_log = None if events_path is None else events_path.with_name("log")
+            own = run_dir / f"rank{rank}"
+            events_path, error_path = own / "events", own / "error.json"
+        elif events_path is not None:
+            _check_rank(rank, events_path)
         return cls(
             rank=rank,
             local_rank=_integer(env, "LOCAL_RANK", 0),
@@ -89,9 +102,10 @@ class RankEnvironment:
             local_world_size=_integer(env, "LOCAL_WORLD_SIZE", world_size),
             group_rank=_integer(env, "GROUP_RANK", 0),
             run=env.get("DTRAIN_RUN") or None,
-            run_dir=_path(env.get("DTRAIN_RUN_DIR")),
-            events_path=_path(env.get("DTRAIN_EVENTS")),
-            error_path=_path(env.get("TORCHELASTIC_ERROR_FILE")),
+            run_dir=run_dir,
+            events_path=events_path,
+            error_path=error_path,
+            launcher_log=launcher_log,
             checkpoint_dir=_path(context.get("checkpoint_dir")),
             latest_checkpoint=_place(context.get("latest_checkpoint")),
             source_checkpoint=_place(context.get("source_checkpoint")),
@@ -107,6 +121,31 @@ class RankEnvironment:
             shares_devices=context.get("shares_devices") is True,
             start_over=env.get("DTRAIN_START_OVER", "") not in {"", "0"},
             shard_failures=_shard_failures(context.get("shard_failures")),
+        )
+
+
+def _check_launched(env: Mapping[str, str]) -> None:
+    """Raise unless a launcher has numbered this process as a rank of the trial."""
+    given, expected = env.get("WORLD_SIZE"), env.get("DTRAIN_WORLD_SIZE")
+    if "RANK" not in env or given is None:
+        raise SetupError(
+            "launch: per_host starts one process per host, and RANK and WORLD_SIZE are not set in this one. Call "
+            "dtrain.init() in the processes that a launcher such as torchrun starts, or remove launch."
+        )
+    if expected is not None and given != expected:
+        raise SetupError(
+            f"WORLD_SIZE must be {expected}, the number of slots of the trial, got {given}. Start one process per slot."
+        )
+
+
+def _check_rank(rank: int, events: Path) -> None:
+    """Raise in a process that was started by a rank and numbered anew, e.g. by ``mp.spawn``."""
+    started = re.fullmatch(r"rank(\d+)", events.parent.name)
+    if started is not None and int(started[1]) != rank:
+        raise SetupError(
+            f"RANK must be {started[1]}, as the trial has started this rank, got {rank}: the script has started ranks "
+            "of its own, e.g. by mp.spawn, although each slot has a rank already. Set launch: per_host if the script "
+            "starts the ranks of a host, or remove mp.spawn and call its function once."
         )
 
 

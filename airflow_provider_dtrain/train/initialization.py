@@ -24,7 +24,7 @@ from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
-from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding, stacks
+from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding, stacks, worker
 from airflow_provider_dtrain.train.process.heartbeat import HERE
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import failure
@@ -83,6 +83,7 @@ def init(
         seed = (config.get("reproducibility") or {}).get("experiment_seed") if seed is None else seed
     if _live and not (_live[-1].closed and env.world_size == 1):
         raise SetupError("dtrain.init() must be called once per process, and was called before. Pass its context on.")
+    worker.begin(env.events_path.parent if env.events_path else None, env.launcher_log)
     failure.install(env.error_path, env.rank)
     # Before the ranks join, where a rank that waits for the others is worth a look.
     stacks.install(env.events_path)

@@ -190,7 +190,11 @@ async def test_gangs_wait_for_each_other(engine: Engine) -> None:
     ("document", "error", "words"),
     [
         (config("facts") | {"entrypont": "x"}, ConfigError, "entrypont"),
-        (config("facts") | {"launch": "per_host"}, UnsupportedFieldError, "launch"),
+        (
+            config("facts") | {"bind_mounts": [{"host_path": "/a", "container_path": "b"}]},
+            UnsupportedFieldError,
+            "bind_mounts",
+        ),
         (config("facts") | {"model_dir": "../.."}, ConfigError, "model_dir"),
         (config("facts") | {"model_dir": "nowhere"}, ConfigError, "nowhere"),
         (config("facts") | {"environment": {"variables": {"A": "a\nb"}}}, ConfigError, "variables"),

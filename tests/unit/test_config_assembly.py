@@ -346,7 +346,6 @@ USES: dict[str, tuple[Any, ...]] = {
     "checkpoint_storage.save_experiment_best": (1,),
     "checkpoint_storage.save_trial_best": (0,),
     "checkpoint_storage.save_trial_latest": (0,),
-    "launch": ("per_host",),
     "hang_timeout": (5,),
 }
 
@@ -452,7 +451,8 @@ def test_a_trial_class_without_a_length_is_incomplete() -> None:
 
 def test_an_unsupported_field_says_who_gave_it() -> None:
     moved = {**RUN, "resources": {"devices": ["/dev/a:/dev/b"]}}
-    effective = assemble(moved, {}, pool_defaults={"launch": "per_host"})
+    mounts = [{"host_path": "/a", "container_path": "b"}]
+    effective = assemble(moved, {}, pool_defaults={"bind_mounts": mounts})
     found = {problem.path: problem.message for problem in unsupported(effective.config, effective.origins)}
     assert found["resources.devices"].endswith("(given by the template)")
-    assert found["launch"].endswith("(given by the defaults of the pool)")
+    assert found["bind_mounts"].endswith("(given by the defaults of the pool)")

@@ -53,7 +53,7 @@ def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
     assert json.loads(json.dumps(plan)) == plan
     assert set(plan) == {
         *("protocol", "run", "store", "token", "launch", "host", "group_rank", "group_world_size", "world_size"),
-        *("ranks", "argv"),
+        *("ranks", "argv", "per_host"),
         *("python", "environment", "setup", "env", "payload", "library", "port_range", "grace_s"),
         *("orphan_timeout_s", "prepare_timeout_s", "timeout_s", "log_limit_bytes", "cpu_slots"),
         "sampling_interval_s",

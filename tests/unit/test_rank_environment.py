@@ -134,3 +134,18 @@ def test_programs_of_an_environment_come_first_also_before_a_path_of_the_user(tm
     for env in environments(tmp_path, hosts=hosts, variables={"PATH": "/mine", "VIRTUAL_ENV": "/other"}):
         assert (env["VIRTUAL_ENV"], env["PATH"]) == (root, f"{root}/bin:/mine")
     assert "VIRTUAL_ENV" not in environments(tmp_path)[0]
+
+
+def test_a_launcher_has_the_defaults_of_torchruns_arguments_and_no_number_of_a_rank(tmp_path: Path) -> None:
+    hosts = {"c": HostFacts(devices={0: "GPU-0", 1: "GPU-1", 2: "GPU-2"})}
+    found = environments(tmp_path, is_per_host=True, hosts=hosts, visible_devices="own")
+    first = found[0]
+    ranks = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "ROLE_RANK", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RUN_ID")
+    assert not any(name in first for name in ranks)
+    assert first["CUDA_VISIBLE_DEVICES"] == "GPU-0,GPU-1,GPU-2"
+    names = ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RDZV_ENDPOINT", "RDZV_ID")
+    values = [[env[f"PET_{name}"] for name in names] for env in (found[0], found[3], found[5])]
+    places = (("3", "0"), ("2", "1"), ("2", "2"))
+    assert values == [["3", *place, "10.0.0.1", "4000", "10.0.0.1:4000", RUN] for place in places]
+    assert (first["GROUP_RANK"], first["LOCAL_WORLD_SIZE"], first["DTRAIN_WORLD_SIZE"]) == ("0", "3", "7")
+    assert first["TORCHELASTIC_ERROR_FILE"].endswith("/rank0/error.json")

@@ -12,6 +12,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.experiment import DocumentCheck, ExperimentConfig
 from airflow_provider_dtrain.core.config.inference_rules import inference_problems
+from airflow_provider_dtrain.core.config.launchers import launcher_of
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
@@ -152,6 +153,16 @@ def _lacks(config: ExperimentConfig, scope: Scope, *, needs_entrypoint: bool) ->
 
 
 def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
+    if scope.knows("launch", "entrypoint"):
+        launcher = launcher_of(config.command)
+        if config.launch == "per_slot" and launcher is not None:
+            yield (
+                "launch",
+                f"per_slot contradicts the entrypoint, whose {launcher.name} starts the ranks of a host itself; remove "
+                "launch, or start the script without it",
+            )
+        if config.launch == "per_host" and (config.trial_class or config.inference is not None):
+            yield "launch", "per_host is for commands that start ranks; trial classes and inference need per_slot"
     slots = config.resources.slots_per_trial
     limit = config.resources.max_slots
     if limit is not None and limit < slots and scope.knows("resources.slots_per_trial", "resources.max_slots"):

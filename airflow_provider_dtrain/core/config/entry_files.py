@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_provider_dtrain.core.config.commands import split_command
+from airflow_provider_dtrain.core.config.launchers import launcher_of
 from airflow_provider_dtrain.core.config.types import is_trial_class
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?\Z")
@@ -47,6 +48,8 @@ def _script(parts: Sequence[str]) -> str | None:
     """Return the script of a command: the word after ``python`` and its options, else a program with a path."""
     if not parts:
         return None
+    if (launcher := launcher_of(parts)) is not None:
+        return None if launcher.options.get("module") else launcher.script
     if not _PYTHON.match(posixpath.basename(parts[0])):
         return parts[0] if "/" in parts[0] else None
     rest = iter(parts[1:])

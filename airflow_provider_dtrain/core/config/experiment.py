@@ -15,6 +15,7 @@ from airflow_provider_dtrain.core.config.commands import check_entrypoint, split
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.environment import Environment
 from airflow_provider_dtrain.core.config.inference import INFERENCE, Inference
+from airflow_provider_dtrain.core.config.launchers import launcher_of
 from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
 from airflow_provider_dtrain.core.config.scope import Repair, Scope
@@ -153,7 +154,8 @@ class ExperimentConfig(Section):
     loggers: list[Literal["mlflow", "wandb"]] = []
     #: None: preemptible as soon as the trial has written a checkpoint.
     preemptible: bool | None = None
-    launch: Literal["per_slot", "per_host"] = "per_slot"
+    #: None: ``per_host`` if the command starts a launcher of ranks such as torchrun, else ``per_slot``.
+    launch: Literal["per_slot", "per_host"] | None = None
     warm_start: bool = True
     on_unplaceable: Literal["fail", "wait"] = "fail"
     #: Seconds without progress after which a gang is ended.
@@ -233,12 +235,19 @@ class ExperimentConfig(Section):
 
     @property
     def command(self) -> tuple[str, ...]:
-        """Argument vector that a rank runs without a shell. Empty without an entrypoint and without inference."""
+        """Argument vector that a host runs without a shell. Empty without an entrypoint and without inference."""
         if self.entrypoint is None:
             return INFERENCE if self.inference is not None else ()
         if self.trial_class:
             return (*HARNESS, self.trial_class)
-        return tuple(split_command(self.entrypoint))
+        words = split_command(self.entrypoint)
+        launcher = launcher_of(words)
+        return tuple(words) if launcher is None else launcher.argv
+
+    @property
+    def is_per_host(self) -> bool:
+        """Return whether a host starts one process, which starts the ranks of its slots."""
+        return self.launch == "per_host" or (self.launch is None and launcher_of(self.command) is not None)
 
     @property
     def port_bounds(self) -> tuple[int, int] | None:

@@ -20,10 +20,6 @@ def _given(value: Any, config: ExperimentConfig) -> bool:
     return value is not None and value is not False and value not in ([], {})
 
 
-def _other_than(*values: Any) -> Test:
-    return lambda value, config: value not in values
-
-
 def _nonzero(value: Any, config: ExperimentConfig) -> bool:
     return not value.is_zero
 
@@ -51,7 +47,6 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
         _in_work_folder,
         f"{_HOST}, so container_path must be absolute. Use host_path in the code, and remove the entry",
     ),
-    ("launch", _other_than("per_slot"), "one process per host is not implemented yet. Remove the field"),
 )
 
 #: Fields of ``environment`` that change a container only.

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_dtrain.core.config.launchers import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.launch.devices import HostDevices, VisibleDevices, host_devices
 from airflow_provider_dtrain.core.launch.network import NetworkChoice, choose_network, connect_targets, pairs_to_check
 from airflow_provider_dtrain.core.scheduling.model import Placement
@@ -39,6 +40,7 @@ RESERVED_VARIABLES: frozenset[str] = frozenset(
         *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"),
         *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE"),
         *("DTRAIN_RUN", "DTRAIN_RUN_DIR", "DTRAIN_EVENTS", "DTRAIN_CONTEXT", "DTRAIN_CHECKPOINT_DIR"),
+        *("DTRAIN_LAUNCH", "DTRAIN_WORLD_SIZE"),
         *("DTRAIN_SLOT", "DTRAIN_SECRETS", "DTRAIN_HPARAMS", "DTRAIN_TRIAL_SEED", "DTRAIN_LATEST_CHECKPOINT"),
     }
 )
@@ -68,6 +70,8 @@ class LaunchFacts:
     store: str
     token: int
     argv: Sequence[str]
+    #: One process per host, which starts the ranks of its slots itself.
+    is_per_host: bool = False
     #: Drawn at random once per launch: distinguishes it from one of the same name that a restored store has lost.
     launch: str | None = None
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
@@ -110,14 +114,21 @@ def build_plans(placement: Placement, facts: LaunchFacts) -> dict[str, dict[str,
     A plan has no value of the trial: those are in the context, which is the same on all hosts.
 
     :param placement: the slots of the gang; a host without slots runs one process without a slot
-    :raises ConfigError: a variable of the user has a reserved name or cannot be set; names all of them at once
+    :raises ConfigError: a variable of the user has a reserved name or cannot be set, or options of a launcher
+        contradict the placement; names all of them at once
     """
     problems = [problem for name, value in facts.variables.items() for problem in _variable_problems(name, value)]
-    if problems:
-        raise ConfigError(problems)
     order = rank_order(placement)
     slots = _slots(placement)
     devices = device_views(placement, {host: facts.hosts[host].devices for host in facts.hosts}, facts.visible_devices)
+    if facts.is_per_host:
+        problems += _device_problems(devices)
+        launcher = launcher_of(facts.argv)
+        if launcher is not None:
+            counts = {host: len(slots[host]) for host in order}
+            problems += launcher_problems(launcher, counts, has_cpu_slots=facts.has_cpu_slots)
+    if problems:
+        raise ConfigError(problems)
     world_size = sum(map(len, slots.values()))
     plans = {}
     first_rank = 0
@@ -155,6 +166,7 @@ def _plan(name: str, facts: LaunchFacts) -> dict[str, Any]:
         "launch": facts.launch,
         "host": name,
         "argv": list(facts.argv),
+        "per_host": facts.is_per_host,
         "python": host.python,
         "environment": host.environment,
         "setup": facts.setup,
@@ -183,6 +195,15 @@ def _ranks(first_rank: int, slots: tuple[int, ...], devices: HostDevices) -> lis
         }
         for local_rank, slot in enumerate(slots)
     ]
+
+
+def _device_problems(devices: Mapping[str, HostDevices]) -> list[Problem]:
+    """Return a problem if a process of the gang would have to see several MIG instances, which CUDA refuses."""
+    host = next((host for host, one in devices.items() if one.has_mig and len(one.own) > 1), None)
+    if host is None:
+        return []
+    message = f"per_host is impossible on host '{host}', because a process can use only one of its MIG instances. "
+    return [Problem(path="launch", message=message + "Use whole GPUs, or start the script without a launcher")]
 
 
 def _interface_variables(network: NetworkChoice | None, host: str) -> dict[str, str]:

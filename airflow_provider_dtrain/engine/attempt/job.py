@@ -30,7 +30,7 @@ from airflow_provider_dtrain.errors import ConfigError, Problem
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.core.config.environment_source import EnvironmentSource, ReadyEnvironment
-    from airflow_provider_dtrain.core.launch.devices import HostDevices
+    from airflow_provider_dtrain.core.launch.devices import HostDevices, VisibleDevices
     from airflow_provider_dtrain.core.launch.plan import NetworkChoice
     from airflow_provider_dtrain.engine.attempt.source_checkpoint import SourceCheckpoint
     from airflow_provider_dtrain.engine.copies.outputs import Carried
@@ -137,7 +137,12 @@ class Job:
 
     def visible_devices(self, view: AttemptView) -> dict[str, HostDevices]:
         """Return the devices that the ranks on each host see."""
-        return device_views(Placement(view.placement), self.devices, self.config.resources.visible_devices)
+        return device_views(Placement(view.placement), self.devices, self._visible_devices)
+
+    @property
+    def _visible_devices(self) -> VisibleDevices:
+        """Setting in effect: a launcher on a host sees the devices of all ranks there, and so do its ranks."""
+        return "all" if self.config.is_per_host else self.config.resources.visible_devices
 
     def local_rank_uses(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the places and the packages of the code that take LOCAL_RANK for the number of a device. Blocks."""
@@ -204,6 +209,7 @@ class Job:
             token=view.token,
             launch=uuid.uuid4().hex,
             argv=self.config.command,
+            is_per_host=self.config.is_per_host,
             hosts={
                 host: HostFacts(
                     devices=devices,
@@ -213,7 +219,7 @@ class Job:
                 )
                 for host, devices in self.devices.items()
             },
-            visible_devices=self.config.resources.visible_devices,
+            visible_devices=self._visible_devices,
             network=network,
             setup=self.config.environment.setup,
             variables={**self.config.environment.variables, **self.private},

@@ -7,7 +7,7 @@ import struct
 
 from ..fields import Fields, number, parse_object
 from ..file_access import read_bytes, read_text
-from ..files.layout import RunFolder, rank_records
+from ..files.layout import RunFolder, process_records
 from ..limits import IDLE_RATIO, PAGE_BYTES, POLL_S, STANDS_S, STOOD_S
 from ..machine.processes import LIBC, Proc, boottime, find_process, is_dead, read_proc
 from ..names import WORD, Json
@@ -55,7 +55,7 @@ class RunProgress:
     def poll(self) -> tuple[Json, bool]:
         """Return the report, and whether it should be sent at once."""
         now = boottime()
-        ranks = [found for found in (self._rank(one, now) for one in rank_records(self.folder)) if found is not None]
+        ranks = [found for found in (self._rank(one, now) for one in process_records(self.folder)) if found is not None]
         supervisor = find_process(self.folder.supervisor())
         if supervisor is None or supervisor.state not in "Tt":
             self.stopped_since = None

@@ -296,6 +296,22 @@ def inode_of(path: str) -> int:
         return -1
 
 
+def process_records(folder: RunFolder) -> list[Json]:
+    """Return the records of the ranks' processes, also of those that a launcher has started.
+
+    Such a rank writes its pid and start time when it joins the training library.
+    """
+    records = rank_records(folder)
+    if not (folder.plan() or {}).get("per_host"):
+        return records
+    found = []
+    for record in records:
+        worker = read_json(folder.file(f"rank{record.get('rank')}", "worker.json")) or {}
+        process = {name: worker[name] for name in ("pid", "start_time") if type(worker.get(name)) is int}
+        found.append({**record, **process} if len(process) == 2 else record)
+    return found
+
+
 def rank_records(folder: RunFolder) -> list[Json]:
     """Return the supervisor's records of its ranks."""
     ranks = folder.state().get("ranks")

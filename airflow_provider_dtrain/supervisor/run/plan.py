@@ -29,6 +29,8 @@ def check_plan(document: Any) -> Json:
         "group_rank": plan.integer("group_rank", 0, 1 << 20, default=0),
         "group_world_size": plan.integer("group_world_size", 1, 1 << 20, default=1),
         "argv": plan.texts("argv", least=1, length=128 << 10),
+        #: The process of the first rank starts the other ranks of this host itself.
+        "per_host": plan.flag("per_host", default=False),
         "python": plan.text("python", default=None),
         #: Script in the code whose variables the ranks get.
         "setup": plan.text("setup", default=None),

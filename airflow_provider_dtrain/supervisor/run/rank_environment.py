@@ -36,9 +36,9 @@ def rank_environment(
         **first,
         **_of_packages(plan, folder, first.get("PATH") or os.defpath),
         **trial_variables(context, folder),
-        **_of_rank(plan, rank),
+        **(_of_launcher(plan, go) if plan["per_host"] else _of_rank(plan, rank, go)),
         **secrets,
-        **_of_run(plan, rank, folder, go, plan["env"].get("PYTHONPATH") or python_path),
+        **_of_run(plan, rank, folder, plan["env"].get("PYTHONPATH") or python_path),
     }
 
 
@@ -89,8 +89,8 @@ def left_out(variables: dict[str, str]) -> str | None:
     )
 
 
-def _of_rank(plan: Json, rank: Json) -> dict[str, str]:
-    """Return the variables of torchrun that differ between the ranks."""
+def _of_rank(plan: Json, rank: Json, go: Json) -> dict[str, str]:
+    """Return the variables of torchrun's ranks."""
     values = {
         "RANK": rank["rank"],
         "LOCAL_RANK": rank["local_rank"],
@@ -104,26 +104,57 @@ def _of_rank(plan: Json, rank: Json) -> dict[str, str]:
         "ROLE_WORLD_SIZE": plan["world_size"],
         "DTRAIN_SLOT": rank["slot"],
         "CUDA_VISIBLE_DEVICES": ",".join(rank["visible_devices"]),
+        "MASTER_ADDR": go["master_addr"],
+        "MASTER_PORT": go["master_port"],
+        # Rank 0 serves the store of the rendezvous itself: no launcher does it for the ranks.
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_RUN_ID": plan["run"],
     }
     return {name: str(value) for name, value in values.items()}
 
 
-def _of_run(plan: Json, rank: Json, folder: RunFolder, go: Json, python_path: str) -> dict[str, str]:
+def _of_launcher(plan: Json, go: Json) -> dict[str, str]:
+    """Return the variables of the one process per host that starts the ranks.
+
+    It sets RANK, LOCAL_RANK and WORLD_SIZE for them. Variables with the prefix ``PET_`` are defaults of torchrun's
+    arguments. Source: ``torch.distributed.argparse_util``.
+    """
+    devices = dict.fromkeys(device for rank in plan["ranks"] for device in rank["visible_devices"])
+    address, port = go["master_addr"], str(go["master_port"])
+    address_in_url = f"[{address}]" if ":" in address else address
+    values = {
+        "LOCAL_WORLD_SIZE": len(plan["ranks"]),
+        "GROUP_RANK": plan["group_rank"],
+        "GROUP_WORLD_SIZE": plan["group_world_size"],
+        "CUDA_VISIBLE_DEVICES": ",".join(devices),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "DTRAIN_LAUNCH": "per_host",
+        "DTRAIN_WORLD_SIZE": plan["world_size"],
+        "PET_NNODES": plan["group_world_size"],
+        "PET_NPROC_PER_NODE": len(plan["ranks"]),
+        "PET_NODE_RANK": plan["group_rank"],
+        "PET_MASTER_ADDR": address_in_url,
+        "PET_MASTER_PORT": port,
+        "PET_RDZV_ID": plan["run"],
+    }
+    if plan["group_world_size"] > 1:
+        # For other backends of the rendezvous. On one host it would take precedence over a port in the command.
+        values["PET_RDZV_ENDPOINT"] = f"{address_in_url}:{port}"
+    return {name: str(value) for name, value in values.items()}
+
+
+def _of_run(plan: Json, rank: Json, folder: RunFolder, python_path: str) -> dict[str, str]:
     own = folder.file(f"rank{rank['rank']}")
     path = [folder.layout.library(plan["library"]) if plan["library"] else ""]
     if not runs_library(plan["argv"]):
         path.insert(0, folder.file("work"))
     path.append(python_path)
     return {
-        "MASTER_ADDR": go["master_addr"],
-        "MASTER_PORT": str(go["master_port"]),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": ":".join(part for part in path if part),
-        # Rank 0 serves the store of the rendezvous itself: no launcher does it for the ranks.
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
-        "TORCHELASTIC_RUN_ID": folder.name,
         "DTRAIN_RUN": folder.name,
         "DTRAIN_RUN_DIR": folder.path,
         "DTRAIN_EVENTS": os.path.join(own, "events"),

@@ -32,8 +32,10 @@ RUN_MODULE = (
 class Rank:
     """One rank of this host."""
 
-    def __init__(self, plan: Json, folder: RunFolder) -> None:
+    def __init__(self, plan: Json, folder: RunFolder, launcher: Rank | None = None) -> None:
         self.plan = plan
+        #: The rank whose process starts this one; None: the supervisor starts it.
+        self.launcher = launcher
         self.number: int = plan["rank"]
         self.folder = folder.file(f"rank{self.number}")
         self.pid = 0
@@ -165,6 +167,11 @@ def error_of(folder: str, exit_code: int) -> Json | None:
         return found
     last_line = last.splitlines()[-1] if last else "its log is empty"
     return {"message": f"exit code {exit_code}: {last_line[:1000]}", "traceback": last}
+
+
+def has_error(folder: str) -> bool:
+    """Return whether a rank has written its error file."""
+    return parse_error_file(read_json(os.path.join(folder, "error.json"))) is not None
 
 
 def parse_error_file(document: Json | None) -> Json | None:

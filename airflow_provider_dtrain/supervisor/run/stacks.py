@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from ..fields import Fields, number
-from ..files.layout import RunFolder
+from ..files.layout import RunFolder, process_records
 from ..limits import STACK_BYTES, STACK_WAIT_S, STACKS_BYTES
 from ..machine.processes import Proc, is_dead, read_proc, send_signal, signals_in
 from ..names import Json
@@ -40,8 +40,7 @@ def stacks_request(folder: RunFolder, fields: Fields) -> Callable[[], Json]:
 
 def running_rank(folder: RunFolder, rank: int) -> Proc | None:
     """Return the process of a rank that runs here, None without one."""
-    records = folder.state().get("ranks") or ()
-    return next((_running(one) for one in records if number(one.get("rank")) == rank), None)
+    return next((_running(one) for one in process_records(folder) if number(one.get("rank")) == rank), None)
 
 
 def stacks(folder: RunFolder, numbers: list[int] | None) -> Json:
@@ -51,7 +50,7 @@ def stacks(folder: RunFolder, numbers: list[int] | None) -> Json:
     :return: ``ranks``: number, pid, state of the process, text of the stacks, and the reason if there is none
     :raises Refused: ``not_running``, no rank of the run runs here
     """
-    records = [one for one in folder.state().get("ranks") or () if number(one.get("rank")) >= 0]
+    records = [one for one in process_records(folder) if number(one.get("rank")) >= 0]
     found = [Stack(folder, one) for one in records if numbers is None or one["rank"] in numbers]
     if not any(one.proc for one in found):
         raise Refused("not_running", f"Run {folder.name} has no such running rank on this host.")

@@ -58,6 +58,7 @@ from .ranks import (
     Rank,
     become_rank,
     error_of,
+    has_error,
     oom_cause,
     oom_kills,
     rank_argv,
@@ -87,11 +88,16 @@ class Supervisor:
         self.state = "preparing"
         self.reason: str | None = None
         self.first_failure: int | None = None
-        self.ranks = [Rank(rank, self.folder) for rank in plan["ranks"]]
+        first = Rank(plan["ranks"][0], self.folder)
+        self.ranks = [first]
+        self.ranks += [Rank(rank, self.folder, first if plan["per_host"] else None) for rank in plan["ranks"][1:]]
+        #: Ranks that this process starts.
+        self.started = [rank for rank in self.ranks if rank.launcher is None]
         #: Ranks whose end is not recorded yet, with exit code and time.
         self.dead = list[tuple[Rank, int, float]]()
         #: Different devices of the ranks; cleared once a warning about their use was written.
-        self.devices = {rank["device"] for rank in plan["ranks"] if rank["device"]}
+        # Those that a launcher has started are not known by their processes.
+        self.devices = {rank.plan["device"] for rank in self.started if rank.plan["device"]}
         self.slots = SlotLocks(layout, self.folder, plan)
         self.run_lock = -1
         #: Descriptor, None without an environment from a lock file.
@@ -438,10 +444,10 @@ class Supervisor:
         argv = rank_argv(self.plan, python)
         environments = [
             rank_environment(self.plan, self.context, rank.plan, self.folder, go, self.secrets, image)
-            for rank in self.ranks
+            for rank in self.started
         ]
         failed = None
-        for rank, env in zip(self.ranks, environments):
+        for rank, env in zip(self.started, environments):
             try:
                 self._fork(rank, argv, env)
             except OSError as error:
@@ -470,7 +476,8 @@ class Supervisor:
                 self.sampler = start_sampler(self.folder, self.plan["sampling_interval_s"], ranks)
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
-        locks = self.slots.held.get(rank.plan["slot"], [])
+        slots = [one.plan["slot"] for one in self.ranks if rank in (one, one.launcher)]
+        locks = [lock for slot in slots for lock in self.slots.held.get(slot, [])]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
         parent = os.getpid()
@@ -493,14 +500,14 @@ class Supervisor:
 
     def _wait_for_ranks(self, container: Container) -> None:
         """Wait until every rank of the container has a process, or the container has ended."""
-        while not all(rank.pid for rank in self.ranks) and container.fileno() >= 0:
+        while not all(rank.pid for rank in self.started) and container.fileno() >= 0:
             self._read_container(container, CONTAINER_START_S)
 
     def _read_container(self, container: Container, wait_s: float = 0.0) -> None:
         """Read the reports of the container about its ranks."""
         fd = container.fileno()
         for message in container.receive(wait_s):
-            for rank in self.ranks:
+            for rank in self.started:
                 if rank.number == message.fields.get("started"):
                     rank.pid, rank.start_time = message.pid, start_time(message.pid)
                 elif rank.number == message.fields.get("exited"):
@@ -508,7 +515,7 @@ class Supervisor:
         if fd >= 0 and container.fileno() < 0:
             # The kernel has killed all processes of the container.
             self.poller.unregister(fd)
-            for rank in self.ranks:
+            for rank in self.started:
                 if rank.exit_code is None:
                     self._note_exit(rank, -signal.SIGKILL)
 
@@ -516,6 +523,14 @@ class Supervisor:
         rank.pid = rank.pid or -1
         rank.exit_code = code
         self.dead.append((rank, code, time.time()))
+        for worker in self.ranks:
+            if worker.launcher is rank:
+                worker.exit_code = code
+                # Those without an error of their own were ended by the launcher.
+                worker.signalled = rank.signalled or not has_error(worker.folder)
+                self.dead.append((worker, code, time.time()))
+        failed = [one for one in self.ranks if one.launcher is rank and has_error(one.folder)]
+        rank.signalled = rank.signalled or (bool(failed) and not has_error(rank.folder))
 
     def _not_started(self, rank: Rank, error: OSError) -> None:
         """Record that the system refused a process for a rank, and fail the run."""
