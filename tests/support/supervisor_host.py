@@ -326,7 +326,7 @@ def make_plan(run: str, *argv: str, ranks: int = 1, devices: Sequence[str] = (),
     """Return a plan of one host, in which rank k has slot k, and the device k if there are devices."""
     plan: dict[str, Any] = {
         "protocol": 1, "run": run, "store": "store-1", "token": int(run.rpartition(".")[2]), "host": "here",
-        "group_rank": 0, "group_world_size": 1, "world_size": ranks, "argv": list(argv),
+        "group_rank": 0, "group_world_size": 1, "world_size": ranks, "argv": list(argv), "per_host": False,
         "ranks": [
             {
                 "rank": k, "local_rank": k, "slot": k,

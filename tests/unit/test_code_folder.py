@@ -39,7 +39,7 @@ def environment(argv: list[str], work: str = "/run/t1/work") -> dict[str, str]:
         name="t1",
         path="/run/t1",
     )
-    plan = {**make_plan("t1.1.7", *argv), "env": {"PYTHONPATH": "/mine"}, "library": "abc", "per_host": False}
+    plan = {**make_plan("t1.1.7", *argv), "env": {"PYTHONPATH": "/mine"}, "library": "abc"}
     go = {"master_addr": "a", "master_port": 1}
     return rank_environment(plan, check_context({}), plan["ranks"][0], folder, go, {})  # type: ignore[arg-type]
 
