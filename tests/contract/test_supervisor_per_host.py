@@ -35,8 +35,8 @@ else:
 
 
 def launched(host: Host, code: str) -> dict[str, Any]:
-    devices = ("GPU-0", "GPU-1")
-    plan = make_plan(RUN, "python", "-c", LAUNCHER, code, ranks=2, devices=devices, per_host=True, grace_s=1)
+    devices = ("GPU-0", "GPU-1", "GPU-2")
+    plan = make_plan(RUN, "python", "-c", LAUNCHER, code, ranks=3, devices=devices, per_host=True, grace_s=1)
     return {**plan, "cpu_slots": False}
 
 
@@ -54,19 +54,19 @@ def test_a_launcher_has_all_slots_of_the_host_and_ends_with_its_ranks(host: Host
     started = channel.wait_event(RUN, "started")
     assert [one["rank"] for one in started["ranks"]] == [0]
     found = report(host)
-    assert found["devices"] == "GPU-0,GPU-1"
+    assert found["devices"] == "GPU-0,GPU-1,GPU-2"
     # Of each slot, for this account and for the machine.
-    assert found["locks"] == [3, 4, 5, 6]
+    assert found["locks"] == [3, 4, 5, 6, 7, 8]
     if code == "kill":
         channel.call("stop", run=RUN, grace_s=0)
     ended = channel.wait_event(RUN, "ended")
     exits = {event["rank"]: event for event in channel.events(RUN) if event["kind"] == "exit"}
     assert not is_alive(found["worker"])
-    assert sorted(exits) == [0, 1]
+    assert sorted(exits) == [0, 1, 2]
     if code == "1":
         assert (ended["reason"], ended["first_failure"]) == ("failed", 1)
         assert exits[1]["error"]["message"] == "ValueError: of rank 1"
-        assert [exits[rank]["sent_signal"] for rank in (0, 1)] == [True, False]
+        assert [exits[rank]["sent_signal"] for rank in (0, 1, 2)] == [True, False, True]
     else:
         assert ended["reason"] == ("completed" if code == "0" else "stopped")
         assert ended["first_failure"] is None
