@@ -26,8 +26,8 @@ def ready(world: World) -> World:
     return world
 
 
-def test_there_are_ten_examples() -> None:
-    assert len(EXAMPLES) == 10
+def test_there_are_eleven_examples() -> None:
+    assert len(EXAMPLES) == 11
 
 
 @pytest.mark.nightly(
