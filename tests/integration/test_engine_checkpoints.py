@@ -72,6 +72,20 @@ async def test_a_restart_goes_on_from_the_latest_checkpoint_and_ends_as_an_unbro
     assert json.loads((Path(left[0].copy_url or "") / "metadata.json").read_text())["step"] == 4
 
 
+async def test_a_restart_of_ranks_that_torchrun_starts_goes_on_from_the_latest_checkpoint(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    document = config(8, fail_at=5)
+    document["entrypoint"] = document["entrypoint"].replace("python ", "torchrun ", 1)
+    ticket = submitted(engine, document, run_id="torchrun")
+    await carried(engine, ticket)
+    assert [int(step) for step, _ in said(caplog, r"start (\d+) (\w+)")] == [0, 4]
+    assert said(caplog, r"end 8 (\w+)") != []
+    trial = engine.hook.store.trials.get(ticket.trial_id)
+    assert (trial.attempts, trial.restarts) == (2, 1)
+
+
 async def test_a_trial_keeps_its_checkpoints_in_a_bucket_reached_by_an_airflow_connection(
     engine: Engine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip

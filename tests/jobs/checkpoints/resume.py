@@ -1,11 +1,15 @@
 """Trains a small model, saves every two steps, and fails once at a given step."""
 
+import json
 import os
 import sys
 
 import torch
 
 import airflow_provider_dtrain.train as dtrain
+
+with open(os.environ["DTRAIN_CONTEXT"]) as file:
+    ATTEMPT = json.load(file)["attempt"]
 
 UNTIL, FAIL_AT = int(sys.argv[1]), int(sys.argv[2])
 
@@ -26,7 +30,7 @@ def main():
             if step % 2 == 0:
                 ctx.report_validation(step, {"loss": abs(step - 4) / 10})
                 ctx.save_checkpoint(step)
-            if step == FAIL_AT and ctx.hparams["fail"] and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            if step == FAIL_AT and ctx.hparams["fail"] and ATTEMPT == 1:
                 raise ValueError("told to fail")
         print("end", step, dtrain.parameters_sha256(model), flush=True)
 
