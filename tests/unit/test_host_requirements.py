@@ -73,9 +73,9 @@ async def test_the_check_before_a_launch_refuses_an_old_pytorch(monkeypatch: pyt
     )
     view: Any = SimpleNamespace(placement={"gpu-1": (0,)})
     with pytest.raises(EnvironmentMissingError, match=r"'gpu-1': .*has torch 2\.1\.0, but 2\.4 or newer is needed"):
-        await launch._check(link, view, job)
+        await launch._check(link, view, job, has_container=False)
     found["modules"] = {"torch": "2.4.0"}
-    await launch._check(link, view, job)
+    await launch._check(link, view, job, has_container=False)
 
 
 @pytest.mark.parametrize(
