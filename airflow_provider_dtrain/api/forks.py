@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_dtrain.api.call import Call
-from airflow_provider_dtrain.api.found import config_of, experiment_entry
 from airflow_provider_dtrain.api.models.experiments import Fork
 from airflow_provider_dtrain.core.config.secrets import masked_paths, put_secrets, unmasked
 from airflow_provider_dtrain.errors import ConfigError, Problem
 from airflow_provider_dtrain.hooks.secrets import opened
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail
+from airflow_provider_dtrain.store.queries.experiments import config_of
+from airflow_provider_dtrain.store.queries.rights import readable_experiment
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
-from airflow_provider_dtrain.store.records.trials import Config
 
 
-def fork_of(call: Call, entry: ExperimentEntry, config: Config | None) -> Fork:
+def fork_of(call: Call, experiment: ExperimentDetail) -> Fork:
     """Return whether the user can fork an experiment, and otherwise the reason."""
-    if config is None:
+    if experiment.config_id is None:
         return Fork(possible=False, reason="It has no trial and no plan, so it has no configuration yet.")
     reason = call.access.starting.hint
     return Fork(possible=not reason, reason=reason)
@@ -29,7 +30,7 @@ def payload_of(call: Call, experiment_id: int) -> str | None:
 
     :raises NotFoundError: the user may not read the experiment
     """
-    entry = experiment_entry(call, experiment_id)
+    entry = readable_experiment(call.store, call.access, experiment_id)
     if not call.access.may_read_code(entry.view.dag_id):
         return None
     digest = call.store.trial_table.payload(experiment_id)
@@ -48,8 +49,8 @@ def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> d
     if not masked:
         return document
     if experiment_id is not None:
-        entry = experiment_entry(call, experiment_id)
-        config = config_of(call, entry)
+        entry = readable_experiment(call.store, call.access, experiment_id)
+        config = config_of(call.store, experiment_id)
         if config is not None and _is_own(call, entry):
             document = unmasked(document, put_secrets(config.document, opened(config.secrets)))
             masked = masked_paths(document)

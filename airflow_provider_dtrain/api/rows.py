@@ -53,4 +53,3 @@ def point(value: Any) -> float | None:
 #: Parameters of tables.
 Search = Annotated[str, Query(max_length=200, description="part of a name; % and _ have no special meaning")]
 Order = Annotated[Literal["asc", "desc"], Query()]
-Limit = Annotated[int, Query(ge=1, le=200)]

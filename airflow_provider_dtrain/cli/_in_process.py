@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Sequence
 
 from airflow_provider_dtrain.cli._output import command
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.engine.control import StoreControl, Takeover, lost_followers
 from airflow_provider_dtrain.errors import HostError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.terminal.arguments import Command
 from airflow_provider_dtrain.terminal.output import note, user
 from airflow_provider_dtrain.terminal.shared import run_shared

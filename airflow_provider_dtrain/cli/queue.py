@@ -22,5 +22,5 @@ def set_task(args: Namespace) -> None:
     if args.priority is None:
         raise UsageError("Nothing to set. Give --priority.")
     note(control_of(DtrainHook()).set_gang_priority(args.gang, args.priority))
-    show_one(args, {"gang": args.gang, "priority": args.priority})
+    show_one(args, {"allocation_id": args.gang, "priority": args.priority})
     hint(f"airflow dtrain explain {GANG}{args.gang}")

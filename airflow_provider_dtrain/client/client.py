@@ -28,12 +28,12 @@ from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
-from airflow_provider_dtrain.client.submission import create, experiment_of, fork, run_state
+from airflow_provider_dtrain.client.submission import create, fork, run_state
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, NotNowError, TrialKilledError, UserError
-from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -103,7 +103,7 @@ class Experiments:
     def __init__(self, client: Client) -> None:
         self._client = client
 
-    def list(self, *, name: str = "", tags: Sequence[str] = (), limit: int = 50) -> list[ExperimentLine]:
+    def list(self, *, name: str = "", tags: Sequence[str] = (), limit: int = 50) -> list[ExperimentSummary]:
         """Return experiments, latest first.
 
         :param name: part of their name
@@ -117,7 +117,7 @@ class Experiments:
         :raises NotFoundError: there is none with this id
         """
         found = self._client.source.experiment(experiment_id)
-        return Experiment(self._client, found.dag, found.dag_run, found.experiment)
+        return Experiment(self._client, found.dag_id, found.run_id, found.experiment_id)
 
     def create(
         self,
@@ -186,20 +186,20 @@ class Experiment:
         :raises ConflictError: it is not planned yet
         """
         if self._id is None:
-            found = experiment_of(self._client.source, self.dag, self.dag_run)
+            found = self._client.source.experiment_of(self.dag, self.dag_run)
             if found is None:
                 raise ConflictError(f"DAG run {self.dag_run} has not planned its experiment yet. Use wait().")
-            self._id = found.experiment
+            self._id = found.experiment_id
         return self._id
 
     @property
     def state(self) -> str:
         """State of the DAG run until it is planned, its own state afterwards."""
-        if self._id is None and experiment_of(self._client.source, self.dag, self.dag_run) is None:
+        if self._id is None and self._client.source.experiment_of(self.dag, self.dag_run) is None:
             return run_state(self._client.session, self.dag, self.dag_run)
         return self.describe().state
 
-    def describe(self) -> ExperimentDescription:
+    def describe(self) -> ExperimentDetail:
         """Return its record."""
         return self._client.source.experiment(self.id)
 

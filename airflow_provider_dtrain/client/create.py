@@ -86,11 +86,11 @@ class _ServerRun:
 
     def progress(self) -> ExperimentProgress | None:
         """Return its experiment, None until it is planned."""
-        found = self.patience.of(lambda: submission.experiment_of(self.source, self.dag, self.dag_run))
+        found = self.patience.of(lambda: self.source.experiment_of(self.dag, self.dag_run))
         if found is None:
             return None
         return ExperimentProgress(
-            experiment=found.experiment,
+            experiment=found.experiment_id,
             name=found.name,
             state=found.state,
             trials=found.trials,

@@ -59,20 +59,6 @@ class Answer:
         """
         return record(kind, self._value)
 
-    def row(self, kind: type[Record]) -> Record:
-        """Return the record in the field ``row``."""
-        return record(kind, self._field("row"))
-
-    def rows(self, kind: type[Record]) -> list[Record]:
-        """Return the records in the field ``rows``."""
-        found: list[Record] = _read(list[kind], kind.__name__, self._field("rows"))  # type: ignore[valid-type]
-        return found
-
-    def _field(self, name: str) -> Any:
-        if not isinstance(self._value, dict):
-            raise ServerError(f"The server sent {_kind_of(self._value)} in place of an object. {_OTHER_VERSION}")
-        return self._value.get(name)
-
 
 def record(kind: type[Record], value: Any) -> Record:
     """Return a record from a JSON object.

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.trials import TrialSummary
+from airflow_provider_dtrain.terminal.experiments import progress_text, state_text
 from airflow_provider_dtrain.terminal.output import cell, note
 from airflow_provider_dtrain.terminal.trials import hparams_text, summary_of
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
@@ -99,9 +100,9 @@ def _experiment(session: Session, experiment_id: int, width: int | None) -> View
     source = ServerSource(session, keep=True)
     found = source.experiment(experiment_id)
     trials = source.trials(experiment=experiment_id, state=None, tags=(), limit=_TRIALS_MOST)
-    head = f"Experiment {found.experiment} '{found.display_name or found.name}' is {found.state}"
-    if found.progress is not None:
-        head += f", {found.progress}"
+    head = f"Experiment {found.experiment_id} '{found.display_name or found.name}' is {state_text(found)}"
+    if (progress := progress_text(found)) is not None:
+        head += f", {progress}"
     if found.best is not None:
         head += f", best {found.metric} {cell(found.best)} (trial {found.best_trial})"
     lines = experiment_lines(head, trials, [_row(one) for one in reversed(trials)], width)

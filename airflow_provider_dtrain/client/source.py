@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_provider_dtrain.client.decoder import Answer, Record
+from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import ServerError
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentPage, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
@@ -33,12 +33,6 @@ class ServerSource:
     def __init__(self, session: Session, *, keep: bool = False) -> None:
         self.session = session
         self.keep = keep
-
-    def _rows(self, kind: type[Record], name: str, /, **parameters: Any) -> list[Record]:
-        return self._get(name, **parameters).rows(kind)
-
-    def _get(self, name: str, /, **parameters: Any) -> Answer:
-        return self.session.get(f"/listings/{name}", keep=self.keep, **parameters)
 
     def _of_trial(self, trial_id: int, name: str, /, **parameters: Any) -> Answer:
         return self.session.get(f"/trials/{trial_id}/{name}", keep=self.keep, **parameters)
@@ -88,17 +82,20 @@ class ServerSource:
         """Return all checkpoints of a trial, oldest first."""
         return self._of_trial(trial_id, "checkpoints").record(TrialCheckpoints)
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""
-        return self._rows(ExperimentLine, "experiments", name=name, tag=list(tags), limit=limit)
+        return self._experiments(name=name, tag=list(tags), limit=limit)
 
-    def experiments_of(self, dag_run: str) -> list[ExperimentLine]:
-        """Return the experiments of the DAG runs with this id."""
-        return self._rows(ExperimentLine, "experiments", dag_run=dag_run, limit=10)
+    def experiment_of(self, dag_id: str, run_id: str) -> ExperimentSummary | None:
+        """Return the latest experiment of a DAG run, None until it is planned."""
+        return next(iter(self._experiments(dag_id=dag_id, run_id=run_id, limit=1)), None)
 
-    def experiment(self, experiment_id: int) -> ExperimentDescription:
+    def _experiments(self, **parameters: Any) -> list[ExperimentSummary]:
+        return self.session.get("/experiments", keep=self.keep, **parameters).record(ExperimentPage).rows
+
+    def experiment(self, experiment_id: int) -> ExperimentDetail:
         """Return an experiment."""
-        return self._get("experiment", experiment_id=experiment_id).row(ExperimentDescription)
+        return self.session.get(f"/experiments/{experiment_id}", keep=self.keep).record(ExperimentDetail)
 
     def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""

@@ -12,11 +12,9 @@ from urllib.parse import quote
 from airflow_provider_dtrain.client.answers import DagRun, ForkSource, Started, StoredCode, Validation
 from airflow_provider_dtrain.client.local_config import NAME_FOLDER, own_model_dir
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.paths_below import path_below
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, ServerError
-from airflow_provider_dtrain.resources.experiments import ExperimentLine
 
 #: Largest configuration, as the server accepts it.
 CONFIG_MOST = 1 << 20
@@ -175,8 +173,3 @@ def run_state(session: Session, dag: str, dag_run: str) -> str:
     """Return the state of a DAG run, from Airflow's own API."""
     target = f"{session.server.base}/api/v2/dags/{quote(dag, safe='')}/dagRuns/{quote(dag_run, safe='')}"
     return session.get_of_airflow(target).record(DagRun).state
-
-
-def experiment_of(source: ServerSource, dag: str, dag_run: str) -> ExperimentLine | None:
-    """Return the experiment of a DAG run, None until it is planned."""
-    return next((one for one in source.experiments_of(dag_run) if (one.dag, one.dag_run) == (dag, dag_run)), None)

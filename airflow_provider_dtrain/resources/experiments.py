@@ -2,65 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_provider_dtrain.resources.metrics import Value
+from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
+from airflow_provider_dtrain.core.lifecycle.states import ExperimentState
+from airflow_provider_dtrain.core.search.dimensions import DimensionKind
+from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
+from airflow_provider_dtrain.resources.metrics import MetricName, Number
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExperimentLine:
-    """An experiment in a list."""
+class ExperimentSummary:
+    """One experiment in a list."""
 
-    experiment: int
+    experiment_id: int
+    #: The name from the configuration; ``display_name`` prevails on pages.
     name: str
-    dag: str
-    dag_run: str
-    method: str | None
-    #: With the control request of a user that is in force.
-    state: str
-    #: State -> number of trials.
-    trials: dict[str, int]
-    metric: str | None
-    smaller_is_better: bool | None
-    best: Value
-    best_trial: int | None
-    created: datetime
-    ended: datetime | None
     display_name: str | None
-    description: str | None
-    tags: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExperimentDescription:
-    """An experiment with its share of the queue."""
-
-    experiment: int
-    name: str
-    dag: str
-    dag_run: str
+    dag_id: str
+    run_id: str
+    state: ExperimentState
+    #: Control request of a user that is in force.
+    control_request: ControlRequest | None
+    #: Name of the searcher; None: its only trial was submitted without one.
     method: str | None
-    state: str
-    trials: dict[str, int]
     metric: str | None
-    smaller_is_better: bool | None
-    best: Value
+    smaller_is_better: bool
+    best: Number | None
+    #: Id of the trial with the best metric.
     best_trial: int | None
-    created: datetime
-    ended: datetime | None
-    #: In percent, while it runs and its length is known.
-    progress: str | None
+    #: State -> number of trials, without cleared ones.
+    trials: Mapping[str, int]
+    #: Number of planned trials.
+    max_trials: int
+    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials; None: unknown.
+    progress: float | None
+    #: From the durations of its ended trials, else from the progress of running ones; None: there is no estimate.
     expected_end: datetime | None
-    display_name: str | None
-    description: str | None
+    created_at: datetime
+    ended_at: datetime | None
+    description: str
     tags: list[str]
-    best_hyperparameters: dict[str, Any] | None
-    weight: float
-    max_slots: int | None
-    #: Control request in force, and its user.
-    control_request: str | None
-    requested_by: str | None
+    may_edit: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentPage:
+    """One page of experiments."""
+
+    rows: list[ExperimentSummary]
+    total: int
+    #: All tags of experiments that the user may read, for the filter.
+    tags: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """Plan of an experiment's trials."""
+
+    search_id: int
+    #: From 1; grows when a user clears the task that plans.
+    generation: int
+    divisor: int
+    seed: int
+    #: ``batches``, ``records``, ``epochs``, or the searcher's own time metric.
+    units: str
+    #: Bracket -> units of training at each of its rungs.
+    rungs: Mapping[str, list[int]]
+    #: 0: no cap.
+    max_concurrent_trials: int
+    #: ``random``, ``grid``, ``tpe`` ...
+    sampler: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hyperparameter:
+    """One dimension of the search space, or a constant."""
+
+    #: Dotted path.
+    name: str
+    kind: DimensionKind
+    log: bool
+    minimum: float | None
+    maximum: float | None
+    #: Values of a categorical, or the value of a constant.
+    values: list[Any] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExperimentDetail(ExperimentSummary):
+    """One experiment with its plan."""
+
+    config_id: int | None
+    search: Search | None
+    best_checkpoint: StoredCheckpoint | None
+    #: Of the best trial: dotted path -> value.
+    best_hparams: Mapping[str, Any] | None
     #: Running trials that a pause sets back to their beginning.
     without_checkpoint: list[int]
+    #: Share of the queue relative to other experiments.
+    weight: float
+    #: Most slots that its gangs hold at one time; None: no cap.
+    max_slots: int | None
+    #: The user of ``control_request``.
+    requested_by: str | None
+    metrics: list[MetricName]
+    #: Reports name their epoch.
+    has_epochs: bool
+    #: ``description`` and ``labels`` of its configuration, beside those that users give on pages.
+    config_description: str
+    config_labels: list[str]
+    hyperparameters: list[Hyperparameter]

@@ -80,12 +80,12 @@ def _agreed_for_experiment(args: Namespace, source: Source, question: str, *, pa
     found = source.experiment(args.experiment_id)
     if pauses:
         lose = ", ".join(map(str, found.without_checkpoint))
-        return not lose or _agreed(args, f"Trials {lose} {question.format(found.experiment)}")
+        return not lose or _agreed(args, f"Trials {lose} {question.format(found.experiment_id)}")
     if found.state in TRIAL_ENDED:
-        note(f"Experiment {found.experiment} has ended already: {found.state}.")
+        note(f"Experiment {found.experiment_id} has ended already: {found.state}.")
         return False
     states = ", ".join(f"{number} {state}" for state, number in found.trials.items()) or "no trial yet"
-    return _agreed(args, question.format(f"{found.experiment} '{found.name}' ({states})"))
+    return _agreed(args, question.format(f"{found.experiment_id} '{found.name}' ({states})"))
 
 
 def _agreed(args: Namespace, question: str) -> bool:
@@ -160,7 +160,7 @@ def _set(
         more = ", --weight, --max-slots" if noun == "experiment" else ""
         raise UsageError(f"Nothing to set. Give --priority{more}, {_LABELS}.")
     note(control.set(noun, number, cast("Change", given)))
-    row: dict[str, Any] = {noun: number, **{name: value for name, value in given.items() if name in share}}
+    row: dict[str, Any] = {f"{noun}_id": number, **{name: value for name, value in given.items() if name in share}}
     has_labels = bool(given.keys() - share.keys())
     if has_labels:
         now = source.trial(number) if noun == "trial" else source.experiment(number)

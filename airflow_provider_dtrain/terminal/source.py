@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -51,10 +51,10 @@ class Source(Protocol):
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentLine]:
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""
 
-    def experiment(self, experiment_id: int) -> ExperimentDescription:
+    def experiment(self, experiment_id: int) -> ExperimentDetail:
         """Return an experiment."""
 
     def gangs(self, pool: str | None) -> list[GangSummary]:

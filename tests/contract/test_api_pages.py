@@ -154,7 +154,8 @@ def test_the_table_of_experiments_has_best_progress_and_tags(api, search, clock)
     ("given", "found"),
     [
         ({"q": "HUS"}, ["hush"]), ({"q": "_"}, []), ({"tag": "x"}, ["e"]), ({"tag": ["x", "no"]}, []),
-        ({"dag_id": "secret"}, ["hush"]), ({"state": "completed"}, []),
+        ({"dag_id": "secret"}, ["hush"]), ({"state": "completed"}, []), ({"name": "HUS"}, ["hush"]),
+        ({"name": "secret"}, []), ({"dag_id": "d", "run_id": "r"}, ["e"]), ({"run_id": "no"}, []),
         ({"sort": "name", "order": "asc"}, ["e", "hush"]),
         ({"sort": "best"}, ["hush", "e"]), ({"sort": "progress"}, ["hush", "e"]), ({"offset": 1}, ["e"]),
     ],

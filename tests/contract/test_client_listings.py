@@ -11,13 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main, parser
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.store.queries.experiments import experiment_detail, experiment_page, experiment_summary
 from airflow_provider_dtrain.store.queries.profiles import profile_of
 from airflow_provider_dtrain.store.queries.rights import AllRights
+from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
+from airflow_provider_dtrain.store.store import Store
 from airflow_provider_dtrain.terminal import cluster, experiments, profile, trials, watch
 from testbed.stores import host
 from tests.support.api_world import Api
@@ -103,6 +106,34 @@ def test_rows_of_dags_that_the_user_may_not_read_do_not_exist(search, tmp_path, 
         for words in ("trials describe", "trials profile", "trials metrics", "trials timeline", "trials checkpoints"):
             assert main([*words.split(), str(hidden), *at]) == 1
             assert "There is no trial" in capsys.readouterr().err
+
+
+def test_an_experiment_that_a_reader_may_not_read_does_not_exist(search):
+    class NoRights(AllRights):
+        def readable(self, store: Store) -> frozenset[str]:
+            return frozenset()
+
+        def may_read(self, dag_id: str) -> bool:
+            return False
+
+    store, rights = search.store, NoRights()
+    store.control.set("experiment", 1, tags=["mine"], by="ann")
+    assert experiment_page(store, AllRights(), ExperimentQuery()).tags == ["mine"]
+    assert vars(experiment_page(store, rights, ExperimentQuery())) == {"rows": [], "total": 0, "tags": []}
+    for query in (experiment_detail, experiment_summary):
+        for number in (1, 99, 0, 2**63):
+            with pytest.raises(NotFoundError, match=f"There is no experiment {number}"):
+                query(store, rights, number)
+
+
+def test_the_printed_state_of_an_experiment_names_the_request_that_is_in_force(server, search, capsys):
+    texts = {"pause": "running, pauses", "stop": "running, stops", "kill": "running, is killed"}
+    for request, words in texts.items():
+        getattr(search.store.experiments, request)(1, "ann")
+        for command in ("list", "describe 1"):
+            assert main(["experiments", *command.split(), "--server", server]) == 0
+        shown = capsys.readouterr().out
+        assert shown.count(words) == 2, shown
 
 
 def test_a_profile_that_a_reader_may_not_read_does_not_exist(search):
@@ -233,7 +264,7 @@ def test_weight_and_cap_of_an_experiment_are_set_from_any_machine(server, search
     monkeypatch.setenv("DTRAIN_SERVER", server)
     assert main(["experiments", "set", "1", "--weight", "2.5", "--max-slots", "2", "-o", "json"]) == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == {"experiment": 1, "weight": 2.5, "max_slots": 2}
+    assert json.loads(shown.out) == {"experiment_id": 1, "weight": 2.5, "max_slots": 2}
     assert "Experiment 1 has weight 2.5, max_slots 2. Warning: trials that request more slots" in shown.err
     view = search.store.experiments.get(1)
     assert (view.weight, view.max_slots) == (2.5, 2)

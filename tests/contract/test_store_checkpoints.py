@@ -8,7 +8,7 @@ from argparse import Namespace
 import pytest
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.terminal import trials
 from testbed.stores import host
 

@@ -176,9 +176,9 @@ def test_an_experiment_is_created_followed_read_and_downloaded_by_its_user(
         assert fetched.returncode == 0, fetched.stderr
         (file,) = (laptop.folder / "files").rglob("result.txt")
         assert file.read_text() == "done"
-    experiment = viewer.client.experiments.get(row["experiment"])
+    experiment = viewer.client.experiments.get(row["experiment_id"])
     assert experiment.wait(60).best.log().splitlines()[-1] == b"LINE 59"
-    assert list(experiment.trials.frame()["metric"]) == [0.5]
+    assert list(experiment.trials.frame()["best_metric"]) == [0.5]
 
 
 def test_an_experiment_is_forked_and_stopped_from_a_notebook(stage: Stage, laptops: Callable[[str], Laptop]) -> None:
@@ -276,4 +276,4 @@ def _trial_of(stage: Stage, name: str) -> str | None:
 def _wait(client: Client, name: str) -> str:
     """Wait for an experiment as a notebook does, and return its state."""
     (found,) = [one for one in client.experiments.list() if one.name == name]
-    return client.experiments.get(found.experiment).wait(600).state
+    return client.experiments.get(found.experiment_id).wait(600).state

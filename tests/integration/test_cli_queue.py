@@ -136,7 +136,7 @@ def test_a_better_priority_moves_a_gang_and_the_place_of_the_last_pass_is_shown(
     # A gang that is granted and not taken up loses its slots after 30 s: too soon for a test on a busy machine.
     run(store, tickets[0])
     last = str(tickets[2].trial_id)
-    assert world.rows("trials", "set", last, "--priority", "7") == {"trial": tickets[2].trial_id, "priority": 7}
+    assert world.rows("trials", "set", last, "--priority", "7") == {"trial_id": tickets[2].trial_id, "priority": 7}
     store.queue.schedule("lab")
     rows = {row["trial_id"]: row for row in world.rows("trials", "list")}
     assert [rows[ticket.trial_id]["position"] for ticket in tickets] == [None, 2, 1]
@@ -153,7 +153,7 @@ def test_the_share_of_an_experiment_is_set_for_all_its_gangs(world: World, store
     ticket = submitted(store, "x1", 4)
     experiment = str(world.rows("trials", "describe", str(ticket.trial_id))["experiment_id"])
     done = world.rows("experiments", "set", experiment, "--priority", "3", "--weight", "2.5", "--max-slots", "8")
-    assert done == {"experiment": int(experiment), "priority": 3, "weight": 2.5, "max_slots": 8}
+    assert done == {"experiment_id": int(experiment), "priority": 3, "weight": 2.5, "max_slots": 8}
     why = world("explain", str(ticket.trial_id), "-o", "json").json
     assert (why["priority"], why["weight"], why["max_slots"]) == (3, 2.5, 8)
     narrow = world("experiments", "set", experiment, "--max-slots", "2")
@@ -175,7 +175,7 @@ def test_experiments_and_trials_are_named_and_tagged_and_found_by_name_and_tags(
     assert world.rows("experiments", "set", second, "--untag", "absent", "--weight", "2")["tags"] == ["paper"]
 
     def listed(*options: str) -> list[int]:
-        return [row["experiment"] for row in world.rows("experiments", "list", *options)]
+        return [row["experiment_id"] for row in world.rows("experiments", "list", *options)]
 
     assert listed("--tag", "paper") == [ids[1], ids[0]]
     assert listed("--tag", "paper", "--tag", "a b") == [ids[0]]
@@ -205,7 +205,7 @@ def test_experiments_are_listed_with_their_ids_their_trials_and_the_best(world: 
     for ticket, metric in ((first, 0.5), (second, "nan")):
         watch = store.attempts.watch(ticket.attempt_id, watcher="test")
         store.attempts.end(ticket.attempt_id, watch, state="completed", result={"metric": metric})
-    row = next(row for row in world.rows("experiments", "list") if row["experiment"] == first.experiment_id)
+    row = next(row for row in world.rows("experiments", "list") if row["experiment_id"] == first.experiment_id)
     known = {name: row[name] for name in ("name", "method", "metric", "best", "best_trial", "trials")}
     assert known == {
         "name": "best", "method": "single", "metric": "loss", "best": 0.5, "best_trial": first.trial_id,
@@ -364,7 +364,10 @@ def test_the_gang_of_a_sensor_is_explained_and_moved_by_its_id(world: World, sto
     store.control.set("trial", before.trial_id, priority=50, by="ann")
     name = f"gang:{asked.allocation_id}"
     assert name in world("queue", "list").out
-    assert world.rows("queue", "set", name, "--priority", "60") == {"gang": asked.allocation_id, "priority": 60}
+    assert world.rows("queue", "set", name, "--priority", "60") == {
+        "allocation_id": asked.allocation_id,
+        "priority": 60,
+    }
     rows = {row["allocation_id"]: row for row in world.rows("queue", "list")}
     assert (rows[asked.allocation_id]["priority"], rows[asked.allocation_id]["trial_id"]) == (60, None)
     told = world("explain", name, "-o", "json")

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.core.lifecycle import after_failure
 from airflow_provider_dtrain.engine.attempt import failure_analysis
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.errors import MetricMissingError
 from airflow_provider_dtrain.hooks.tasks import as_airflow
-from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.store.records.trials import TrialView
 from airflow_provider_dtrain.terminal import trials
 from tests.support.engines import Engine, held, second

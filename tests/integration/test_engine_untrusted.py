@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.listings.source import StoreSource
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.terminal import trials
 from tests.support.engines import Engine
 

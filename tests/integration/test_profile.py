@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.listings.source import StoreSource
 from airflow_provider_dtrain.resources.telemetry import Profile, SlowRank, TimingTotal
 from airflow_provider_dtrain.terminal.profile import profile as command
 from tests.support.api_world import Api

@@ -32,7 +32,6 @@ SEARCH = {
 QUERIES = {
     "/lookup": "dag_id=d&run_id=r", "/curves": "metric=loss&trial=1", "/compare": "trial=1&trial=2",
     "/trials/{trial_id}/outputs/download": "path=x",
-    "/listings/experiment": "experiment_id=1",
 }  # fmt: skip
 CONFIG = {"config": "name: x\nentrypoint: python t.py\n"}
 BODIES = {

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.client import answers as a
 from airflow_provider_dtrain.client import common_answers as c
 from airflow_provider_dtrain.core import rank_results
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentPage, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
@@ -88,7 +88,7 @@ _PER_KIND: dict[Any, dict[str, Any]] = {
     ClusterHost: {"state": "ready"},
     Holder: {"state": "running"},
     Slot: {"state": "ready"},
-    ExperimentLine: {"dag": "dtrain_experiment", "dag_run": "run-1"},
+    ExperimentSummary: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Started: {"dag_id": "dtrain_experiment", "run_id": "run-1"},
     a.Validation: {"effective": [{"path": "name", "text": "name: mine"}]},
     a.Probe: {"problem": None},
@@ -108,32 +108,25 @@ class Route:
     method: str
     pattern: str
     kind: Any
-    #: Field of the record in the answer: ``row``, ``rows``, or none.
-    field: str = ""
 
     def answer(self) -> Any:
         """Return the answer of a friendly server."""
-        if self.field == "rows":
-            return {"rows": [valid(self.kind), valid(self.kind)]}
-        return {self.field: valid(self.kind)} if self.field else valid(self.kind)
+        return valid(self.kind)
 
 
-_LISTED = {
-    "experiments": ExperimentLine,
-}  # fmt: skip
 _RESULTS = {
     "stacks": rank_results.Stacks, "exec": rank_results.CommandResult, "outputs": a.FetchedOutputs, "probe": a.Probes,
     "doctor": a.Checks, "log": a.Nothing, "checkpoint": a.Nothing,
 }  # fmt: skip
 ROUTES = (
-    *(Route("GET", rf"/listings/{name}", kind, "rows") for name, kind in _LISTED.items()),
+    Route("GET", r"/experiments", ExperimentPage),
     Route("GET", r"/queue", GangPage),
     Route("GET", r"/cluster", Cluster),
     Route("GET", r"/trials", TrialPage),
     Route("GET", r"/trials/1", TrialDetail),
     Route("GET", r"/trials/1/ranks", AttemptRanks),
     Route("GET", r"/trials/1/checkpoints", TrialCheckpoints),
-    Route("GET", r"/listings/experiment", ExperimentDescription, "row"),
+    Route("GET", r"/experiments/1", ExperimentDetail),
     Route("GET", r"/trials/1/curves", a.ReportedMetrics),
     Route("GET", r"/trials/1/profile", Profile),
     Route("GET", r"/trials/1/timeline", TrialTimeline),

@@ -317,8 +317,8 @@ def test_a_token_that_is_none_is_refused_without_showing_it(serve, token, monkey
 
 def test_a_read_is_repeated_while_the_server_restarts_and_a_line_drops(serve):
     pauses: list[float] = []
-    server = serve(answers(503, {"detail": "later"}), cuts, answers(502, "?"), answers(200, {"rows": [{"ok": True}]}))
-    assert session(server, pauses=pauses).get("/trials").rows(Me) == [Me(ok=True)]
+    server = serve(answers(503, {"detail": "later"}), cuts, answers(502, "?"), answers(200, {"ok": True}))
+    assert session(server, pauses=pauses).get("/trials").record(Me) == Me(ok=True)
     assert pauses == [0.5, 1.0, 2.0]
 
 
@@ -339,7 +339,7 @@ def test_a_change_that_may_have_been_executed_is_not_repeated(serve):
 def test_an_unchanged_answer_is_sent_once(serve):
     server = serve(answers(200, {"ok": True}, ETag='W/"1"'), answers(304, None))
     of = session(server)
-    assert [of.get("/listings/queue", keep=True).record(Me) for _ in range(2)] == [Me(ok=True)] * 2
+    assert [of.get("/queue", keep=True).record(Me) for _ in range(2)] == [Me(ok=True)] * 2
     assert server.tags == [None, 'W/"1"']
 
 

@@ -1,95 +1,15 @@
-"""The table of experiments, and the page of one."""
+"""The page of an experiment, starts and actions."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any, Literal
+from dataclasses import dataclass
 
 from pydantic import Field
 
 from airflow_provider_dtrain.api.models.common import Model
 from airflow_provider_dtrain.api.models.configs import Document
-from airflow_provider_dtrain.core.lifecycle.control import ControlRequest
-from airflow_provider_dtrain.core.lifecycle.states import ExperimentState
-from airflow_provider_dtrain.resources.checkpoints import StoredCheckpoint
-from airflow_provider_dtrain.resources.metrics import MetricName, Number
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.trials import TrialSummary
-
-Tags = list[str]
-
-
-class ExperimentRow(Model):
-    """One experiment in a table."""
-
-    experiment_id: int
-    #: The name from the configuration; ``display_name`` prevails on pages.
-    name: str
-    display_name: str | None
-    dag_id: str
-    run_id: str
-    state: ExperimentState
-    #: Control request of a user that is in force.
-    control_request: ControlRequest | None
-    #: Name of the searcher; None: its only trial was submitted without one.
-    method: str | None
-    metric: str | None
-    smaller_is_better: bool
-    best: Number | None
-    #: Id of the trial with the best metric.
-    best_trial: int | None
-    #: State -> number of trials, without cleared ones.
-    trials: dict[str, int]
-    #: Number of planned trials.
-    max_trials: int
-    #: From 0 to 1: trials that have ended, and parts of running ones, of the planned trials; None: unknown.
-    progress: float | None
-    #: From the durations of its ended trials, else from the progress of running ones; None: there is no estimate.
-    expected_end: datetime | None
-    created_at: datetime
-    ended_at: datetime | None
-    description: str
-    tags: Tags
-    may_edit: bool
-
-
-class Experiments(Model):
-    """One page of experiments."""
-
-    rows: list[ExperimentRow]
-    total: int
-    #: All tags of experiments that the user may read, for the filter.
-    tags: Tags
-
-
-class Search(Model):
-    """Plan of an experiment's trials."""
-
-    search_id: int
-    #: From 1; grows when a user clears the task that plans.
-    generation: int
-    divisor: int
-    seed: int
-    #: ``batches``, ``records``, ``epochs``, or the searcher's own time metric.
-    units: str
-    #: Bracket -> units of training at each of its rungs.
-    rungs: dict[str, list[int]]
-    #: 0: no cap.
-    max_concurrent_trials: int
-    #: ``random``, ``grid``, ``tpe`` ...
-    sampler: str
-
-
-class Hyperparameter(Model):
-    """One dimension of the search space, or a constant."""
-
-    #: Dotted path.
-    name: str
-    kind: Literal["float", "int", "categorical", "const"]
-    log: bool
-    minimum: float | None
-    maximum: float | None
-    #: Values of a categorical, or the value of a constant.
-    values: list[Any] | None
 
 
 class Fork(Model):
@@ -100,25 +20,10 @@ class Fork(Model):
     reason: str
 
 
-class Experiment(ExperimentRow):
-    """One experiment with its plan."""
+@dataclass(frozen=True, kw_only=True)
+class ForkableExperiment(ExperimentDetail):
+    """An experiment, and whether the user can fork it."""
 
-    config_id: int | None
-    search: Search | None
-    best_checkpoint: StoredCheckpoint | None
-    #: Share of the queue relative to other experiments.
-    weight: float
-    #: Most slots that its gangs hold at one time; None: no cap.
-    max_slots: int | None
-    #: The user of ``control_request``.
-    requested_by: str | None
-    metrics: list[MetricName]
-    #: Reports name their epoch.
-    has_epochs: bool
-    #: ``description`` and ``labels`` of its configuration, beside those that users give on pages.
-    config_description: str
-    config_labels: list[str]
-    hyperparameters: list[Hyperparameter]
     fork: Fork
 
 
@@ -126,7 +31,7 @@ class ExperimentAction(Model):
     """Outcome of an action on an experiment."""
 
     message: str
-    experiment: ExperimentRow
+    experiment: ExperimentSummary
 
 
 class TrialAction(Model):

@@ -11,7 +11,6 @@ from airflow_provider_dtrain.api.bounds import COMPARED_MOST, TRIALS_MOST, Compa
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.curve_rows import curve_of, metric_series
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import experiment_plan, readable_trials
 from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves, Difference
 from airflow_provider_dtrain.api.models.trials import TrialCurves
 from airflow_provider_dtrain.api.prepared import as_json, with_list
@@ -23,7 +22,8 @@ from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.resources.trials import TrialSummary
 from airflow_provider_dtrain.store.queries.metric_names import shown_names
-from airflow_provider_dtrain.store.queries.trials import trials_by_id
+from airflow_provider_dtrain.store.queries.rights import readable_plan
+from airflow_provider_dtrain.store.queries.trials import readable_trials, trials_by_id
 from airflow_provider_dtrain.store.records.pages import TrialChoice, TrialHead
 from airflow_provider_dtrain.store.records.trials import Config
 
@@ -47,10 +47,10 @@ def experiment_curves(
     max_points: Points = 2000,
 ) -> Curves:
     """Return a metric of an experiment's trials. Trials in the request come in addition to the selected ones."""
-    plan = experiment_plan(call, experiment_id)
+    plan = readable_plan(call.store, call.access, experiment_id)
     name = metric or plan.metric
     chosen, total = call.store.trial_table.chosen(experiment_id, select, limit)
-    heads = readable_trials(call, trial or [])
+    heads = readable_trials(call.store, call.access, trial or [])
     asked = {one.trial_id for one in heads}
     heads += call.store.trial_table.heads([one for one in chosen if one not in asked])
     if name is None:
@@ -73,7 +73,8 @@ def curves(
     ids = list(dict.fromkeys(trial or []))
     if not ids:
         raise UserError(f"trial must be given 1 to {TRIALS_MOST} times, got 0.")
-    return _curves(call, readable_trials(call, ids), metric, group, x, max_points, total=len(ids), best=None)
+    heads = readable_trials(call.store, call.access, ids)
+    return _curves(call, heads, metric, group, x, max_points, total=len(ids), best=None)
 
 
 def _curves(
@@ -125,7 +126,7 @@ def trial_curves(
     max_points: Points = 2000,
 ) -> TrialCurves:
     """Return metrics of a trial over batches, epochs and time."""
-    (head,) = readable_trials(call, [trial_id])
+    (head,) = readable_trials(call.store, call.access, [trial_id])
     asked = list(dict.fromkeys(metric or []))
     groups: tuple[MetricGroup, ...] = ("validation", "training") if group is None else (group,)
 

@@ -9,7 +9,6 @@ from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import READ_DEADLINE_S, WRITE_DEADLINE_S, StoreRoute, as_answer
 from airflow_provider_dtrain.api.fork_source import fork_source as source_of_fork
 from airflow_provider_dtrain.api.forks import payload_of
-from airflow_provider_dtrain.api.found import config_of, experiment_entry
 from airflow_provider_dtrain.api.init_dags import DAG_ID, trigger
 from airflow_provider_dtrain.api.models.configs import Document, TemplateRow, Templates, Validation
 from airflow_provider_dtrain.api.models.experiments import ForkSource, NewExperiment, Started
@@ -18,6 +17,8 @@ from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.validation import checked_config, validation
 from airflow_provider_dtrain.engine.submission.granted import grant
 from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.store.queries.experiments import config_of
+from airflow_provider_dtrain.store.queries.rights import readable_experiment
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
 router = APIRouter(route_class=StoreRoute, tags=["starting"], responses=ERRORS)
@@ -41,8 +42,8 @@ async def validate(call: CallDep, body: Document) -> Response:
 @router.get("/experiments/{experiment_id}/fork", **guarded(Rule.READ))
 def fork_source(call: CallDep, experiment_id: int) -> ForkSource:
     """Return the submitted configuration of an experiment as a start for another one. Secrets are masked."""
-    entry = experiment_entry(call, experiment_id)
-    config = config_of(call, entry)
+    entry = readable_experiment(call.store, call.access, experiment_id)
+    config = config_of(call.store, experiment_id)
     if config is None:
         raise NotFoundError(f"Experiment {experiment_id} has no trial and no plan, so it has no configuration yet.")
     return source_of_fork(call, entry, config)

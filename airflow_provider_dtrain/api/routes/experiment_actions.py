@@ -7,13 +7,13 @@ from fastapi import APIRouter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.control import change_of, control_of
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.experiment_rows import experiment_row
-from airflow_provider_dtrain.api.found import experiment_entry
 from airflow_provider_dtrain.api.models.changes import ExperimentChange
 from airflow_provider_dtrain.api.models.experiments import ExperimentAction
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.control import Verb
+from airflow_provider_dtrain.store.queries.experiments import experiment_summary
+from airflow_provider_dtrain.store.queries.rights import readable_experiment
 from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 from airflow_provider_dtrain.store.records.trials import TrialKey
 
@@ -47,13 +47,14 @@ def kill(call: CallDep, experiment_id: int) -> ExperimentAction:
 @router.patch("/experiments/{experiment_id}", **guarded(Rule.EDIT_DAG))
 def set_experiment(call: CallDep, experiment_id: int, body: ExperimentChange) -> ExperimentAction:
     """Change labels, or priority, weight and cap of its gangs, which need the right to edit connections instead."""
-    change = change_of(call, "experiment", experiment_id, _key(experiment_entry(call, experiment_id)), body)
+    entry = readable_experiment(call.store, call.access, experiment_id)
+    change = change_of(call, "experiment", experiment_id, _key(entry), body)
     return _answer(call, experiment_id, control_of(call).set("experiment", experiment_id, change))
 
 
 def _require_edit(call: Call, event: str, experiment_id: int) -> None:
     """Check the right to edit the experiment's DAG run, and write the audit log."""
-    entry = experiment_entry(call, experiment_id)
+    entry = readable_experiment(call.store, call.access, experiment_id)
     call.access.require_edit(entry.view.dag_id)
     call.log_action(event, _key(entry), experiment_id=experiment_id)
 
@@ -68,6 +69,4 @@ def _key(entry: ExperimentEntry) -> TrialKey:
 
 
 def _answer(call: Call, experiment_id: int, message: str) -> ExperimentAction:
-    entry = experiment_entry(call, experiment_id)
-    may_edit = bool(call.access.may_edit({entry.view.dag_id}))
-    return ExperimentAction(message=message, experiment=experiment_row(entry, may_edit=may_edit))
+    return ExperimentAction(message=message, experiment=experiment_summary(call.store, call.access, experiment_id))

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Query
 from airflow_provider_dtrain.api.bounds import Metric
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import experiment_plan, plan_config
 from airflow_provider_dtrain.api.importances import PENDING, Judged
 from airflow_provider_dtrain.api.models.charts import HyperparameterColumn, Hyperparameters, Importance
 from airflow_provider_dtrain.api.rows import ERRORS, point
@@ -20,6 +19,8 @@ from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.core.search.dimensions import Dimension, dimensions
 from airflow_provider_dtrain.core.search.importance import MOST, ImportanceResult
+from airflow_provider_dtrain.store.queries.experiments import plan_config
+from airflow_provider_dtrain.store.queries.rights import readable_plan
 from airflow_provider_dtrain.store.records.pages import TrialColumns
 from airflow_provider_dtrain.store.store import Store
 
@@ -36,11 +37,11 @@ def hyperparameters(
     metric: Annotated[Metric | None, Query(description="the searcher's without it")] = None,
 ) -> Hyperparameters:
     """Return hyperparameters and metric of an experiment's trials as columns, with the importance of each."""
-    plan = experiment_plan(call, experiment_id)
+    plan = readable_plan(call.store, call.access, experiment_id)
     store, importances = call.store, call.importances
     other = None if metric == plan.metric else metric
     version = (store.trial_table.version(experiment_id), None if other is None else store.curves.newest())
-    config = plan_config(call, plan)
+    config = plan_config(call.store, plan)
     space = dimensions(None if config is None else config.document.get("hyperparameters"))
     key = (store.store_id, experiment_id, metric)
     known = importances.known(key, version)

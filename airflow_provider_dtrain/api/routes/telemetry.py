@@ -10,7 +10,6 @@ from fastapi import APIRouter, Query
 from airflow_provider_dtrain.api.bounds import AttemptNumber, HostFilter, MetricFilter
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import readable_trials
 from airflow_provider_dtrain.api.models.cluster import DeviceUtilization, HostUtilization, Utilization
 from airflow_provider_dtrain.api.models.trials import (
     RankPlace,
@@ -26,6 +25,7 @@ from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.store.queries.profiles import profile_of, slow_ranks_of
 from airflow_provider_dtrain.store.queries.ranks import attempt_of
+from airflow_provider_dtrain.store.queries.trials import readable_trials
 from airflow_provider_dtrain.store.records import telemetry as records
 
 router = APIRouter(route_class=StoreRoute, tags=["telemetry"], responses=ERRORS)
@@ -92,7 +92,7 @@ def telemetry(
     max_points: Annotated[int, Query(ge=10, le=10_000, description="points per series")] = 2000,
 ) -> Telemetry:
     """Return system metrics of a trial's hosts and GPUs. Without an attempt: of all attempts."""
-    readable_trials(call, [trial_id])
+    readable_trials(call.store, call.access, [trial_id])
     options: Any = {"attempt": attempt, "metrics": metric or None, "max_points": max_points}
     options |= {"since": _aware(since, "since"), "until": _aware(until, "until")}
     store = call.store.telemetry
@@ -111,7 +111,7 @@ def _aware(at: datetime | None, name: str) -> datetime | None:
 @router.get("/trials/{trial_id}/timings", **guarded(Rule.READ))
 def timings(call: CallDep, trial_id: int, attempt: AttemptNumber = None, buckets: Buckets = 200) -> Timings:
     """Return the parts of the steps of an attempt over time."""
-    readable_trials(call, [trial_id])
+    readable_trials(call.store, call.access, [trial_id])
     return call.answer(call.store.telemetry.version(trial_id), make=lambda: _timings(call, trial_id, attempt, buckets))
 
 
@@ -131,7 +131,7 @@ def _timings(call: Call, trial_id: int, attempt: int | None, buckets: int) -> Ti
 @router.get("/trials/{trial_id}/step_times", **guarded(Rule.READ))
 def step_times(call: CallDep, trial_id: int, attempt: AttemptNumber = None, buckets: Buckets = 200) -> StepTimes:
     """Return the step time of each rank of an attempt over time, and the ranks that are slow."""
-    readable_trials(call, [trial_id])
+    readable_trials(call.store, call.access, [trial_id])
     return call.answer(
         call.store.telemetry.version(trial_id), make=lambda: _step_times(call, trial_id, attempt, buckets)
     )
@@ -162,6 +162,6 @@ def _slot(index: int | None) -> int | None:
 @router.get("/trials/{trial_id}/profile", response_model=Profile, **guarded(Rule.READ))
 def profile(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> Any:
     """Return the summary of an attempt: timings of batches, and ranges of system metrics."""
-    readable_trials(call, [trial_id])
+    readable_trials(call.store, call.access, [trial_id])
     version = call.store.telemetry.version(trial_id)
     return call.answer(version, make=lambda: profile_of(call.store, call.access, trial_id, attempt))

@@ -10,13 +10,14 @@ from fastapi.responses import Response
 from airflow_provider_dtrain.api.bounds import Id, Offset, StateFilter, TagFilter
 from airflow_provider_dtrain.api.call import CallDep
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.found import experiment_plan, plan_config
 from airflow_provider_dtrain.api.rows import ERRORS, Order, Search
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.tables import ROWS_MOST, csv_answer
 from airflow_provider_dtrain.core.search.dimensions import dimensions, value_at
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.trials import TrialPage
+from airflow_provider_dtrain.store.queries.experiments import plan_config
+from airflow_provider_dtrain.store.queries.rights import readable_plan
 from airflow_provider_dtrain.store.queries.trials import trial_page
 from airflow_provider_dtrain.store.records.pages import TrialOrder, TrialQuery
 from airflow_provider_dtrain.store.records.trials import Config
@@ -46,7 +47,7 @@ def trials(
     """Return one page of the trials of an experiment, or of all trials."""
     config = None
     if experiment_id is not None and sort.startswith(HPARAMS):
-        config = plan_config(call, experiment_plan(call, experiment_id))
+        config = plan_config(call.store, readable_plan(call.store, call.access, experiment_id))
     query = TrialQuery(
         experiment_id=experiment_id,
         text=q,
@@ -73,8 +74,8 @@ def trials_csv(
     order: Order = "asc",
 ) -> Response:
     """Return all matching trials of an experiment as CSV, with a column per hyperparameter."""
-    plan = experiment_plan(call, experiment_id)
-    config = plan_config(call, plan)
+    plan = readable_plan(call.store, call.access, experiment_id)
+    config = plan_config(call.store, plan)
     query = TrialQuery(
         experiment_id=experiment_id,
         text=q,

@@ -240,6 +240,8 @@ def _matching(query: ExperimentQuery) -> list[sa.ColumnElement[bool]]:
         where.append(STATE.in_([query.state]))
     if query.dag_id is not None:
         where.append(experiments.c.dag_id == query.dag_id)
+    if query.run_id is not None:
+        where.append(experiments.c.run_id == query.run_id)
     if query.dags is not None:
         where.append(experiments.c.dag_id.in_(sorted(query.dags)))
     where += has_tags("experiment", experiments.c.id, query.tags)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from airflow_provider_dtrain.errors import NotFoundError
 
 if TYPE_CHECKING:
-    from airflow_provider_dtrain.store.records.pages import Dags
+    from airflow_provider_dtrain.store.records.pages import Dags, ExperimentEntry, ExperimentPlan
     from airflow_provider_dtrain.store.records.trials import HostRecord, TrialView
     from airflow_provider_dtrain.store.store import Store
 
@@ -74,3 +74,29 @@ def readable_trial(store: Store, rights: Rights, trial_id: int) -> TrialView:
     if view is None or not rights.may_read(view.key.dag_id):
         raise NotFoundError(f"There is no trial {trial_id}. See: airflow dtrain trials list")
     return view
+
+
+def readable_experiment(store: Store, rights: Rights, experiment_id: int) -> ExperimentEntry:
+    """Return an experiment.
+
+    :raises NotFoundError: there is none with this id, or the user may not read its DAG
+    """
+    entry = store.experiment_table.get(experiment_id) if 0 < experiment_id <= ID_MOST else None
+    if entry is None or not rights.may_read(entry.view.dag_id):
+        raise _no_experiment(experiment_id)
+    return entry
+
+
+def readable_plan(store: Store, rights: Rights, experiment_id: int) -> ExperimentPlan:
+    """Return DAG, plan and metric of an experiment. It costs a tenth of :func:`readable_experiment`.
+
+    :raises NotFoundError: there is none with this id, or the user may not read its DAG
+    """
+    plan = store.experiment_table.plan(experiment_id) if 0 < experiment_id <= ID_MOST else None
+    if plan is None or not rights.may_read(plan.dag_id):
+        raise _no_experiment(experiment_id)
+    return plan
+
+
+def _no_experiment(experiment_id: int) -> NotFoundError:
+    return NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")

@@ -18,14 +18,14 @@ from airflow_provider_dtrain.resources.trials import Attempt, TrialDetail, Trial
 from airflow_provider_dtrain.store.queries.checkpoints import best_of
 from airflow_provider_dtrain.store.queries.config_facts import config_facts
 from airflow_provider_dtrain.store.queries.metric_names import left_out_text, shown_names
-from airflow_provider_dtrain.store.queries.rights import ID_MOST
+from airflow_provider_dtrain.store.queries.rights import ID_MOST, readable_plan
 from airflow_provider_dtrain.store.queries.shards import inference_progress_of
 from airflow_provider_dtrain.store.queries.tasks import task_ref
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.queries.config_facts import ConfigFacts
     from airflow_provider_dtrain.store.queries.rights import Rights
-    from airflow_provider_dtrain.store.records.pages import TrialEntry, TrialQuery
+    from airflow_provider_dtrain.store.records.pages import TrialEntry, TrialHead, TrialQuery
     from airflow_provider_dtrain.store.records.trials import AttemptView, TaskView, TrialView
     from airflow_provider_dtrain.store.store import Store
 
@@ -41,15 +41,9 @@ def trial_page(store: Store, rights: Rights, query: TrialQuery) -> TrialPage:
     if query.experiment_id is None:
         query = replace(query, dags=rights.readable(store))
     else:
-        _require_experiment(store, rights, query.experiment_id)
+        readable_plan(store, rights, query.experiment_id)
     entries, total = store.trial_table.page(query)
     return TrialPage(rows=_summaries(store, entries), total=total)
-
-
-def _require_experiment(store: Store, rights: Rights, experiment_id: int) -> None:
-    plan = store.experiment_table.plan(experiment_id) if 0 < experiment_id <= ID_MOST else None
-    if plan is None or not rights.may_read(plan.dag_id):
-        raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
 
 
 def trials_by_id(store: Store, rights: Rights, trial_ids: Sequence[int]) -> list[TrialSummary]:
@@ -60,15 +54,26 @@ def trials_by_id(store: Store, rights: Rights, trial_ids: Sequence[int]) -> list
     return _summaries(store, _entries(store, rights, trial_ids))
 
 
+def readable_trials(store: Store, rights: Rights, trial_ids: Sequence[int]) -> list[TrialHead]:
+    """Return states and names of trials in the order of their ids here.
+
+    :raises NotFoundError: there is none with one of the ids, or the user may not read its DAG
+    """
+    heads = store.trial_table.heads([one for one in trial_ids if 0 < one <= ID_MOST])
+    dags = {dag_id for dag_id in {one.dag_id for one in heads} if rights.may_read(dag_id)}
+    _require_all(trial_ids, {one.trial_id for one in heads if one.dag_id in dags})
+    return heads
+
+
 def _entries(store: Store, rights: Rights, trial_ids: Sequence[int]) -> list[TrialEntry]:
     known = [one for one in trial_ids if 0 < one <= ID_MOST]
     found = {entry.view.trial_id: entry for entry in store.trial_table.some(known)}
     dags = {dag_id for dag_id in {one.view.key.dag_id for one in found.values()} if rights.may_read(dag_id)}
-    require_all(trial_ids, {key for key, one in found.items() if one.view.key.dag_id in dags})
+    _require_all(trial_ids, {key for key, one in found.items() if one.view.key.dag_id in dags})
     return [found[trial_id] for trial_id in trial_ids]
 
 
-def require_all(trial_ids: Sequence[int], readable: Collection[int]) -> None:
+def _require_all(trial_ids: Sequence[int], readable: Collection[int]) -> None:
     """Check that all trials exist for the user.
 
     :param readable: those that exist and that the user may read

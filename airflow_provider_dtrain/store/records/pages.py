@@ -158,6 +158,7 @@ class ExperimentQuery:
     name: str = ""
     state: ExperimentState | None = None
     dag_id: str | None = None
+    run_id: str | None = None
     #: Experiments that have all of these.
     tags: Sequence[str] = ()
     dags: Dags = None

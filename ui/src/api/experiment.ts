@@ -3,7 +3,7 @@ import { type components } from "./schema";
 
 type Schemas = components["schemas"];
 
-export type Experiment = Schemas["Experiment"];
+export type Experiment = Schemas["ForkableExperiment"];
 export type ShownConfig = Schemas["ShownConfig"];
 export type PlacedProblem = Schemas["PlacedProblem"];
 export type Validation = Schemas["Validation"];

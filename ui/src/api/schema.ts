@@ -658,46 +658,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/listings/experiments": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Experiments
-         * @description Return experiments, latest first.
-         */
-        get: operations["experiments_api_v1_listings_experiments_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/listings/experiment": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Experiment
-         * @description Return an experiment with its share of the queue.
-         */
-        get: operations["experiment_api_v1_listings_experiment_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/templates": {
         parameters: {
             query?: never;
@@ -1703,10 +1663,135 @@ export interface components {
             timeout_s: number;
         };
         /**
-         * Experiment
-         * @description One experiment with its plan.
+         * ExperimentAction
+         * @description Outcome of an action on an experiment.
          */
-        Experiment: {
+        ExperimentAction: {
+            /** Message */
+            message: string;
+            experiment: components["schemas"]["ExperimentSummary"];
+        };
+        /**
+         * ExperimentChange
+         * @description Body of a change of an experiment's labels, or of the priority and the share of its gangs.
+         */
+        ExperimentChange: {
+            /** Display Name */
+            display_name?: string | null;
+            /** Description */
+            description?: string | null;
+            /** Tags */
+            tags?: string[] | null;
+            /** Add Tags */
+            add_tags?: string[] | null;
+            /** Remove Tags */
+            remove_tags?: string[] | null;
+            /** Priority */
+            priority?: number | null;
+            /** Weight */
+            weight?: number | null;
+            /** Max Slots */
+            max_slots?: number | null;
+        };
+        /**
+         * ExperimentPage
+         * @description One page of experiments.
+         */
+        ExperimentPage: {
+            /** Rows */
+            rows: components["schemas"]["ExperimentSummary"][];
+            /** Total */
+            total: number;
+            /** Tags */
+            tags: string[];
+        };
+        /**
+         * ExperimentState
+         * @description State of an experiment. Its row is running while it is queued, which its trials decide.
+         * @enum {string}
+         */
+        ExperimentState: "queued" | "running" | "completed" | "errored" | "killed";
+        /**
+         * ExperimentSummary
+         * @description One experiment in a list.
+         */
+        ExperimentSummary: {
+            /** Experiment Id */
+            experiment_id: number;
+            /** Name */
+            name: string;
+            /** Display Name */
+            display_name: string | null;
+            /** Dag Id */
+            dag_id: string;
+            /** Run Id */
+            run_id: string;
+            state: components["schemas"]["ExperimentState"];
+            /** Control Request */
+            control_request: ("pause" | "stop" | "kill") | null;
+            /** Method */
+            method: string | null;
+            /** Metric */
+            metric: string | null;
+            /** Smaller Is Better */
+            smaller_is_better: boolean;
+            /** Best */
+            best: number | ("nan" | "inf" | "-inf") | null;
+            /** Best Trial */
+            best_trial: number | null;
+            /** Trials */
+            trials: {
+                [key: string]: number;
+            };
+            /** Max Trials */
+            max_trials: number;
+            /** Progress */
+            progress: number | null;
+            /** Expected End */
+            expected_end: string | null;
+            /**
+             * Created At
+             * Format: date-time
+             */
+            created_at: string;
+            /** Ended At */
+            ended_at: string | null;
+            /** Description */
+            description: string;
+            /** Tags */
+            tags: string[];
+            /** May Edit */
+            may_edit: boolean;
+        };
+        /**
+         * Fork
+         * @description Possibility of a fork, or the reason against it.
+         */
+        Fork: {
+            /** Possible */
+            possible: boolean;
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * ForkSource
+         * @description The submitted configuration of an experiment as a start for another one.
+         */
+        ForkSource: {
+            /** Yaml */
+            yaml: string;
+            /** Payload Digest */
+            payload_digest: string | null;
+            /** Code Removed */
+            code_removed: boolean;
+            /** Template */
+            template: string | null;
+        };
+        /**
+         * ForkableExperiment
+         * @description An experiment, and whether the user can fork it.
+         */
+        ForkableExperiment: {
             /** Experiment Id */
             experiment_id: number;
             /** Name */
@@ -1757,6 +1842,12 @@ export interface components {
             config_id: number | null;
             search: components["schemas"]["Search"] | null;
             best_checkpoint: components["schemas"]["StoredCheckpoint"] | null;
+            /** Best Hparams */
+            best_hparams: {
+                [key: string]: unknown;
+            } | null;
+            /** Without Checkpoint */
+            without_checkpoint: number[];
             /** Weight */
             weight: number;
             /** Max Slots */
@@ -1774,243 +1865,6 @@ export interface components {
             /** Hyperparameters */
             hyperparameters: components["schemas"]["Hyperparameter"][];
             fork: components["schemas"]["Fork"];
-        };
-        /**
-         * ExperimentAction
-         * @description Outcome of an action on an experiment.
-         */
-        ExperimentAction: {
-            /** Message */
-            message: string;
-            experiment: components["schemas"]["ExperimentRow"];
-        };
-        /**
-         * ExperimentChange
-         * @description Body of a change of an experiment's labels, or of the priority and the share of its gangs.
-         */
-        ExperimentChange: {
-            /** Display Name */
-            display_name?: string | null;
-            /** Description */
-            description?: string | null;
-            /** Tags */
-            tags?: string[] | null;
-            /** Add Tags */
-            add_tags?: string[] | null;
-            /** Remove Tags */
-            remove_tags?: string[] | null;
-            /** Priority */
-            priority?: number | null;
-            /** Weight */
-            weight?: number | null;
-            /** Max Slots */
-            max_slots?: number | null;
-        };
-        /**
-         * ExperimentDescription
-         * @description An experiment with its share of the queue.
-         */
-        ExperimentDescription: {
-            /** Experiment */
-            experiment: number;
-            /** Name */
-            name: string;
-            /** Dag */
-            dag: string;
-            /** Dag Run */
-            dag_run: string;
-            /** Method */
-            method: string | null;
-            /** State */
-            state: string;
-            /** Trials */
-            trials: {
-                [key: string]: number;
-            };
-            /** Metric */
-            metric: string | null;
-            /** Smaller Is Better */
-            smaller_is_better: boolean | null;
-            /** Best */
-            best: number | boolean | string | null;
-            /** Best Trial */
-            best_trial: number | null;
-            /**
-             * Created
-             * Format: date-time
-             */
-            created: string;
-            /** Ended */
-            ended: string | null;
-            /** Progress */
-            progress: string | null;
-            /** Expected End */
-            expected_end: string | null;
-            /** Display Name */
-            display_name: string | null;
-            /** Description */
-            description: string | null;
-            /** Tags */
-            tags: string[];
-            /** Best Hyperparameters */
-            best_hyperparameters: {
-                [key: string]: unknown;
-            } | null;
-            /** Weight */
-            weight: number;
-            /** Max Slots */
-            max_slots: number | null;
-            /** Control Request */
-            control_request: string | null;
-            /** Requested By */
-            requested_by: string | null;
-            /** Without Checkpoint */
-            without_checkpoint: number[];
-        };
-        /**
-         * ExperimentLine
-         * @description An experiment in a list.
-         */
-        ExperimentLine: {
-            /** Experiment */
-            experiment: number;
-            /** Name */
-            name: string;
-            /** Dag */
-            dag: string;
-            /** Dag Run */
-            dag_run: string;
-            /** Method */
-            method: string | null;
-            /** State */
-            state: string;
-            /** Trials */
-            trials: {
-                [key: string]: number;
-            };
-            /** Metric */
-            metric: string | null;
-            /** Smaller Is Better */
-            smaller_is_better: boolean | null;
-            /** Best */
-            best: number | boolean | string | null;
-            /** Best Trial */
-            best_trial: number | null;
-            /**
-             * Created
-             * Format: date-time
-             */
-            created: string;
-            /** Ended */
-            ended: string | null;
-            /** Display Name */
-            display_name: string | null;
-            /** Description */
-            description: string | null;
-            /** Tags */
-            tags: string[];
-        };
-        /**
-         * ExperimentList
-         * @description Experiments, latest first.
-         */
-        ExperimentList: {
-            /** Rows */
-            rows: components["schemas"]["ExperimentLine"][];
-        };
-        /**
-         * ExperimentRow
-         * @description One experiment in a table.
-         */
-        ExperimentRow: {
-            /** Experiment Id */
-            experiment_id: number;
-            /** Name */
-            name: string;
-            /** Display Name */
-            display_name: string | null;
-            /** Dag Id */
-            dag_id: string;
-            /** Run Id */
-            run_id: string;
-            state: components["schemas"]["ExperimentState"];
-            /** Control Request */
-            control_request: ("pause" | "stop" | "kill") | null;
-            /** Method */
-            method: string | null;
-            /** Metric */
-            metric: string | null;
-            /** Smaller Is Better */
-            smaller_is_better: boolean;
-            /** Best */
-            best: number | ("nan" | "inf" | "-inf") | null;
-            /** Best Trial */
-            best_trial: number | null;
-            /** Trials */
-            trials: {
-                [key: string]: number;
-            };
-            /** Max Trials */
-            max_trials: number;
-            /** Progress */
-            progress: number | null;
-            /** Expected End */
-            expected_end: string | null;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /** Ended At */
-            ended_at: string | null;
-            /** Description */
-            description: string;
-            /** Tags */
-            tags: string[];
-            /** May Edit */
-            may_edit: boolean;
-        };
-        /**
-         * ExperimentState
-         * @description State of an experiment. Its row is running while it is queued, which its trials decide.
-         * @enum {string}
-         */
-        ExperimentState: "queued" | "running" | "completed" | "errored" | "killed";
-        /**
-         * Experiments
-         * @description One page of experiments.
-         */
-        Experiments: {
-            /** Rows */
-            rows: components["schemas"]["ExperimentRow"][];
-            /** Total */
-            total: number;
-            /** Tags */
-            tags: string[];
-        };
-        /**
-         * Fork
-         * @description Possibility of a fork, or the reason against it.
-         */
-        Fork: {
-            /** Possible */
-            possible: boolean;
-            /** Reason */
-            reason: string;
-        };
-        /**
-         * ForkSource
-         * @description The submitted configuration of an experiment as a start for another one.
-         */
-        ForkSource: {
-            /** Yaml */
-            yaml: string;
-            /** Payload Digest */
-            payload_digest: string | null;
-            /** Code Removed */
-            code_removed: boolean;
-            /** Template */
-            template: string | null;
         };
         /**
          * FoundExperiment
@@ -2504,13 +2358,6 @@ export interface components {
              * @default experiment
              */
             default_name: string;
-        };
-        /**
-         * OneExperiment
-         * @description An experiment with its share of the queue.
-         */
-        OneExperiment: {
-            row: components["schemas"]["ExperimentDescription"];
         };
         /**
          * Operation
@@ -4225,8 +4072,11 @@ export interface operations {
             query?: {
                 /** @description part of a name; % and _ have no special meaning */
                 q?: string;
+                /** @description part of the name alone */
+                name?: string;
                 state?: components["schemas"]["ExperimentState"] | null;
                 dag_id?: string | null;
+                run_id?: string | null;
                 /** @description only those with all of these */
                 tag?: string[] | null;
                 sort?: "created_at" | "ended_at" | "name" | "dag_id" | "state" | "method" | "best" | "max_trials" | "progress";
@@ -4246,7 +4096,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Experiments"];
+                    "application/json": components["schemas"]["ExperimentPage"];
                 };
             };
             /** @description not logged in */
@@ -4510,7 +4360,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Experiment"];
+                    "application/json": components["schemas"]["ForkableExperiment"];
                 };
             };
             /** @description not logged in */
@@ -6546,181 +6396,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Lookup"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    experiments_api_v1_listings_experiments_get: {
-        parameters: {
-            query?: {
-                name?: string;
-                /** @description only those of DAG runs with this in their id */
-                dag_run?: string;
-                /** @description only those with all of these */
-                tag?: string[] | null;
-                limit?: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ExperimentList"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    experiment_api_v1_listings_experiment_get: {
-        parameters: {
-            query: {
-                experiment_id: number;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OneExperiment"];
                 };
             };
             /** @description not logged in */

@@ -26,5 +26,5 @@ export type Utilization = Schemas["Utilization"];
 export type Gang = Schemas["GangSummary"];
 export type Queue = Schemas["GangPage"];
 
-export type ExperimentRow = Schemas["ExperimentRow"];
-export type Experiments = Schemas["Experiments"];
+export type ExperimentRow = Schemas["ExperimentSummary"];
+export type Experiments = Schemas["ExperimentPage"];

@@ -1,14 +1,12 @@
-"""Records from the store, limited to the rows that a user may read."""
+"""Records from the store, with all rights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.listings.experiments import experiment_description, experiment_line
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDescription, ExperimentLine
+from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
@@ -17,12 +15,13 @@ from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
 from airflow_provider_dtrain.store.queries.checkpoints import checkpoints_of
+from airflow_provider_dtrain.store.queries.experiments import experiment_detail, experiment_page
 from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.hosts import cluster_details
 from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.profiles import profile_of
 from airflow_provider_dtrain.store.queries.ranks import ranks_of
-from airflow_provider_dtrain.store.queries.rights import AllRights, Rights
+from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery, TrialQuery
@@ -30,19 +29,15 @@ from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import TrialState
-    from airflow_provider_dtrain.store.records.searches import ExperimentView
     from airflow_provider_dtrain.store.store import Store
 
 
 class StoreSource:
-    """Records from the store. Rows that the user may not read do not exist here.
+    """Records from the store, with all rights."""
 
-    :param rights: default: all
-    """
-
-    def __init__(self, store: Store, rights: Rights | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self.rights: Rights = rights if rights is not None else AllRights()
+        self.rights = AllRights()
 
     def trials(
         self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
@@ -83,23 +78,13 @@ class StoreSource:
         """Return all checkpoints of a trial, oldest first."""
         return checkpoints_of(self.store, self.rights, trial_id)
 
-    def experiments(self, *, name: str, tags: Sequence[str], limit: int, dag_run: str = "") -> list[ExperimentLine]:
-        """Return experiments, latest first.
+    def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
+        """Return experiments, latest first."""
+        return experiment_page(self.store, self.rights, ExperimentQuery(name=name, tags=tags, limit=limit)).rows
 
-        :param dag_run: part of the id of their DAG run
-        """
-        query = ExperimentQuery(name=name, text=dag_run, tags=tags, limit=limit, dags=self.rights.readable(self.store))
-        return [experiment_line(one) for one in self.store.experiment_table.page(query)[0]]
-
-    def experiment(self, experiment_id: int) -> ExperimentDescription:
+    def experiment(self, experiment_id: int) -> ExperimentDetail:
         """Return an experiment."""
-        return experiment_description(self.store, self._experiment(experiment_id))
-
-    def _experiment(self, experiment_id: int) -> ExperimentView:
-        view = self.store.experiments.get(experiment_id)
-        if not self.rights.may_read(view.dag_id):
-            raise NotFoundError(f"There is no experiment {experiment_id}. See: airflow dtrain experiments list")
-        return view
+        return experiment_detail(self.store, self.rights, experiment_id)
 
     def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
