@@ -56,8 +56,8 @@ def test_a_host_is_drained_enabled_and_disabled_with_the_name_of_the_user(api, s
 
 
 def test_a_slot_is_disabled_and_enabled(api, search):
-    assert done(api, "/hosts/a/slots/2/disable")["host"]["slots"][2]["state"] == "disabled"
-    assert done(api, "/hosts/a/slots/2/enable")["host"]["slots"][2]["state"] == "free"
+    assert done(api, "/hosts/a/slots/2/disable")["host"]["slots"][2]["is_enabled"] is False
+    assert done(api, "/hosts/a/slots/2/enable")["host"]["slots"][2]["is_enabled"] is True
     assert api.refusal("POST", "/hosts/a/slots/99/enable")[:2] == (404, "not_found")
     assert api.refusal("POST", "/hosts/none/drain", json={})[:2] == (404, "not_found")
 
