@@ -96,7 +96,9 @@ def describe(args: Namespace, source: Source) -> None:
     """Show a trial, its ranks and checkpoints."""
     trial = source.trial(args.trial_id)
     ranks = source.ranks(args.trial_id).rows
-    present = [one for one in source.checkpoints(args.trial_id).rows if one.removed_at is None]
+    # A refused checkpoint counts as removed: nothing of it is used.
+    found = source.checkpoints(args.trial_id).rows
+    present = [one for one in found if one.removed_at is None or one.refused is not None]
     if not is_table(args):
         parts = {"ranks": [_rank_facts(one) for one in ranks], "checkpoints": [asdict(one) for one in present]}
         dump(args.output, {**asdict(trial), **parts})

@@ -41,7 +41,7 @@ class Planned:
         self.stored = store.configs.put(public, origins=effective.origins, template=template, template_version=version)
         self.config: ExperimentConfig = effective.config
         self.name = str(document["name"])
-        self.payload = put_code(store, CODE, print)
+        self.payload = put_code(store, CODE, print, print)
         self.search_id: int | None = None
         self.specs: list[TrialSpec] = []
         if self.config.searcher.name != "single":

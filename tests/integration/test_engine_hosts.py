@@ -62,11 +62,11 @@ def cut_while_it_prepares(monkeypatch: pytest.MonkeyPatch, cable: Cable) -> None
     """Pull the cable in the middle of the first launch, when hosts may have begun to prepare."""
     prepare, left = launch._prepare, iter([True])
 
-    async def cut(job: Any, link: Any, plan: Any) -> Any:
+    async def cut(job: Any, link: Any, plan: Any, context: Any) -> Any:
         if next(left, False):
             cable.is_out = True
             raise HostUnreachableError(link.host, "The cable is out.")
-        return await prepare(job, link, plan)
+        return await prepare(job, link, plan, context)
 
     monkeypatch.setattr(launch, "_prepare", cut)
 

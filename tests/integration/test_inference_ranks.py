@@ -160,7 +160,7 @@ def test_rows_of_a_shard_that_is_computed_twice_count_once(place, alone):
     (rank,) = well(infer(place, processor="processors:Flaky"))
 
     assert rank.said("Shard 9 .* failed, try 1 of 3: ValueError: once")
-    assert rank.said(r"20 of 20 shards, 1,000 rows, [\d,]+ rows/s$")
+    assert rank.said(r"(?m)20 of 20 shards, 1,000 rows, [\d,]+ rows/s$")
     assert rows(place) == alone
 
 

@@ -120,9 +120,9 @@ def test_a_gang_sees_its_own_devices_of_a_larger_machine_only(tmp_path: Path) ->
 #: The device that the training library chooses, and the backend.
 LIBRARY = """
 import cuda_stand_in
-from airflow_provider_dtrain.train.environment import Environment
+from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.initialization import _device_and_backend
-device, backend = _device_and_backend(Environment.read(), None, None)
+device, backend = _device_and_backend(RankEnvironment.read(), None, None)
 report(chosen=str(device), device=cuda_stand_in.current_uuid(), backend=backend)
 """
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
+from airflow_provider_dtrain.core.launch.devices import shares_devices
+from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, device_views
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.hosts.payload import library
 from airflow_provider_dtrain.supervisor.machine.host_environment import passed
@@ -106,7 +107,13 @@ def as_gang(
         placement = Placement({name: tuple(range(per_host)) for name in machines})
         plans = build_plans(placement, LaunchFacts(**values))
         channels = {name: machines[name].channel() for name in plans}
-        prepared = {name: channels[name].call("prepare", plan=plan, secrets={}) for name, plan in plans.items()}
+        given = {name: dict(enumerate(devices)) for name in machines}
+        seen = device_views(placement, given, facts.get("visible_devices", "all"))
+        # What the library needs of it.
+        context = {"shares_devices": shares_devices(seen)}
+        prepared = {
+            name: channels[name].call("prepare", plan=plan, context=context, secrets={}) for name, plan in plans.items()
+        }
         port = next(answer["port"] for answer in prepared.values() if answer["port"])
         for channel in channels.values():
             channel.call("subscribe", run=RUN, offsets={}, logs="all")
