@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from testbed.seed import small
@@ -68,7 +69,11 @@ def test_no_request_makes_the_server_fail(api: Api, operation: Any, mode: Any) -
         for name in set(case.query or ()) & set(KNOWN):
             if data.draw(st.booleans()):
                 case.query[name] = data.draw(st.sampled_from(KNOWN[name]))
-        answer = api.client.request(**case.as_transport_kwargs(base_url="http://testserver"))
+        try:
+            answer = api.client.request(**case.as_transport_kwargs(base_url="http://testserver"))
+        except httpx.InvalidURL:
+            # The client sends no address of this length.
+            reject()
         assert answer.status_code < 500, f"{answer.status_code} {answer.text[:500]}"
 
     requests()
