@@ -127,7 +127,9 @@ async def package_index(config: ExperimentConfig) -> dict[str, Any] | None:
     extra = (connection.extra_dejson or {}).get("extra_index_urls") or []
     urls = [connection.host or "", *([extra] if isinstance(extra, str) else extra)]
     if not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in urls):
-        message = f"the host of connection '{conn_id}' must be the URL of an index, such as https://packages.example/simple"
+        message = (
+            f"the host of connection '{conn_id}' must be the URL of an index, such as https://packages.example/simple"
+        )
         raise ConfigError([Problem(path="environment.index_conn_id", message=message)])
     if connection.password:
         mask_secret(connection.password)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import base64
 import configparser
 import contextlib
+import glob
 import http.client
+import importlib
+import importlib.util
 import json
 import netrc
 import os
 import re
 import ssl
+import sys
+import sysconfig
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -20,7 +25,6 @@ from typing import IO, Any, NamedTuple
 
 from ..refusal import Refused
 
-DEFAULT_INDEX = "https://packages.example/simple"
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
 #: Most bytes of the list of a package's files.
 _PAGE_BYTES = 64 << 20
@@ -181,7 +185,10 @@ class _Links(HTMLParser):
 
 
 def host_indexes(environ: Mapping[str, str]) -> list[str]:
-    """Return the indexes that this host is set up for, as pip and uv read them."""
+    """Return the indexes that this host is set up for, as pip and uv read them, else the one of pip.
+
+    :raises Refused: there is neither a setting nor a pip
+    """
     settings = configparser.ConfigParser(interpolation=None)
     files = [os.path.expanduser(path) for path in (*_PIP_FILES, environ.get("PIP_CONFIG_FILE", ""))]
     with contextlib.suppress(configparser.Error, UnicodeDecodeError):
@@ -191,4 +198,22 @@ def host_indexes(environ: Mapping[str, str]) -> list[str]:
     more = [environ.get(name, "") for name in _EXTRA_VARIABLES]
     more += [settings.get(section, "extra-index-url", fallback="") for section in ("install", "global")]
     extra = [url.rpartition("=")[2] if "=" in url.partition("://")[0] else url for text in more for url in text.split()]
-    return list(dict.fromkeys([next(filter(None, first), DEFAULT_INDEX), *extra]))
+    found = next(filter(None, first), None) or _index_of_pip()
+    return list(dict.fromkeys([found, *extra]))
+
+
+def _index_of_pip() -> str:
+    """Return the index that pip uses without a setting, from an installed pip or from the wheel of ``ensurepip``."""
+    bundled = importlib.util.find_spec("ensurepip")
+    places = [sysconfig.get_config_var("WHEEL_PKG_DIR"), "/usr/share/python-wheels"]
+    places += [os.path.join(os.path.dirname(bundled.origin), "_bundled")] if bundled and bundled.origin else []
+    wheels = [path for place in places if place for path in sorted(glob.glob(os.path.join(place, "pip-*.whl")))]
+    sys.path += wheels[-1:]
+    try:
+        found = importlib.import_module("pip._internal.models.index")
+    except ImportError as error:
+        message = (
+            "This host is set up for no package index, and its Python has no pip that knows one. Set PIP_INDEX_URL"
+        )
+        raise Refused("environment", f"{message} there, or environment.index_conn_id.") from error
+    return str(found.PyPI.simple_url)
