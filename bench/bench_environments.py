@@ -77,9 +77,13 @@ def _source(folder: Path, lock: str) -> EnvironmentSource:
 
 def _link(root: Path, name: str = "local") -> HostLink:
     address = HostAddress(
-        name=name, remote_dir=str(root / ".dtrain"), state_dir=str(root / name), lock_dir="none", python=sys.executable,
+        name=name,
+        remote_dir=str(root / ".dtrain"),
+        state_dir=str(root / name),
+        lock_dir="none",
+        python=sys.executable,
         make_transport=lambda: LocalTransport(name),
-    )  # fmt: skip
+    )
     return Links().get(address)
 
 

@@ -409,9 +409,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_build_is_named_and_left_as_it_wa
         os.system(f"umount -l {folder}")
 
 
-def test_a_killed_build_leaves_nothing_that_looks_complete_and_the_next_one_succeeds(
-    host: Host, tmp_path: Path
-) -> None:
+def test_a_killed_build_leaves_no_complete_environment_and_the_next_one_succeeds(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "index"
     lock = locked(make_wheel(wheels, "demo"))
     with index_server(wheels, stalls=True) as server:

@@ -101,7 +101,7 @@ async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_b
 async def test_a_lock_file_that_cannot_be_used_is_refused_before_anything_is_stored(
     engine: Engine, tmp_path: Path
 ) -> None:
-    code_folder(tmp_path, "demo\n--index-url https://example.org\n")
+    code_folder(tmp_path, "demo\n--index-url=index\n")
     with pytest.raises(ConfigError) as refused:
         engine.submit(document(), folder=tmp_path)
     assert [problem.path for problem in refused.value.problems] == ["environment.requirements"] * 2

@@ -130,6 +130,6 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_that_a_rank_starts_are_told_how_to_start(tmp_path: Path) -> None:
+def test_processes_that_a_rank_starts_as_ranks_end_with_the_fix(tmp_path: Path) -> None:
     found = as_gang(tmp_path, SPAWN, 1, 1)
     assert "Set launch: per_host" in found[0]["error"]

@@ -109,7 +109,7 @@ def as_gang(
         channels = {name: machines[name].channel() for name in plans}
         given = {name: dict(enumerate(devices)) for name in machines}
         seen = device_views(placement, given, facts.get("visible_devices", "all"))
-        # What the library needs of it.
+        # Of the context, the library reads this field.
         context = {"shares_devices": shares_devices(seen)}
         prepared = {
             name: channels[name].call("prepare", plan=plan, context=context, secrets={}) for name, plan in plans.items()

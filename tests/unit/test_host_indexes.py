@@ -11,6 +11,8 @@ import pytest
 from airflow_provider_dtrain.supervisor.environments import index
 from airflow_provider_dtrain.supervisor.refusal import Refused
 
+ONE = "https://one.example/simple"
+
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -25,8 +27,8 @@ def test_a_host_without_settings_uses_the_index_of_pip() -> None:
 
 
 def test_settings_prevail_over_the_index_of_pip(tmp_path: Path) -> None:
-    (tmp_path / "pip.conf").write_text("[global]\nindex-url = https://one.example/simple\n")
-    assert index.host_indexes({}) == ["https://one.example/simple"]
+    (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {ONE}\n")
+    assert index.host_indexes({}) == [ONE]
     environ = {"UV_DEFAULT_INDEX": "https://two.example/simple", "PIP_EXTRA_INDEX_URL": "https://three.example/simple"}
     assert index.host_indexes(environ) == ["https://two.example/simple", "https://three.example/simple"]
 

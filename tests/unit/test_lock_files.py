@@ -171,9 +171,9 @@ def test_inline_metadata_alone_needs_wheels_because_it_has_no_hashes() -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("--index-url https://u:secret@x/simple", "--index-url is not accepted"),
+        ("--index-url u:secret@x/simple", "--index-url is not accepted"),
         ("-i https://x/simple", "-i is not accepted"),
-        ("--extra-index-url=https://x", "--extra-index-url is not accepted"),
+        ("--extra-index-url=x", "--extra-index-url is not accepted"),
         ("--find-links /x", "a folder of wheels is environment.wheels"),
         ("-f /x", "-f is not accepted"),
         ("-e .", "Put the package into model_dir"),

@@ -137,8 +137,11 @@ class _OnHost:
         self._logged = time.monotonic()
         self.rt.log.info(
             "Environment %s is built on host '%s': %d packages for Python %s",
-            self._source.path, self.link.host, len(packages), plain(facts["python"], 64),
-        )  # fmt: skip
+            self._source.path,
+            self.link.host,
+            len(packages),
+            plain(facts["python"], 64),
+        )
         payload = self.job.archives.get("payloads")
         request = {
             "id": build,

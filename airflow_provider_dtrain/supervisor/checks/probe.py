@@ -138,9 +138,14 @@ def find_modules(
     nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
     try:
         done = subprocess.run(
-            argv, input=json.dumps(modules).encode(), capture_output=True, timeout=30, check=False, cwd=folder,
+            argv,
+            input=json.dumps(modules).encode(),
+            capture_output=True,
+            timeout=30,
+            check=False,
+            cwd=folder,
             env={**os.environ, **(variables or {})},
-        )  # fmt: skip
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
     for line in reversed(done.stdout.splitlines()):

@@ -118,9 +118,13 @@ class Build:
         request = {**{name: self.request[name] for name in fields}, "target": target, "folders": self._wheels(work)}
         argv = [sys.executable, "-I", program(), "download"]
         process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            preexec_fn=die_with_parent, pass_fds=[self.lock],
-        )  # fmt: skip
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,
+            pass_fds=[self.lock],
+        )
         # This process builds, and needs the credentials no longer.
         self.request["index"] = None
         assert process.stdin is not None
@@ -200,9 +204,14 @@ def start_build(arguments: Sequence[str], request: Json, environ: Mapping[str, s
     """Start a detached process that builds an environment. A build outlives the channel that started it."""
     argv = [sys.executable, "-I", program(), "build", *arguments]
     process = subprocess.Popen(
-        argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        cwd="/", env=dict(environ),
-    )  # fmt: skip
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+        env=dict(environ),
+    )
     assert process.stdin is not None
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.close()

@@ -98,9 +98,16 @@ class Installer:
         left_s = self._deadline - time.monotonic()
         with open(log, "wb") as output:
             process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=self.work,
-                env=self._environ, start_new_session=True, preexec_fn=die_with_parent, pass_fds=[self._lock],
-            )  # fmt: skip
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.work,
+                env=self._environ,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+                pass_fds=[self._lock],
+            )
             try:
                 process.wait(max(1.0, left_s))
             except subprocess.TimeoutExpired:

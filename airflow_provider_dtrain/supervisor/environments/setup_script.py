@@ -77,10 +77,15 @@ def _variables(script: str, name: str, folder: str) -> dict[str, str]:
     try:
         # The shell numbers its descriptors: 3 is the pipe for the variables.
         process = subprocess.Popen(
-            [shell, "-l", "-c", f"exec 3>&{writer}; {_PROGRAM}", script], stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=folder, start_new_session=True,
-            preexec_fn=die_with_parent, pass_fds=[writer],
-        )  # fmt: skip
+            [shell, "-l", "-c", f"exec 3>&{writer}; {_PROGRAM}", script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+            pass_fds=[writer],
+        )
     finally:
         os.close(writer)
     assert process.stdout is not None

@@ -240,7 +240,7 @@ class Container:
     def kill(self) -> str | None:
         """End all processes of the container. Return None once the runtime has confirmed it, else the reason."""
         if not self.is_begun:
-            # What has the label is of another supervisor.
+            # A container with this label belongs to another supervisor.
             return None
         if self.first is not None:
             send_signal(self.first, signal.SIGKILL)
