@@ -121,7 +121,7 @@ def test_the_image_is_that_of_the_gangs_devices(image: Any, of_gpus: str | None,
 @pytest.mark.parametrize(
     ("path", "roots", "answer"),
     [
-        ("/srv/x", ("/data",), True),
+        ("/data/x", ("/data",), True),
         ("/data", ("/data/",), True),
         ("/data2", ("/data",), False),
         ("/", ("/data",), False),
