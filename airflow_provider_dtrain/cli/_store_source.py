@@ -25,7 +25,6 @@ from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery, TrialQuery
-from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import TrialState
@@ -88,9 +87,7 @@ class StoreSource:
 
     def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
-        return all_gangs(
-            lambda offset: gang_page(self.store, self.rights, QueueQuery(pool=pool, limit=GANGS_MOST, offset=offset))
-        )
+        return gang_page(self.store, self.rights, QueueQuery(pool=pool, limit=None)).rows
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""

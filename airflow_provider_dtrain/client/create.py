@@ -94,6 +94,7 @@ class _ServerRun:
             name=found.name,
             state=found.state,
             trials=found.trials,
+            to_come=found.max_trials - sum(found.trials.values()),
             metric=found.metric,
             best=found.best,
             best_trial=found.best_trial,

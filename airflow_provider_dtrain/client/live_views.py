@@ -16,7 +16,7 @@ from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.trials import TrialSummary
 from airflow_provider_dtrain.terminal.experiments import progress_text, state_text
 from airflow_provider_dtrain.terminal.output import cell, note
-from airflow_provider_dtrain.terminal.trials import hparams_text, summary_of
+from airflow_provider_dtrain.terminal.trials import hparams_text, latest_placement, summary_of
 from airflow_provider_dtrain.terminal.watch import View, experiment_lines, trial_lines, watch
 
 #: Metrics, and points of each, in the view of a trial. A sparkline has 40 bars.
@@ -50,7 +50,7 @@ def _trial(session: Session, trial_id: int) -> View:
     answer = session.get(f"/trials/{trial_id}/curves", keep=True, max_points=POINTS)
     series = answer.record(ReportedMetrics).series[:METRICS_MOST]
     curves = [(f"{one.group} {one.name}", one.y) for one in series]
-    devices = _devices(session, trial_id) if trial.placement else []
+    devices = _devices(session, trial_id) if latest_placement(trial) else []
     lines = trial_lines(trial, curves, devices)
     if (speed := _speed(series)) is not None:
         lines.append(speed_text(speed, trial.hparams))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from airflow_provider_dtrain.client.decoder import Answer
 from airflow_provider_dtrain.client.session import Session
@@ -18,10 +18,12 @@ from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage, TrialSummary
-from airflow_provider_dtrain.terminal.source import GANGS_MOST, all_gangs
 
 #: Most rows of a list.
 ROWS_MOST = 1000
+
+#: Gangs that are requested at one time.
+GANGS_MOST: Final = 1000
 
 
 class ServerSource:
@@ -104,8 +106,25 @@ class ServerSource:
             answer = self.session.get("/queue", keep=self.keep, pool=pool, limit=GANGS_MOST, offset=offset)
             return answer.record(GangPage)
 
-        return all_gangs(page)
+        return _all_gangs(page)
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""
         return self.session.get("/cluster", keep=self.keep, pool=pool, details=True).record(Cluster)
+
+
+def _all_gangs(page: Callable[[int], GangPage]) -> list[GangSummary]:
+    """Return the gangs of all pages.
+
+    A gang that moves to a later page meanwhile is there once. One that moves to an earlier page may be missing.
+
+    :param page: returns the page from an offset on
+    """
+    found: dict[int, GangSummary] = {}
+    offset = 0
+    while True:
+        part, before = page(offset), len(found)
+        found |= {one.allocation_id: one for one in part.rows}
+        offset += len(part.rows)
+        if offset >= part.total or len(found) == before:
+            return list(found.values())

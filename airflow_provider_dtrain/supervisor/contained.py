@@ -112,7 +112,8 @@ class FirstProcess:
         try:
             pid = os.fork()
         except OSError as error:
-            self._report(exited=rank.number, status=126 << 8, problem=f"cannot start a process: {error.strerror}")
+            report_cannot_start(rank, request["argv"][0], error)
+            self._report(exited=rank.number, status=126 << 8)
             return
         if pid == 0:
             try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.errors import UsageError
-from airflow_provider_dtrain.terminal.cluster import host_row, show_hosts, slot_rows
+from airflow_provider_dtrain.terminal.cluster import host_row, show_hosts
 from airflow_provider_dtrain.terminal.output import confirm, hint, note, show_one
 
 if TYPE_CHECKING:
@@ -124,11 +124,17 @@ def _host(verb: HostVerb) -> Callable[[Namespace, Source, Control], None]:
 
 def _agreed_for_host(args: Namespace, source: Source) -> bool:
     held: dict[str, list[str]] = {}
-    for row in slot_rows(source.cluster(None)):
-        if row["host"] == args.host and row["since"] is not None:
-            trial_id = row["trial_id"]
-            of = "a gang without a trial" if trial_id is None else f"trial {trial_id} of '{row['experiment']}'"
-            held.setdefault(of, []).append(str(row["slot"]))
+    cluster = source.cluster(None)
+    for host in (one for one in cluster.hosts if one.name == args.host):
+        for index, slot in enumerate(host.slots):
+            if (holder := cluster.holders.get(str(slot.allocation_id))) is None:
+                continue
+            of = f"trial {holder.trial_id} of '{holder.experiment}'"
+            if holder.is_hidden:
+                of = f"gang {holder.allocation_id} of a DAG that you may not read"
+            elif holder.trial_id is None:
+                of = f"held gang {holder.allocation_id}, which no trial uses now,"
+            held.setdefault(of, []).append(str(index))
     for of, slots in held.items():
         note(f"Host '{args.host}': {of} holds slots {', '.join(slots)}.")
     return not held or _agreed(args, f"Disable host '{args.host}' and kill its trials?")

@@ -130,9 +130,11 @@ def _end(run: Run, state: str, found: ExperimentProgress | None) -> int:
 
 def cause(source: Source, experiment: int, dag_run: str) -> str:
     """Return why an experiment failed in a sentence."""
-    found = source.trials(experiment=experiment, state="errored", tags=(), limit=_TRIALS_MOST)
-    # The latest trial is first.
-    first = next((one for one in reversed(found) if one.reason), None)
+    first = None
+    for state in ("errored", "killed"):
+        found = source.trials(experiment=experiment, state=state, tags=(), limit=_TRIALS_MOST)
+        # The latest trial is first. The reason of a replaced one is that it was replaced.
+        first = first or next((one for one in reversed(found) if one.is_current and one.reason), None)
     if first is None:
         return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
     return f"Trial {first.trial_id}: {first.reason}"

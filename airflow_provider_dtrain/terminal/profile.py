@@ -19,7 +19,7 @@ def profile(args: Namespace, source: Source) -> None:
     """Show timings of batches and system metrics of an attempt."""
     found = source.profile(args.trial_id, attempt=args.attempt)
     if not is_table(args):
-        dump(args.output, {"trial": args.trial_id, **asdict(found)})
+        dump(args.output, {"trial_id": args.trial_id, **asdict(found)})
         return
     show(args, [_timing(one) for one in found.timings], empty=f"Attempt {found.attempt} has reported no timings yet.")
     _explain(found)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
-from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
+from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
-
-#: Gangs that are requested at one time.
-GANGS_MOST: Final = 1000
 
 
 class Source(Protocol):
@@ -62,18 +59,3 @@ class Source(Protocol):
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""
-
-
-def all_gangs(page: Callable[[int], GangPage]) -> list[GangSummary]:
-    """Return the gangs of all pages. A gang that moves between two of them is there once.
-
-    :param page: returns the page from an offset on
-    """
-    found: dict[int, GangSummary] = {}
-    offset = 0
-    while True:
-        part, before = page(offset), len(found)
-        found |= {one.allocation_id: one for one in part.rows}
-        offset += len(part.rows)
-        if offset >= part.total or len(found) == before:
-            return list(found.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +84,14 @@ def _of_experiment(trial: TrialSummary) -> dict[str, Any]:
 
 def hparams_text(trial: TrialSummary) -> str:
     """Return the hyperparameters that differ between the trials of an experiment."""
-    return trial.name.removeprefix(f"{trial.number} | ")
+    prefix = f"{trial.number} | "
+    # Where none differs, the name is that of the task.
+    return trial.name.removeprefix(prefix) if trial.name.startswith(prefix) else ""
+
+
+def latest_placement(trial: TrialDetail) -> Mapping[str, Sequence[int]]:
+    """Return the slots of its latest attempt, which an ended trial has released."""
+    return trial.attempts_list[-1].placement
 
 
 def summary_of(trial: TrialSummary) -> str | None:
@@ -100,7 +107,11 @@ def describe(args: Namespace, source: Source) -> None:
     found = source.checkpoints(args.trial_id).rows
     present = [one for one in found if one.removed_at is None or one.refused is not None]
     if not is_table(args):
-        parts = {"ranks": [_rank_facts(one) for one in ranks], "checkpoints": [asdict(one) for one in present]}
+        parts = {
+            "ranks": [_rank_facts(one) for one in ranks],
+            "checkpoints": [asdict(one) for one in present if one.refused is None],
+            "refused_checkpoints": [asdict(one) for one in present if one.refused is not None],
+        }
         dump(args.output, {**asdict(trial), **parts})
         return
     show_one(args, _described(trial), with_empty=False)
@@ -146,13 +157,13 @@ def _described(trial: TrialDetail) -> dict[str, Any]:
         "pool": trial.pool,
         "slots": trial.slots,
         "priority": trial.priority,
-        "hosts": placement_text(trial.placement) or None,
+        "hosts": placement_text(latest_placement(trial)) or None,
         "position": trial.position,
         "expected": trial.expected,
         "paused": trial.is_paused,
         "preempted_for": trial.preempted_for,
         # The first line of a failure would be there twice.
-        "reason": trial.reason if trial.failure is None else None,
+        "reason": trial.reason if trial.failure is None or not trial.is_current else None,
         "restarts": f"{trial.restarts} of {trial.max_restarts}",
         "watcher": trial.watcher,
         "unfollowed_since": trial.unfollowed_since,

@@ -18,7 +18,7 @@ from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
 from airflow_provider_dtrain.terminal.output import cell, placement_text
 from airflow_provider_dtrain.terminal.safe_streams import unescaped
 from airflow_provider_dtrain.terminal.table import table_lines
-from airflow_provider_dtrain.terminal.trials import progress_line
+from airflow_provider_dtrain.terminal.trials import latest_placement, progress_line
 
 POLL_S = 2.0
 #: Characters of a sparkline.
@@ -142,7 +142,8 @@ def trial_lines(
     :param curves: name and values of its metrics, over time
     :param devices: use of its devices in words
     """
-    where = f" on {placement_text(trial.placement)}" if trial.placement else ""
+    placement = latest_placement(trial)
+    where = f" on {placement_text(placement)}" if placement else ""
     facts = [
         ("state", trial.state if trial.position is None else f"{trial.state}, position {trial.position}"),
         ("progress", progress_line(trial)),

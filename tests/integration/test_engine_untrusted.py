@@ -56,7 +56,7 @@ async def test_a_rank_that_names_folders_elsewhere_has_nothing_removed_there(
     store = engine.hook.store
     assert [one.path for one in store.checkpoints.of_trial(ticket.trial_id)] == [str(own / "step-2")]
     trials.describe(Namespace(trial_id=ticket.trial_id, output="json"), StoreSource(store))
-    shown = [one for one in json.loads(capsys.readouterr().out)["checkpoints"] if one["refused"]]
+    shown = json.loads(capsys.readouterr().out)["refused_checkpoints"]
     assert [one["path"] for one in shown] == named[:6]
     assert all(f"directly below {own}/" in one["refused"] for one in shown[1:])
 

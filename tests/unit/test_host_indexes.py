@@ -23,14 +23,14 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_host_without_settings_uses_the_index_of_pip() -> None:
     from pip._internal.models.index import PyPI
 
-    assert index.host_indexes({}) == [PyPI.simple_url]
+    assert index.host_indexes({}, None) == [PyPI.simple_url]
 
 
 def test_settings_prevail_over_the_index_of_pip(tmp_path: Path) -> None:
     (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {ONE}\n")
-    assert index.host_indexes({}) == [ONE]
+    assert index.host_indexes({}, None) == [ONE]
     environ = {"UV_DEFAULT_INDEX": "https://two.example/simple", "PIP_EXTRA_INDEX_URL": "https://three.example/simple"}
-    assert index.host_indexes(environ) == ["https://two.example/simple", "https://three.example/simple"]
+    assert index.host_indexes(environ, None) == ["https://two.example/simple", "https://three.example/simple"]
 
 
 def test_a_host_that_knows_no_index_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,4 +39,4 @@ def test_a_host_that_knows_no_index_says_what_to_set(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(Refused, match="Set PIP_INDEX_URL there, or environment.index_conn_id"):
-        index.host_indexes({})
+        index.host_indexes({}, None)

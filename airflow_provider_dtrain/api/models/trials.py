@@ -1,4 +1,4 @@
-"""The table of trials, and the page of one."""
+"""Curves, telemetry and timings of trials."""
 
 from __future__ import annotations
 

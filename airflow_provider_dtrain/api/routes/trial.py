@@ -1,4 +1,4 @@
-"""The page of one trial: its attempts, ranks, checkpoints, outputs and timeline."""
+"""The page of one trial: its attempts, ranks, checkpoints, metrics, logs, configuration and timeline."""
 
 from __future__ import annotations
 

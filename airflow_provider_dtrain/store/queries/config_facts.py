@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 #: Configurations whose facts a process keeps.
-FACTS_MOST: Final = 500
+FACTS_MOST: Final = 2000
 
 
 @dataclass(frozen=True, kw_only=True)

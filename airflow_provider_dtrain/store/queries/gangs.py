@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.follower_text import reason_text, state_text
 from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
+from airflow_provider_dtrain.store.queries.config_facts import config_facts
 from airflow_provider_dtrain.store.queries.names import name_of
 from airflow_provider_dtrain.store.queries.tasks import task_ref
 
@@ -21,6 +22,7 @@ def gang_page(store: Store, rights: Rights, query: QueueQuery) -> GangPage:
     """Return one page of the gangs that the user may read, and the counts of their pools."""
     entries, total = store.queue_view.page(replace(query, dags=rights.readable(store)))
     editable = rights.may_edit({one.task.key.dag_id for one in entries})
+    config_facts(store, {one.config_id for one in entries if one.config_id is not None})
     rows = [_summary(store, one, editable) for one in entries]
     return GangPage(pools=store.cluster_page.pools(query.pool), rows=rows, total=total)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, HostDetails
 from airflow_provider_dtrain.store.pages.cluster_hosts import host_of
+from airflow_provider_dtrain.store.queries.config_facts import config_facts
 from airflow_provider_dtrain.store.queries.names import name_of
 from airflow_provider_dtrain.store.queries.tasks import task_ref
 
@@ -29,6 +30,7 @@ def cluster_details(store: Store, rights: Rights, pool: str | None = None, host:
     details = _details(store, rights, pool, host)
     visible = visible_holders(dags, state.holders)
     holders = store.cluster_page.holders([mark.allocation_id for mark in state.holders])
+    config_facts(store, {one.config_id for one in holders if one.config_id is not None})
     return Cluster(
         at=store.db.now(),
         pools=list(state.pools),

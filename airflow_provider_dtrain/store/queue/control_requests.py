@@ -129,8 +129,10 @@ class ControlRequests:
 
         :param by: the user
         :raises NotFoundError: there is none with this id
-        :raises UserError: a value is out of range, or a label is not usable
+        :raises UserError: a value is out of range, a label is not usable, or a trial has no such value
         """
+        if noun == "trial" and (wrong := change.keys() & {"weight", "max_slots"}):
+            raise UserError(f"A trial has no {' and no '.join(sorted(wrong))}: set it for its experiment.")
         of_trials = trials.c.id == number if noun == "trial" else trials.c.experiment_id == number
         if OF_QUEUE & change.keys():
             # Pools are locked before rows that belong to them.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -104,9 +106,13 @@ def _apptainer(layout: Layout, image: str, *, always: bool, timeout_s: float) ->
         os.makedirs(folder, mode=0o700, exist_ok=True)
         path = os.path.join(folder, f"{hashlib.sha256(name.encode()).hexdigest()}.sif")
         if always or not os.path.exists(path):
-            part = f"{path}.{os.getpid()}"
-            _pull(["apptainer", "pull", "--force", part, name], timeout_s)
-            os.replace(part, path)
+            part = f"{path}.{random.getrandbits(48):012x}"
+            try:
+                _pull(["apptainer", "pull", "--force", part, name], timeout_s)
+                os.replace(part, path)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(part)
     try:
         with open(path, "rb") as file:
             digest = hashlib.sha256()

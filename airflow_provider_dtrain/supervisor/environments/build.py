@@ -16,12 +16,21 @@ from ..fields import Fields, parse_object
 from ..files.archives import unpack_archive, unpack_member
 from ..files.layout import Layout
 from ..limits import MAX_LINE
-from ..machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, all_procs, descendants, identity, program, send_signal
+from ..machine.processes import (
+    LIBC,
+    PR_SET_CHILD_SUBREAPER,
+    all_procs,
+    descendants,
+    die_with_parent,
+    identity,
+    program,
+    send_signal,
+)
 from ..names import Json
 from ..refusal import Refused, refusal_of
 from .folder import EnvironmentFolder, wait_for_lock
 from .garbage import make_room
-from .install import Installer, die_with_parent, find_uv
+from .install import Installer, find_uv
 from .request import check_build
 
 #: Name of the file that adds the packages of the interpreter to the path.
@@ -115,7 +124,12 @@ class Build:
         target = os.path.join(work, "files")
         os.makedirs(target, mode=0o700)
         fields = ("packages", "tags", "allow_builds", "stall_s", "index")
-        request = {**{name: self.request[name] for name in fields}, "target": target, "folders": self._wheels(work)}
+        request = {
+            **{name: self.request[name] for name in fields},
+            "target": target,
+            "folders": self._wheels(work),
+            "pip": self.request["facts"]["pip"],
+        }
         argv = [sys.executable, "-I", program(), "download"]
         process = subprocess.Popen(
             argv,

@@ -14,7 +14,7 @@ from ..names import WORD, Json
 from ..refusal import Refused
 from .build import start_build
 from .folder import EnvironmentFolder
-from .install import find_uv
+from .install import PASSED, find_uv
 from .interpreter import facts_of, find_interpreter, identity_of
 from .request import check_environment, check_packages, check_setup, digest_of
 from .setup_script import Setup, run_setup
@@ -25,6 +25,8 @@ _POLL_S = 0.1
 _WAIT_S = 20.0
 #: Processes of builds that this process has started and not yet reaped. They may still wait for the lock.
 _STARTED: dict[str, subprocess.Popen[bytes]] = {}
+#: Build -> variables of the setup script of the requests that wait for it.
+_SETUPS: dict[str, Setup] = {}
 
 
 def environment_request(layout: Layout, fields: Fields) -> Callable[[], Json]:
@@ -46,13 +48,16 @@ class _EnvironmentRequest:
         self.request = request
         self.waits_for = waits_for
         self.build = build
-        done = run_setup(layout, setup["payload"], setup["path"]) if setup is not None else Setup({}, [])
+        done = _setup_of(layout, setup, waits_for)
         self.refused = done.refused
         #: The setup script may have put another interpreter, uv or compiler into PATH.
         self.environ = {**os.environ, **done.variables}
         python = request["python"] or (None if setup is None else "python3")
         self.interpreter = find_interpreter(python, self.environ)
         identity = identity_of(self.interpreter, with_packages=request["system_site_packages"])
+        if own := {name: done.variables[name] for name in PASSED if name in done.variables}:
+            # They decide what is compiled.
+            identity["variables"] = own
         self.folder = EnvironmentFolder(layout, digest_of(request, identity))
 
     def run(self, wait_s: float) -> Json:
@@ -147,3 +152,15 @@ def _failure(state: Json) -> Json:
 
 def _details(failure: Json) -> Json:
     return {"package": failure.get("package"), "lines": failure.get("lines") or []}
+
+
+def _setup_of(layout: Layout, setup: Json | None, waits_for: str | None) -> Setup:
+    """Return the variables of a setup script, which runs once for all requests that wait for one build."""
+    if setup is None:
+        return Setup({}, [])
+    found = _SETUPS.get(waits_for or "")
+    if found is None:
+        found = run_setup(layout, setup["payload"], setup["path"])
+        if waits_for is not None:
+            _SETUPS[waits_for] = found
+    return found

@@ -50,7 +50,7 @@ class PackageDownload:
         self.ranks: Mapping[str, int] = {tag: rank for rank, tag in enumerate(request["tags"])}
         self.allow_builds: bool = request["allow_builds"]
         self.stall_s: float = request["stall_s"]
-        self.indexes = _indexes(request["index"], self.stall_s)
+        self.indexes = _indexes(request["index"], self.stall_s, request["pip"])
         self._report = report
         self._lock = threading.Lock()
         self._done, self._bytes, self._reported = 0, 0, 0.0
@@ -172,9 +172,9 @@ def _digest(path: str, kind: str) -> str:
     return seen.hexdigest()
 
 
-def _indexes(index: Json | None, stall_s: float) -> list[Index]:
+def _indexes(index: Json | None, stall_s: float, pip: str | None) -> list[Index]:
     if index is None:
-        return [Index(url, None, stall_s) for url in host_indexes(os.environ)]
+        return [Index(url, None, stall_s) for url in host_indexes(os.environ, pip)]
     login = IndexLogin(index["login"], index.get("password") or "") if index.get("login") else None
     urls = index["urls"]
     # The credentials are for the server of the first one.

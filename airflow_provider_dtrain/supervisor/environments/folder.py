@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import hashlib
 import os
 import random
@@ -15,6 +16,7 @@ from ..file_access import read_json, write_json
 from ..files.layout import Layout
 from ..files.trees import remove_tree, tree_bytes
 from ..machine.locks import take_lock
+from ..machine.processes import LIBC
 from ..names import DELETED, Json
 from ..refusal import Refused
 
@@ -116,6 +118,10 @@ class EnvironmentFolder:
         for path, found in _entries(self.path):
             if not stat.S_ISLNK(found.st_mode) and path != self.path:
                 os.chmod(path, stat.S_IMODE(found.st_mode) & 0o555)
+        # After a crash of the host, a mark must not stand beside files that were never written.
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        LIBC.syncfs(folder)
+        os.close(folder)
         write_json(os.path.join(self.path, _COMPLETE), {**facts, "bytes": size, "sample": sample})
         os.chmod(self.path, 0o500)
 
@@ -141,7 +147,9 @@ class EnvironmentFolder:
             hidden = f"{self.path}.{random.getrandbits(48):012x}{DELETED}"
             os.chmod(self.path, 0o700)
             os.rename(self.path, hidden)
-            remove_tree(hidden)
+        # One may be left of a removal that was killed.
+        for left in glob.glob(f"{glob.escape(self.path)}.*{DELETED}"):
+            remove_tree(left)
         self.clear_work()
 
     def clear_work(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -71,5 +70,4 @@ def _folders(layout: Layout) -> Iterator[EnvironmentFolder]:
     digests = {name.partition(".")[0] for name in names_in(os.path.dirname(layout.environment("0")))}
     for digest in sorted(digests):
         if DIGEST.fullmatch(digest):
-            with contextlib.suppress(OSError):
-                yield EnvironmentFolder(layout, digest)
+            yield EnvironmentFolder(layout, digest)

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import configparser
 import contextlib
-import glob
 import http.client
 import importlib
-import importlib.util
 import json
 import netrc
 import os
 import re
 import ssl
 import sys
-import sysconfig
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -184,9 +181,10 @@ class _Links(HTMLParser):
             self.links.append(target)
 
 
-def host_indexes(environ: Mapping[str, str]) -> list[str]:
+def host_indexes(environ: Mapping[str, str], pip: str | None) -> list[str]:
     """Return the indexes that this host is set up for, as pip and uv read them, else the one of pip.
 
+    :param pip: wheel of pip that the interpreter brings, if any
     :raises Refused: there is neither a setting nor a pip
     """
     settings = configparser.ConfigParser(interpolation=None)
@@ -198,17 +196,13 @@ def host_indexes(environ: Mapping[str, str]) -> list[str]:
     more = [environ.get(name, "") for name in _EXTRA_VARIABLES]
     more += [settings.get(section, "extra-index-url", fallback="") for section in ("install", "global")]
     extra = [url.rpartition("=")[2] if "=" in url.partition("://")[0] else url for text in more for url in text.split()]
-    found = next(filter(None, first), None) or _index_of_pip()
+    found = next(filter(None, first), None) or _index_of_pip(pip)
     return list(dict.fromkeys([found, *extra]))
 
 
-def _index_of_pip() -> str:
-    """Return the index that pip uses without a setting, from an installed pip or from the wheel of ``ensurepip``."""
-    bundled = importlib.util.find_spec("ensurepip")
-    places = [sysconfig.get_config_var("WHEEL_PKG_DIR"), "/usr/share/python-wheels"]
-    places += [os.path.join(os.path.dirname(bundled.origin), "_bundled")] if bundled and bundled.origin else []
-    wheels = [path for place in places if place for path in sorted(glob.glob(os.path.join(place, "pip-*.whl")))]
-    sys.path += wheels[-1:]
+def _index_of_pip(wheel: str | None) -> str:
+    """Return the index that pip uses without a setting, from an installed pip or from a wheel of it."""
+    sys.path += [wheel] if wheel else []
     try:
         found = importlib.import_module("pip._internal.models.index")
     except ImportError as error:

@@ -11,12 +11,12 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from ..machine.processes import LIBC, PR_SET_PDEATHSIG
+from ..machine.processes import die_with_parent
 from ..names import Json
 from ..refusal import Refused
 
 #: Variables of the login that programs need which build packages. All others, such as those of an index, are left out.
-_PASSED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "CUDA_HOME", "CUDA_PATH", "CC", "CXX", "USER", "LOGNAME")
+PASSED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "CUDA_HOME", "CUDA_PATH", "CC", "CXX", "USER", "LOGNAME")
 #: Options that keep both programs away from the network and from settings of the account.
 _OFFLINE = {
     "UV_OFFLINE": "1",
@@ -60,7 +60,7 @@ class Installer:
         for name in ("home", "tmp", "cache"):
             os.makedirs(os.path.join(work, name), mode=0o700, exist_ok=True)
         own = {"HOME": os.path.join(work, "home"), "TMPDIR": os.path.join(work, "tmp")}
-        passed = {name: environ[name] for name in _PASSED if name in environ}
+        passed = {name: environ[name] for name in PASSED if name in environ}
         self._environ = {**passed, **own, **_OFFLINE, "UV_CACHE_DIR": os.path.join(work, "cache")}
 
     def make(self, target: str) -> None:
@@ -118,11 +118,6 @@ class Installer:
                 end_group(process)
         if process.returncode != 0:
             raise _refusal(name, process.returncode, _tail(log))
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process with its parent."""
-    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -18,14 +18,15 @@ from ..files.archives import unpack_member
 from ..files.layout import Layout
 from ..limits import SETUP_BYTES, SETUP_OUTPUT, SETUP_S
 from ..machine.host_environment import is_of_login
+from ..machine.processes import die_with_parent
 from ..names import ENV_NAME
 from ..refusal import Refused
-from .install import die_with_parent, end_group
+from .install import end_group
 
 #: Set for each rank by the launch.
 _OF_LAUNCH = re.compile(
     r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER"
-    r"|TORCHELASTIC_\w+|DTRAIN_\w+|VIRTUAL_ENV)"
+    r"|TORCHELASTIC_\w+|DTRAIN_\w+|VIRTUAL_ENV|PET_\w+)"
 )
 #: Runs the script in the shell, and then writes the variables. The output of both goes to the same pipe.
 _PROGRAM = '. "$0" >&2 </dev/null && exec env -0 >&3'
@@ -51,7 +52,12 @@ def run_setup(layout: Layout, payload: str, path: str) -> Setup:
         script = _unpacked(layout, payload, path, folder)
         found = _variables(script, path, folder)
     changed = {name: value for name, value in found.items() if os.environ.get(name) != value}
-    own = {name: value for name, value in changed.items() if ENV_NAME.fullmatch(name) and not is_of_login(name)}
+    # Of the variables of a login, ranks get those that decide where their programs and modules are.
+    own = {
+        name: value
+        for name, value in changed.items()
+        if ENV_NAME.fullmatch(name) and (name == "PYTHONPATH" or not is_of_login(name))
+    }
     refused = sorted(name for name in changed if _OF_LAUNCH.fullmatch(name))
     return Setup({name: value for name, value in own.items() if not _OF_LAUNCH.fullmatch(name)}, refused)
 

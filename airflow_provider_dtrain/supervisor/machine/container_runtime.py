@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..limits import RUNTIME_S
 from ..refusal import Refused
-from .processes import LIBC, PR_SET_PDEATHSIG
+from .processes import die_with_parent
 
 #: Programs that run containers, the preferred one first.
 RUNTIMES = ("podman", "docker", "apptainer")
@@ -37,11 +37,6 @@ class Done(NamedTuple):
 def find_runtime(wanted: str | None) -> str | None:
     """Return the runtime that this host uses, None if it has none, or not the wanted one."""
     return next((name for name in RUNTIMES if wanted in (None, name) and shutil.which(name)), None)
-
-
-def die_with_parent() -> None:
-    """Let the kernel kill this process together with the thread that forked it. For use between fork and exec."""
-    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def run_command(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Done:

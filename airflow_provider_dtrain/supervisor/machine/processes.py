@@ -225,6 +225,11 @@ def is_ours(pid: int) -> bool:
     return len(argv) > 3 and argv[1] == "-I" and OWN_PATH.fullmatch(argv[2]) is not None and argv[3] in ROLES
 
 
+def die_with_parent() -> None:
+    """Let the kernel kill this process together with the thread that forked it. For use between fork and exec."""
+    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
 def set_name(name: str) -> None:
     """Set the name of this process that ps and top show. It also distinguishes the roles of this program.
 

@@ -17,8 +17,17 @@ from ..fields import parse_object
 from ..file_access import read_json, sync_folder, write_json
 from ..files.layout import RunFolder
 from ..limits import CONTAINER_END_S, CONTAINER_START_S
-from ..machine.container_runtime import die_with_parent, remove_containers
-from ..machine.processes import Proc, all_procs, descendants, find_process, identity, read_proc, send_signal
+from ..machine.container_runtime import remove_containers
+from ..machine.processes import (
+    Proc,
+    all_procs,
+    descendants,
+    die_with_parent,
+    find_process,
+    identity,
+    read_proc,
+    send_signal,
+)
 from ..names import CONTAINER_LABEL, CONTAINER_RECORD, CONTAINER_SOCKET, Json
 from ..refusal import Refused, fenced_refusal
 from .ranks import Rank, tail_of
@@ -82,6 +91,9 @@ class Container:
             self.socket = self._accept(listener)
         self._send({"modules": self.request["modules"], "path": ":".join(path)}, locks)
         hello = self._hello()
+        if hello["problems"]:
+            reasons = "; ".join(str(one) for one in hello["problems"])
+            raise Refused("container", f"The Python of the image cannot be used: {reasons}. Correct the image.")
         self.environment = {str(name): str(value) for name, value in hello["environment"].items()}
         self.facts = hello["hello"]
         write_json(

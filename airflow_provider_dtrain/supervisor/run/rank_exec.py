@@ -23,10 +23,10 @@ from ..machine.locks import lock_holders, take_lock
 from ..machine.processes import (
     LIBC,
     PR_SET_CHILD_SUBREAPER,
-    PR_SET_PDEATHSIG,
     Proc,
     all_procs,
     descendants,
+    die_with_parent,
     environment_of,
     is_dead,
     program,
@@ -188,7 +188,7 @@ def _become(proc: Proc, argv: list[str], writer: int, lock: int, parent: int) ->
     """Turn a freshly forked child into the command."""
     try:
         os.setsid()
-        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        die_with_parent()
         if os.getppid() != parent:
             os._exit(1)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

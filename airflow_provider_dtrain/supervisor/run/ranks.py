@@ -17,7 +17,7 @@ from ..files.layout import RunFolder
 from ..limits import LOG_SEARCH
 from ..machine.executable import why_not_executed
 from ..machine.host import memory_bytes
-from ..machine.processes import LIBC, PR_SET_PDEATHSIG
+from ..machine.processes import die_with_parent
 from ..names import Json
 from .cgroup import Cgroup
 from .rank_environment import runs_library, too_large
@@ -103,7 +103,7 @@ def become_rank(
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number_, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    die_with_parent()
     if os.getppid() != parent:
         os._exit(1)
     os.umask(0o077)

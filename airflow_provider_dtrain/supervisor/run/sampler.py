@@ -16,7 +16,7 @@ from ..files.layout import RunFolder
 from ..files.segments import SegmentWriter
 from ..limits import SAMPLES_LIMIT
 from ..machine.gpu import Nvml
-from ..machine.processes import LIBC, PR_SET_PDEATHSIG, set_name
+from ..machine.processes import die_with_parent, set_name
 from ..names import CONTAINER_INTERFACES, SAMPLER_NAME, Json
 from .stray_ranks import DeviceCheck
 
@@ -168,7 +168,7 @@ def start_sampler(folder: RunFolder, interval_s: float, ranks: list[Json]) -> in
         signal.set_wakeup_fd(-1)
         for number_ in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number_, signal.SIG_DFL)
-        LIBC.prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        die_with_parent()
         set_name(SAMPLER_NAME)
         # Above all the locks of the slots and of the run: this process must not hold them after the supervisor.
         for name in os.listdir("/proc/self/fd"):
