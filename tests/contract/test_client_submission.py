@@ -292,7 +292,7 @@ def test_a_change_that_the_line_does_not_show_prints_no_line(server, search, tri
     monkeypatch.setattr("airflow_provider_dtrain.terminal.following.POLL_S", 0.01)
     server.run_state = state
     assert main(["experiments", "create", str(project / "mine.yaml"), "--follow"]) == 0
-    assert capsys.readouterr().err.count("planned") == 1
+    assert capsys.readouterr().err.count("4 to come") == 1
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_an_experiment_is_forked_and_stopped_from_a_notebook(stage: Stage, lapto
     for number, experiment_id in enumerate(ids):
         trials = user.client.experiments.get(experiment_id).trials
         (trial,) = stage.until(trials.list, f"the trial of experiment {experiment_id}")
-        stage.until(lambda one=trial.trial: stage.trial(one).state == "running", f"ranks of trial {trial.trial}")
+        stage.until(lambda one=trial.trial_id: stage.trial(one).state == "running", f"ranks of trial {trial.trial_id}")
         if number == 0:
             user.client.experiments.get(experiment_id).stop()
         else:
