@@ -1,6 +1,6 @@
 """Implementation of scripts/quickstart: runs the commands of docs/quickstart.md as they stand there, in an empty home.
 
-Section 6 needs a second machine, and section 7 the trial of section 6. All other ones are run, in their order.
+Section 7 needs a second machine, and section 8 the trial of section 7. All other ones are run, in their order.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ INTERRUPT_S = 20.0
 STANDALONE, READY = "airflow standalone", "Airflow is ready"
 #: Blocks that the page asks to run after an event.
 AFTER_THE_TRIGGER, AFTER_THE_TRIAL = "airflow dtrain queue list", "airflow dtrain trials describe"
-SECTIONS = range(1, 6)
+SECTIONS = range(1, 7)
 
 
 class QuickstartError(Exception):
@@ -175,13 +175,13 @@ class Terminals:
         """Return the end of Airflow's output."""
         return self.log.read_text(errors="replace")[-4000:]
 
-    def state_of_trial(self) -> str | None:
-        """Return the state of the first trial, None before there is one.
+    def state_of_trial(self, number: int) -> str | None:
+        """Return the state of a trial, None before there is one of this number.
 
         It is read from the store's file, because a command of Airflow takes three seconds of CPU time.
         """
         with closing(sqlite3.connect(f"file:{self.folder}/dtrain/airflow/dtrain.db?mode=ro", uri=True)) as store:
-            row = store.execute("SELECT state FROM trials ORDER BY id").fetchone()
+            row = store.execute("SELECT state FROM trials WHERE id = ?", (number,)).fetchone()
         return str(row[0]) if row else None
 
     def interrupt(self) -> None:
@@ -264,18 +264,20 @@ def follow(page: str, terminals: Terminals) -> None:
         for output in promised(page.partition(f"## {number}.")[2].partition("\n## ")[0]):
             if output not in terminals.printed:
                 raise QuickstartError(f"Section {number} must print {output!r}.")
-    print("== section 7", flush=True)
+    print("== section 8", flush=True)
     terminals.interrupt()
 
 
 def run(block: Block, terminals: Terminals) -> None:
     """Run the commands of a block, once the event has happened that they wait for."""
     if block.text.startswith(AFTER_THE_TRIGGER):
-        terminals.wait("the trial", lambda: terminals.state_of_trial() is not None)
+        terminals.wait("the trial", lambda: terminals.state_of_trial(1) is not None)
     if block.text.startswith(AFTER_THE_TRIAL):
-        terminals.wait("the end of the trial", lambda: terminals.state_of_trial() not in {"queued", "running"})
-        if (state := terminals.state_of_trial()) != "completed":
-            raise QuickstartError(f"The trial must end as completed, got {state}.")
+        number = int(block.text.removeprefix(AFTER_THE_TRIAL).split()[0])
+        running = {None, "queued", "running"}
+        terminals.wait(f"the end of trial {number}", lambda: terminals.state_of_trial(number) not in running)
+        if (state := terminals.state_of_trial(number)) != "completed":
+            raise QuickstartError(f"Trial {number} must end as completed, got {state}.")
     terminals.run(block.text)
 
 

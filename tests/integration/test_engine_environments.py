@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ async def test_ranks_run_in_an_environment_that_is_built_once(
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
     assert "found 1.0 True True" in caplog.text
-    assert re.search(r"Environment requirements.lock is built on host 'local': 1 packages for Python 3\.", caplog.text)
+    assert "Environment requirements.lock is built on host 'local': 1 package(s) for Python 3." in caplog.text
     assert "Environment requirements.lock is ready on host 'local' after" in caplog.text
     plan = engine.hook.store.attempts.get(ticket.attempt_id).plan
     assert plan is not None

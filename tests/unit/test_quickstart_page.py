@@ -44,7 +44,7 @@ def test_the_dag_file_defines_the_dag_that_the_commands_trigger(tmp_path: Path) 
     file = tmp_path / "first_training.py"
     file.write_text(DAG_FILE)
     dag = runpy.run_path(str(file))["dag"]
-    assert set(re.findall(r"airflow dags (?:unpause|trigger) (\w+)", SHELL)) == {dag.dag_id}
+    assert set(re.findall(r"airflow dags (?:unpause|trigger) (\w+)", SHELL)) == {dag.dag_id, "dtrain_environment"}
     assert set(json.loads(re.findall(r"--conf '(.+?)'", SHELL)[0])) == set(dag.params)
 
 
@@ -65,7 +65,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_ci_finds_the_blocks_that_it_treats_in_its_own_way(tool: Any) -> None:
     sections = tool.blocks(PAGE)
-    assert list(sections) == list(range(1, 8))
+    assert list(sections) == list(range(1, 9))
     texts = {number: [block.text for block in found] for number, found in sections.items()}
     assert sum("export AIRFLOW_HOME" in text for text in texts[2]) == 1
     assert texts[2].count(f"{tool.STANDALONE}\n") == 1
@@ -75,6 +75,7 @@ def test_ci_finds_the_blocks_that_it_treats_in_its_own_way(tool: Any) -> None:
     ]
     assert texts[4][-1].startswith(tool.AFTER_THE_TRIGGER)
     assert texts[5][0].startswith(tool.AFTER_THE_TRIAL)
+    assert texts[6][-1].startswith(f"{tool.AFTER_THE_TRIAL} 2")
     assert f"`{tool.READY}`" in PAGE
     assert tool.promised(PAGE) == ["tensor([0, 1])"]
     assert all(block.language in {"bash", "python"} for found in sections.values() for block in found)

@@ -136,7 +136,7 @@ class _OnHost:
         self._began = self._began or time.monotonic()
         self._logged = time.monotonic()
         self.rt.log.info(
-            "Environment %s is built on host '%s': %d packages for Python %s",
+            "Environment %s is built on host '%s': %d package(s) for Python %s",
             self._source.path,
             self.link.host,
             len(packages),
