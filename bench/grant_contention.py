@@ -148,8 +148,8 @@ class Bare(Caller):
                 cleared_at=now,
             )  # fmt: skip
             gang = statements.insert(
-                conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,
-                renewed_at=now,
+                conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", requested_at=now,
+                submitted_at=now, renewed_at=now,
             )  # fmt: skip
             statements.update(conn, allocations, gang, sequence=gang)
             attempt = statements.insert(
