@@ -1,4 +1,4 @@
-"""torchrun as the entrypoint: one process per host, and ranks like those of torchrun by hand."""
+"""A launcher as the entrypoint: one process per host, and ranks like those of the launcher by hand."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.config.launchers import launcher_of
-from tests.support.torchrun import as_gang, under_torchrun
+from tests.support.torchrun import as_gang, under_accelerate, under_torchrun
 
 #: A training without the library, whose losses depend on each bit of the exchanged gradients.
 TRAIN = """
@@ -36,7 +36,13 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def as_launched(folder: Path, program: str, hosts: int, per_host: int, *arguments: str, **facts: Any) -> dict[int, Any]:
-    launcher = launcher_of(["torchrun", *arguments, "program.py"])
+    return as_command(folder, program, hosts, per_host, ["torchrun", *arguments, "program.py"], **facts)
+
+
+def as_command(
+    folder: Path, program: str, hosts: int, per_host: int, command: list[str], **facts: Any
+) -> dict[int, Any]:
+    launcher = launcher_of(command)
     assert launcher is not None
     return as_gang(folder, program, hosts, per_host, argv=launcher.argv, is_per_host=True, **facts)
 
@@ -58,6 +64,59 @@ def test_ranks_of_torchrun_as_the_entrypoint_train_as_under_torchrun(
     ours = as_launched(tmp_path / "gang", TRAIN, hosts, per_host, *options, env=ONE_THREAD)
     assert list(ours) == list(range(hosts * per_host))
     assert ours == theirs
+
+
+#: Adds what Accelerate finds to the variables of its ranks.
+WITH_ACCELERATOR = TRAIN.replace(
+    'dist.init_process_group("gloo")',
+    "from accelerate import Accelerator\naccelerator = Accelerator()",
+).replace(
+    "report(losses=losses,",
+    "report(places=[accelerator.num_processes, accelerator.process_index, accelerator.local_process_index], "
+    'address=os.environ["MASTER_ADDR"], losses=losses,',
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("hosts", "per_host", "options"),
+    [
+        (1, 2, ["--multi_gpu", "--num_processes", "2"]),
+        (2, 1, ["--same_network"]),
+        (2, 2, ["--num-machines=2", "--mixed_precision", "no"]),
+        (2, 1, ["--config_file=other.yaml"]),
+    ],
+)
+def test_ranks_of_accelerate_as_the_entrypoint_train_as_by_hand(
+    tmp_path: Path, hosts: int, per_host: int, options: list[str]
+) -> None:
+    pytest.importorskip("accelerate")
+    env = {**ONE_THREAD, "ACCELERATE_USE_CPU": "true", "HF_HOME": str(tmp_path / "settings")}
+    theirs = under_accelerate(tmp_path / "accelerate", WITH_ACCELERATOR, hosts, per_host, env=env)
+    command = ["accelerate", "launch", *options, "program.py"]
+    # Its numbers are those of other machines.
+    other = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "MULTI_GPU", "use_cpu": False}
+    other |= {"num_machines": 3, "machine_rank": 2, "num_processes": 9, "main_process_ip": "192.0.2.1"}
+    other |= {"main_process_port": 1, "gpu_ids": "7", "mixed_precision": "no"}
+    (tmp_path / "other.yaml").write_text(json.dumps(other))
+    command = [word.replace("other.yaml", str(tmp_path / "other.yaml")) for word in command]
+    ours = as_command(tmp_path / "gang", WITH_ACCELERATOR, hosts, per_host, command, env=env)
+    assert list(ours) == list(range(hosts * per_host))
+    assert ours == theirs
+
+
+@pytest.mark.nightly
+def test_accelerate_starts_one_slot_as_a_rank(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    program = """
+from accelerate import Accelerator
+import airflow_provider_dtrain.train as dtrain
+with dtrain.init() as ctx:
+    report(size=ctx.distributed.size, processes=Accelerator().num_processes)
+"""
+    env = {"ACCELERATE_USE_CPU": "true", "HF_HOME": str(tmp_path / "settings")}
+    found = as_command(tmp_path, program, 1, 1, ["accelerate", "launch", "program.py"], env=env)
+    assert found == {0: {"size": 1, "processes": 1}}
 
 
 #: A training with the library in the ranks of torchrun.

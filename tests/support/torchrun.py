@@ -1,4 +1,4 @@
-"""One program as the ranks of the real torchrun, and as the ranks of a gang: what each rank reports is compared."""
+"""One program as the ranks of a real launcher, and as the ranks of a gang: what each rank reports is compared."""
 
 from __future__ import annotations
 
@@ -50,24 +50,53 @@ def under_torchrun(
     fails: bool = False,
 ) -> dict[int, dict[str, Any]]:
     """Run a program under the real torchrun, one agent for each host, and return the report of each rank."""
+    place = ["--standalone"]
+    if hosts > 1:
+        place = ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    commands = []
+    for number in range(hosts):
+        command = ["torch.distributed.run", *place, *(["--node-rank", str(number)] if hosts > 1 else [])]
+        commands.append([*command, "--nproc-per-node", str(per_host), "program.py", *arguments])
+    return by_hand(folder, program, commands, env=env, fails=fails)
+
+
+def under_accelerate(
+    folder: Path, program: str, hosts: int, per_host: int, *, env: Mapping[str, str]
+) -> dict[int, dict[str, Any]]:
+    """Run a program under the real ``accelerate launch``, once for each host, and return the report of each rank."""
+    place = ["--num_machines", str(hosts), "--num_processes", str(hosts * per_host)]
+    place += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(free_port())]
+    commands = [
+        ["accelerate.commands.launch", "--multi_gpu", *place, "--machine_rank", str(number), "program.py"]
+        for number in range(hosts)
+    ]
+    return by_hand(folder, program, commands, env=env)
+
+
+def by_hand(
+    folder: Path,
+    program: str,
+    commands: Sequence[Sequence[str]],
+    *,
+    env: Mapping[str, str] | None = None,
+    fails: bool = False,
+) -> dict[int, dict[str, Any]]:
+    """Run a program under a launcher, and return the report of each rank.
+
+    :param commands: module of the launcher and its arguments, for each host
+    """
     code = folder / "work"
     code.mkdir(parents=True)
     for name, text in files_of(program).items():
         (code / name).write_text(text)
     reports = folder / "reports"
     reports.mkdir()
-    place = ["--standalone"]
-    if hosts > 1:
-        place = ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     clean = passed(os.environ)
     clean |= {REPORTS: str(reports), "GLOO_SOCKET_IFNAME": "lo", **(env or {})}
     agents = []
-    for number in range(hosts):
-        command = [sys.executable, "-m", "torch.distributed.run", *place]
-        command += ["--node-rank", str(number)] if hosts > 1 else []
-        command += ["--nproc-per-node", str(per_host), "program.py", *arguments]
+    for command in commands:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        agents.append(subprocess.Popen(command, cwd=code, env=clean, text=True, **pipes))
+        agents.append(subprocess.Popen([sys.executable, "-m", *command], cwd=code, env=clean, text=True, **pipes))
     outputs = [agent.communicate(timeout=TIMEOUT_S)[0] for agent in agents]
     assert any(agent.returncode for agent in agents) is fails, outputs
     return _read(reports)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -78,6 +82,138 @@ def test_every_option_of_torchrun_is_known() -> None:
                 assert found.script == "train.py", option
 
 
+#: In place of the module of Accelerate.
+SHOW = """
+import json, os, sys
+ranks = [os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")]
+print(json.dumps({"words": sys.argv[1:], "ranks": ranks, "flags": sys.flags.dont_write_bytecode}))
+"""
+PLACE = [
+    *("--gpu_ids=all", "--num_machines=2", "--machine_rank=1", "--num_processes=4"),
+    *("--main_process_port=29511", "--main_process_ip=[::1]"),
+]
+
+
+def shown(folder: Path, command: str, size: int = 4) -> dict[str, Any]:
+    """Run the command of a launcher as the last of two hosts does."""
+    package = folder / "accelerate" / "commands"
+    package.mkdir(parents=True)
+    (package / "launch.py").write_text(SHOW)
+    launcher = launcher_of(command.split())
+    assert launcher is not None
+    assert launcher_of(launcher.argv) == launcher
+    env = {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "DTRAIN_WORLD_SIZE": str(size)}
+    env |= {"MASTER_ADDR": "::1", "PET_MASTER_ADDR": "[::1]", "MASTER_PORT": "29511"}
+    done = subprocess.run(
+        [sys.executable, *launcher.argv[1:]], cwd=folder, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("accelerate launch train.py --lr 1", ["--multi_gpu"]),
+        ("/opt/env/bin/accelerate launch train.py", ["--multi_gpu"]),
+        ("accelerate-launch --num_machines 2 -m package.train", ["--multi_gpu"]),
+        ("python -B -m accelerate.commands.launch train.py --use_fsdp", ["--multi_gpu"]),
+        ("accelerate launch --multi-gpu train.py", []),
+        ("accelerate launch --use_fsdp --fsdp_version 2 train.py", []),
+        ("accelerate launch --config_file=fsdp.yaml train.py", []),
+    ],
+)
+def test_the_place_of_a_host_comes_before_the_words_of_accelerate(
+    tmp_path: Path, command: str, kind: list[str]
+) -> None:
+    first = next(index for index, word in enumerate(command.split()) if word.endswith("launch"))
+    words = command.split()[first + 1 :]
+    expected = {"words": [*PLACE, *kind, *words], "ranks": [None] * 3, "flags": int("-B" in command)}
+    assert shown(tmp_path, command) == expected
+
+
+def test_accelerate_starts_the_rank_of_one_slot_as_it_is(tmp_path: Path) -> None:
+    found = shown(tmp_path, "accelerate launch train.py", size=1)
+    assert found["ranks"] == ["0", "0", "1"]
+    assert "--multi_gpu" not in found["words"]
+
+
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        ("accelerate launch a.py", "python"),
+        ("/opt/env/bin/accelerate launch a.py", "/opt/env/bin/python"),
+        ("/opt/env/bin/accelerate-launch a.py", "/opt/env/bin/python"),
+        ("accelerate config", None),
+        ("accelerate", None),
+        ("bash accelerate launch", None),
+        ("python -c pass accelerate launch", None),
+    ],
+)
+def test_accelerate_belongs_to_an_interpreter(command: str, python: str | None) -> None:
+    found = launcher_of(command.split())
+    assert (None if found is None else found.argv[0]) == python
+
+
+def test_every_option_of_accelerate_is_read_as_by_its_own_parser() -> None:
+    launch = pytest.importorskip("accelerate.commands.launch")
+    for action in launch.launch_command_parser()._actions:
+        value = [] if action.nargs == 0 else [str((action.choices or ["1"])[0])]
+        for option in action.option_strings:
+            if option not in ("-h", "--help"):
+                found = launcher_of(["accelerate", "launch", option, *value, "train.py", "--other", "x"])
+                assert found is not None
+                assert (found.script, len(found.options)) == ("train.py", 1), option
+
+
+@pytest.mark.parametrize(
+    ("options", "slots", "words"),
+    [
+        ("--num_machines 3", (4, 4), ["--num_machines 3", "2 hosts"]),
+        ("--num-processes=4", (4, 4), ["--num_processes 4", "8 slots"]),
+        ("--machine_rank 0", (1, 1), ["--machine_rank 0", "2 hosts"]),
+        ("--main_process_ip a", (1, 1), ["--main_process_ip a", "2 hosts"]),
+        ("--main_process_port 1", (1, 1), ["--main_process_port 1", "2 hosts"]),
+        ("--gpu_ids 0,1", (2,), ["--gpu_ids 0,1", "slots"]),
+        ("--cpu", (2,), ["--cpu", "2 slots", "ACCELERATE_USE_CPU"]),
+        ("--cpu", (1, 1), ["--cpu", "2 slots"]),
+        ("--multi_gpu", (1,), ["--multi_gpu", "1 slot"]),
+        ("--mpirun_hostfile hosts", (1,), ["--mpirun_hostfile hosts"]),
+        ("--use_deepspeed", (2, 2), ["pdsh", "Add --deepspeed_multinode_launcher standard"]),
+        ("--use_deepspeed --deepspeed_multinode_launcher openmpi", (2, 2), ["openmpi", "Add --deepspeed_multinode"]),
+        ("", (3, 1), ["3 on 'h0', 1 on 'h1'", "torchrun"]),
+    ],
+)
+def test_a_contradiction_of_accelerate_names_both_values(
+    options: str, slots: tuple[int, ...], words: list[str]
+) -> None:
+    launcher = launcher_of(["accelerate", "launch", *options.split(), "train.py"])
+    assert launcher is not None
+    gang = {f"h{number}": count for number, count in enumerate(slots)}
+    (problem,) = launcher_problems(launcher, gang, has_cpu_slots=True)
+    assert problem.path == "entrypoint"
+    assert all(word in problem.message for word in words), problem.message
+
+
+@pytest.mark.parametrize(
+    ("options", "slots"),
+    [
+        ("--num_machines 2 --num_processes 8 --gpu_ids all --multi_gpu", (4, 4)),
+        ("--machine_rank 0 --main_process_ip 127.0.0.1 --main_process_port 29511", (4,)),
+        ("--cpu", (1,)),
+        ("--use_deepspeed --deepspeed_multinode_launcher standard", (2, 2)),
+        ("--use_deepspeed", (4,)),
+        ("--use_deepspeed --config_file a.yaml", (2, 2)),
+    ],
+)
+def test_options_of_accelerate_that_agree_with_the_gang_are_accepted(options: str, slots: tuple[int, ...]) -> None:
+    launcher = launcher_of(["accelerate", "launch", *options.split(), "train.py", "--num_machines", "7"])
+    assert launcher is not None
+    gang = {f"h{number}": count for number, count in enumerate(slots)}
+    assert launcher_problems(launcher, gang, has_cpu_slots=False) == []
+
+
 @pytest.mark.parametrize(
     ("options", "slots", "words"),
     [
@@ -125,6 +261,7 @@ def test_options_that_agree_with_the_gang_are_accepted(
     [
         ({"entrypoint": "torchrun train.py"}, True),
         ({"entrypoint": ["python", "-m", "torch.distributed.run", "train.py"]}, True),
+        ({"entrypoint": "accelerate launch train.py"}, True),
         ({"entrypoint": "python train.py"}, False),
         ({"entrypoint": "bash run.sh", "launch": "per_host"}, True),
     ],
@@ -137,6 +274,7 @@ def test_a_launcher_implies_one_process_per_host(document: dict[str, Any], is_pe
     ("document", "words"),
     [
         ({"entrypoint": "torchrun train.py", "launch": "per_slot"}, "per_slot contradicts the entrypoint"),
+        ({"entrypoint": "accelerate launch train.py", "launch": "per_slot"}, "whose accelerate launch starts"),
         ({"entrypoint": "model:Trial", "launch": "per_host", "searcher": {"max_length": 1}}, "need per_slot"),
     ],
 )
@@ -151,6 +289,7 @@ def test_the_script_of_a_launcher_must_be_in_the_code() -> None:
         paths=("a/train.py",), is_required=True
     )
     assert entry_file("torchrun -m package.train") is None
+    assert entry_file("accelerate launch --mixed_precision no a.py") == EntryFile(paths=("a.py",), is_required=True)
 
 
 def test_a_contradiction_and_several_mig_instances_are_refused_with_the_plan() -> None:
