@@ -289,7 +289,9 @@ def test_the_script_of_a_launcher_must_be_in_the_code() -> None:
         paths=("a/train.py",), is_required=True
     )
     assert entry_file("torchrun -m package.train") is None
-    assert entry_file("accelerate launch --mixed_precision no a.py") == EntryFile(paths=("a.py",), is_required=True)
+    assert entry_file("accelerate launch --same_network --mixed_precision no a.py") == EntryFile(
+        paths=("a.py",), is_required=True
+    )
 
 
 def test_a_contradiction_and_several_mig_instances_are_refused_with_the_plan() -> None:
