@@ -180,8 +180,8 @@ def test_every_option_of_accelerate_is_read_as_by_its_own_parser() -> None:
         ("--cpu", (1, 1), ["--cpu", "2 slots"]),
         ("--multi_gpu", (1,), ["--multi_gpu", "1 slot"]),
         ("--mpirun_hostfile hosts", (1,), ["--mpirun_hostfile hosts"]),
-        ("--use_deepspeed", (2, 2), ["pdsh", "Add --deepspeed_multinode_launcher standard"]),
-        ("--use_deepspeed --deepspeed_multinode_launcher openmpi", (2, 2), ["openmpi", "Add --deepspeed_multinode"]),
+        ("--use_deepspeed", (2, 2), ["pdsh", "Set --deepspeed_multinode_launcher standard"]),
+        ("--use_deepspeed --deepspeed_multinode_launcher openmpi", (2, 2), ["openmpi", "Set --deepspeed_multinode"]),
         ("", (3, 1), ["3 on 'h0', 1 on 'h1'", "torchrun"]),
     ],
 )

@@ -191,8 +191,8 @@ def _of_accelerate(options: Mapping[str, str | bool], slots: Mapping[str, int]) 
     multinode = options.get("deepspeed_multinode_launcher")
     if hosts > 1 and "use_deepspeed" in options and multinode != "standard" and "config_file" not in options:
         yield (
-            f"--use_deepspeed, which reaches the other hosts by {multinode or 'pdsh'}, but the trial starts it on each "
-            "host. Add --deepspeed_multinode_launcher standard"
+            f"--use_deepspeed with the launcher {multinode or 'pdsh'}, which reads hosts from a file, but the trial "
+            "chooses them. Set --deepspeed_multinode_launcher standard"
         )
     if len(set(slots.values())) > 1:
         counts = ", ".join(f"{count} on '{host}'" for host, count in slots.items())
