@@ -217,8 +217,8 @@ class BareReturning(Bare):
             conn.execute(FREE, {"gang": grant[1], "now": now})
             statements.update(conn, allocations, grant[1], ended_at=now)
             gang = statements.insert(
-                conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", submitted_at=now,
-                renewed_at=now, sequence=grant[1],
+                conn, allocations, trial_id=self.trial, pool="gpus", slots=GANG, state="released", requested_at=now,
+                submitted_at=now, renewed_at=now, sequence=grant[1],
             )  # fmt: skip
             statements.update(conn, attempts, grant[0], allocation_id=gang, reason="again")
             bump(conn, "gpus")
