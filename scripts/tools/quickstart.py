@@ -36,6 +36,7 @@ INTERRUPT_S = 20.0
 STANDALONE, READY = "airflow standalone", "Airflow is ready"
 #: Blocks that the page asks to run after an event.
 AFTER_THE_TRIGGER, AFTER_THE_TRIAL = "airflow dtrain queue list", "airflow dtrain trials describe"
+AFTER_THE_FILE = "airflow dags unpause"
 SECTIONS = range(1, 7)
 
 
@@ -184,6 +185,11 @@ class Terminals:
             row = store.execute("SELECT state FROM trials WHERE id = ?", (number,)).fetchone()
         return str(row[0]) if row else None
 
+    def has_dag(self, dag_id: str) -> bool:
+        """Return whether Airflow can trigger a DAG. ``airflow dags reserialize`` races with the DAG processor."""
+        with closing(sqlite3.connect(f"file:{self.folder}/dtrain/airflow/airflow.db?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM serialized_dag WHERE dag_id = ?", (dag_id,)).fetchone() is not None
+
     def interrupt(self) -> None:
         """Press Ctrl-C in Airflow's terminal until it ends, which the page asks for.
 
@@ -270,6 +276,9 @@ def follow(page: str, terminals: Terminals) -> None:
 
 def run(block: Block, terminals: Terminals) -> None:
     """Run the commands of a block, once the event has happened that they wait for."""
+    if block.text.startswith(AFTER_THE_FILE):
+        dag_id = block.text.removeprefix(AFTER_THE_FILE).split()[0]
+        terminals.wait(f"the DAG {dag_id}", lambda: terminals.has_dag(dag_id))
     if block.text.startswith(AFTER_THE_TRIGGER):
         terminals.wait("the trial", lambda: terminals.state_of_trial(1) is not None)
     if block.text.startswith(AFTER_THE_TRIAL):

@@ -73,8 +73,10 @@ def test_ci_finds_the_blocks_that_it_treats_in_its_own_way(tool: Any) -> None:
         "$AIRFLOW_HOME/dags/first/train.py",
         "$AIRFLOW_HOME/dags/first_training.py",
     ]
+    assert texts[4][0].startswith(f"{tool.AFTER_THE_FILE} first_training")
     assert texts[4][-1].startswith(tool.AFTER_THE_TRIGGER)
     assert texts[5][0].startswith(tool.AFTER_THE_TRIAL)
+    assert texts[6][1].startswith(f"{tool.AFTER_THE_FILE} dtrain_environment")
     assert texts[6][-1].startswith(f"{tool.AFTER_THE_TRIAL} 2")
     assert f"`{tool.READY}`" in PAGE
     assert tool.promised(PAGE) == ["tensor([0, 1])"]
