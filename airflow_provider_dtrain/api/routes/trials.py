@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
@@ -26,9 +26,7 @@ router = APIRouter(route_class=StoreRoute, tags=["trials"], responses=ERRORS)
 
 #: Prefix of an order by a hyperparameter.
 HPARAMS = "hparams."
-_ORDERS: tuple[TrialOrder, ...] = (
-    "number", "state", "best_metric", "units", "rung", "created_at", "ended_at", "restarts", "duration_s",
-)  # fmt: skip
+_ORDERS: tuple[TrialOrder, ...] = get_args(TrialOrder)
 
 
 @router.get("/trials", **guarded(Rule.READ))
