@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from itertools import repeat
+from typing import TYPE_CHECKING, TypedDict, assert_never
 
 from airflow_provider_dtrain.core.config.brackets import brackets, rung_lengths
 from airflow_provider_dtrain.core.config.search_length import length_of
@@ -162,13 +163,16 @@ def _brackets(config: ExperimentConfig) -> Iterator[tuple[tuple[int, ...], int]]
 
 def _values(config: ExperimentConfig, seed: int, trials: int) -> Iterator[Hyperparameters | None]:
     space = config.hyperparameters
-    method = config.searcher.name
-    if method == "grid":
-        yield from points(space)
-        return
-    draw = sampler(space)
-    for number in range(trials):
-        yield None if method == "optuna" else draw(draws_of(seed, number))
+    match config.searcher.name:
+        case "grid":
+            yield from points(space)
+        case "optuna":
+            yield from repeat(None, trials)
+        case "single" | "random" | "async_halving" | "adaptive_asha":
+            draw = sampler(space)
+            yield from (draw(draws_of(seed, number)) for number in range(trials))
+        case unknown:
+            assert_never(unknown)
 
 
 def _mixed(trials: Sequence[int]) -> Iterator[int]:
