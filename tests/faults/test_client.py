@@ -219,7 +219,7 @@ def test_commands_and_methods_have_the_rights_of_their_user(stage: Stage, laptop
     for words in (
         ("experiments", "create", config),
         ("experiments", "fork", "1"),
-        ("experiments", "stop", "1", "-y"),
+        ("experiments", "set", "1", "--tag", "seen"),
         ("trials", "set", "1", "--tag", "seen"),
         ("trials", "exec", "1", "--", "id"),
     ):
