@@ -85,7 +85,7 @@ def _of_experiment(trial: TrialSummary) -> dict[str, Any]:
 def hparams_text(trial: TrialSummary) -> str:
     """Return the hyperparameters that differ between the trials of an experiment."""
     prefix = f"{trial.number} | "
-    # Where none differs, the name is that of the task.
+    # If none differs, the name is that of the task.
     return trial.name.removeprefix(prefix) if trial.name.startswith(prefix) else ""
 
 

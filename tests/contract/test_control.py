@@ -161,6 +161,8 @@ def test_priority_share_and_labels_are_changed(control, search):
     ("noun", "change"),
     [
         ("trial", {"priority": 7, "display_name": "first", "add_tags": ["a,b"]}),
+        ("trial", {"priority": 7, "display_name": "first", "weight": 2.0}),
+        ("trial", {"priority": 7, "max_slots": 2}),
         ("experiment", {"priority": 7, "display_name": "first", "add_tags": ["a,b"]}),
         ("experiment", {"display_name": "first", "priority": 7, "max_slots": -1}),
         ("experiment", {"weight": 2.0, "display_name": "first", "priority": 100}),

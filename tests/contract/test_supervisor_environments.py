@@ -553,6 +553,28 @@ def test_a_setup_script_that_fails_or_hangs_is_named_with_its_last_lines(
     assert list(bare.state_dir.glob("setup-*")) == []
 
 
+def test_a_setup_script_runs_before_a_build_and_not_at_each_look_at_it(host: Host, tmp_path: Path) -> None:
+    wheels, runs = tmp_path / "index", tmp_path / "runs"
+    with index_server(wheels) as server:
+        lock = locked(make_wheel(wheels, "demo-one"))
+        asking = Asking(host.channel(), lock, index={"urls": [server.url]}, python=sys.executable)
+        setup = sent(host, f"echo run >> {runs}; export TOOLS=/opt/tools")
+        build = {**asking.build(), "id": "build-1"}
+        asking.state(build=build, waits_for="build-1", setup=setup)
+        runs.unlink()
+        until_ready(lambda: asking.state(waits_for="build-1", wait_s=1, setup=setup))
+    assert not runs.exists()
+
+
+def test_the_compiler_that_a_setup_script_chooses_is_part_of_the_environment(host: Host, tmp_path: Path) -> None:
+    asking = Asking(host.channel(), locked(make_wheel(tmp_path, "demo-one")), python=sys.executable)
+    digests = [
+        asking.state(setup=sent(host, script))["digest"]
+        for script in ("export CC=gcc-12", "export CC=gcc-13", "export CC=gcc-13 OTHER=1")
+    ]
+    assert digests[0] != digests[1] == digests[2]
+
+
 def test_the_interpreter_of_a_setup_script_is_found_in_its_path(bare: Host, tmp_path: Path) -> None:
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / "python3").symlink_to(sys.executable)

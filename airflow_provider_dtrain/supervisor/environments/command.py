@@ -25,7 +25,7 @@ _POLL_S = 0.1
 _WAIT_S = 20.0
 #: Processes of builds that this process has started and not yet reaped. They may still wait for the lock.
 _STARTED: dict[str, subprocess.Popen[bytes]] = {}
-#: Build -> variables of the setup script of the requests that wait for it.
+#: Build -> variables of the setup script, for the requests that wait for it.
 _SETUPS: dict[str, Setup] = {}
 
 
@@ -48,7 +48,7 @@ class _EnvironmentRequest:
         self.request = request
         self.waits_for = waits_for
         self.build = build
-        done = _setup_of(layout, setup, waits_for)
+        self.setup = done = _setup_of(layout, setup, waits_for)
         self.refused = done.refused
         #: The setup script may have put another interpreter, uv or compiler into PATH.
         self.environ = {**os.environ, **done.variables}
@@ -65,6 +65,8 @@ class _EnvironmentRequest:
         deadline = time.monotonic() + wait_s
         while True:
             answer = self._state()
+            if answer["state"] != "building":
+                _SETUPS.pop(self.waits_for or "", None)
             if answer["state"] != "building" or time.monotonic() > deadline:
                 return {"digest": self.folder.digest, "refused_variables": self.refused, **answer}
             time.sleep(_POLL_S)
@@ -128,6 +130,7 @@ class _EnvironmentRequest:
         request = {**self.request, **self.build, "digest": self.folder.digest, "facts": facts}
         _STARTED[self.build["id"]] = start_build(["--remote-dir", self.layout.remote_dir], request, self.environ)
         self.waits_for, self.build = self.build["id"], None
+        _SETUPS[self.waits_for] = self.setup
         return self._building()
 
 
@@ -155,12 +158,7 @@ def _details(failure: Json) -> Json:
 
 
 def _setup_of(layout: Layout, setup: Json | None, waits_for: str | None) -> Setup:
-    """Return the variables of a setup script, which runs once for all requests that wait for one build."""
+    """Return the variables of a setup script, which does not run again for a request that waits for a build."""
     if setup is None:
         return Setup({}, [])
-    found = _SETUPS.get(waits_for or "")
-    if found is None:
-        found = run_setup(layout, setup["payload"], setup["path"])
-        if waits_for is not None:
-            _SETUPS[waits_for] = found
-    return found
+    return _SETUPS.get(waits_for or "") or run_setup(layout, setup["payload"], setup["path"])
