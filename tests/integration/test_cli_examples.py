@@ -26,10 +26,6 @@ def ready(world: World) -> World:
     return world
 
 
-def test_there_are_eleven_examples() -> None:
-    assert len(EXAMPLES) == 11
-
-
 @pytest.mark.nightly(
     "digits-digits",
     "digits-grid",

@@ -69,7 +69,7 @@ async def test_timings_and_system_metrics_reach_the_command(engine: Engine, caps
     assert all(word in table for word in ("train_batch", "memory_available", "GiB"))
     show_profile(output="json", attempt=1)
     document = json.loads(capsys.readouterr().out)
-    assert (document["trial"], document["attempt"], len(document["timings"])) == (ticket.trial_id, 1, 8)
+    assert (document["trial_id"], document["attempt"], len(document["timings"])) == (ticket.trial_id, 1, 8)
     assert {row["host"] for row in document["system"]} == {"local"}
     with pytest.raises(NotFoundError, match="no attempt 2"):
         show_profile(output="json", attempt=2)

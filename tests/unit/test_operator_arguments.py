@@ -133,7 +133,7 @@ def cases() -> Iterator[tuple[type[BaseOperator], str]]:
                 yield kind, name
 
 
-@pytest.mark.parametrize(("kind", "name"), cases(), ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(("kind", "name"), list(cases()), ids=lambda value: getattr(value, "__name__", value))
 def test_a_wrong_value_is_named_when_the_dag_is_read(kind: type[BaseOperator], name: str) -> None:
     for what, wrong in WRONG.items():
         # States may be a set.
