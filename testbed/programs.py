@@ -19,7 +19,7 @@ def unpack(archive: Payload, parent: Path) -> Path:
     """Unpack an archive below a folder as a host does, and return its own folder."""
     folder = parent / archive.digest
     with tarfile.open(fileobj=io.BytesIO(archive.content)) as tar:
-        tar.extractall(folder, filter="data")
+        tar.extractall(folder)
     return folder
 
 

@@ -142,7 +142,7 @@ def test_the_function_runs_on_a_host_with_the_arguments_of_its_call(
     section = hook.store.configs.get(view.config_id).document["inference"]
     assert section["processor"] == "dtrain_batch:predict"
     with tarfile.open(fileobj=io.BytesIO(hook.store.payloads.get(str(view.payload)))) as archive:
-        archive.extractall(tmp_path / "host", filter="data")
+        archive.extractall(tmp_path / "host")
     assert (tmp_path / "host" / "digits.py").exists() == bool(model_dir)
     code = "import dtrain_batch, json; print(json.dumps(dtrain_batch.predict({'x': [0.5, 1.0]})))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -167,7 +167,7 @@ def test_a_function_gets_the_context_of_the_host(hook: DtrainHook, folder: Path,
     operator: Any = made.task_dict[function.__name__]
     view = hook.store.attempts.get(operator._submit(hook, KEY, folder).attempt_id)
     with tarfile.open(fileobj=io.BytesIO(hook.store.payloads.get(str(view.payload)))) as archive:
-        archive.extractall(tmp_path / "host", filter="data")
+        archive.extractall(tmp_path / "host")
     code = f"import dtrain_batch, json; print(json.dumps(dtrain_batch.{function.__name__}([1], ctx='the context')))"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -50,7 +50,7 @@ class Host:
         yield packed
         packed.seek(0)
         with tarfile.open(fileobj=packed) as archive:
-            archive.extractall(self.place / relpath, filter="data")
+            archive.extractall(self.place / relpath)
 
     def ledger(self, run: str = "s-t1.1.1") -> CollectedLedger:
         folder = collected_folder(self.place, "/results", run)

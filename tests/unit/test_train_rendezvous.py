@@ -200,7 +200,7 @@ def test_a_process_that_waits_for_its_children_does_not_meet_the_store_which_end
 
 def test_hosts_find_the_hook_as_an_entry_point_that_imports_nothing_of_the_library(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(library().content)) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extractall(tmp_path)
     code = (
         "import sys; from importlib.metadata import entry_points\n"
         "[hook] = [one for one in entry_points(group='torch.backends') if one.name == 'dtrain_rendezvous']\n"
