@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.config.launchers import launcher_of
-from tests.support.torchrun import as_gang, under_accelerate, under_torchrun
+from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of
+from tests.support.torchrun import as_gang, under_accelerate, under_deepspeed, under_torchrun
 
 #: A training without the library, whose losses depend on each bit of the exchanged gradients.
 TRAIN = """
@@ -119,6 +119,26 @@ with dtrain.init() as ctx:
     assert found == {0: {"size": 1, "processes": 1}}
 
 
+#: Adds the variables and the argument that ``deepspeed`` gives to its ranks.
+UNDER_DEEPSPEED = TRAIN.replace(
+    '"LOCAL_WORLD_SIZE", "GROUP_RANK", "ROLE_RANK"', '"CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE"'
+).replace("report(losses=losses,", "report(arguments=sys.argv[1:], address=os.environ['MASTER_ADDR'], losses=losses,")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("hosts", "per_host"), [(1, 2), (2, 1), (2, 2)])
+def test_ranks_of_deepspeed_as_the_entrypoint_train_as_by_hand(tmp_path: Path, hosts: int, per_host: int) -> None:
+    pytest.importorskip("deepspeed")
+    arguments = ["--other", "3"]
+    theirs = under_deepspeed(
+        tmp_path / "deepspeed", UNDER_DEEPSPEED, hosts, per_host, arguments=arguments, env=ONE_THREAD
+    )
+    command = ["deepspeed", "--num_gpus", str(per_host), "program.py", *arguments]
+    ours = as_command(tmp_path / "gang", UNDER_DEEPSPEED, hosts, per_host, command, env=ONE_THREAD)
+    assert list(ours) == list(range(hosts * per_host))
+    assert ours == theirs
+
+
 #: A training with the library in the ranks of torchrun.
 WITH_LIBRARY = """
 import airflow_provider_dtrain.train as dtrain
@@ -192,3 +212,28 @@ if __name__ == "__main__":
 def test_processes_that_a_rank_starts_as_ranks_end_with_the_fix(tmp_path: Path) -> None:
     found = as_gang(tmp_path, SPAWN, 1, 1)
     assert "Set launch: per_host" in found[0]["error"]
+
+
+#: Ray's own program starts this on the first host only.
+WITH_RAY = """
+import ray
+os.environ["RANK"] = "0"
+ray.init()
+
+@ray.remote
+def squared(number):
+    return number * number
+
+report(
+    squares=ray.get([squared.remote(number) for number in range(4)]),
+    nodes=len(ray.nodes()), slots=ray.cluster_resources()["CPU"], arguments=sys.argv[1:],
+)
+"""
+
+
+@pytest.mark.nightly
+def test_ray_has_the_slots_of_the_trial(tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    command = ["ray", "symmetric-run", "--include-dashboard=false", "--", "python", "program.py", "--other", "3"]
+    found = as_command(tmp_path, WITH_RAY, 1, 2, command)
+    assert found == {0: {"squares": [0, 1, 4, 9], "nodes": 1, "slots": 2.0, "arguments": ["--other", "3"]}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,21 @@ def under_accelerate(
     return by_hand(folder, program, commands, env=env)
 
 
+def under_deepspeed(
+    folder: Path, program: str, hosts: int, per_host: int, *, arguments: Sequence[str] = (), env: Mapping[str, str]
+) -> dict[int, dict[str, Any]]:
+    """Run a program under the real ``deepspeed``, once for each host, and return the report of each rank."""
+    folder.mkdir(parents=True)
+    hostfile = folder / "hostfile"
+    hostfile.write_text("".join(f"h{number} slots={per_host}\n" for number in range(hosts)))
+    place = ["--no_ssh", "--hostfile", str(hostfile), "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
+    commands = [
+        ["deepspeed.launcher.runner", *place, "--node_rank", str(number), "program.py", *arguments]
+        for number in range(hosts)
+    ]
+    return by_hand(folder, program, commands, env=env)
+
+
 def by_hand(
     folder: Path,
     program: str,
@@ -97,7 +113,12 @@ def by_hand(
     for command in commands:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         agents.append(subprocess.Popen([sys.executable, "-m", *command], cwd=code, env=clean, text=True, **pipes))
-    outputs = [agent.communicate(timeout=TIMEOUT_S)[0] for agent in agents]
+    try:
+        outputs = [agent.communicate(timeout=TIMEOUT_S)[0] for agent in agents]
+    finally:
+        # They end their ranks when they are interrupted.
+        for agent in agents:
+            agent.send_signal(signal.SIGINT)
     assert any(agent.returncode for agent in agents) is fails, outputs
     return _read(reports)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from airflow_provider_dtrain.core.config.assembly import assemble
 from airflow_provider_dtrain.core.config.commands import split_command
 from airflow_provider_dtrain.core.config.entry_files import EntryFile, entry_file
-from airflow_provider_dtrain.core.config.launchers import launcher_of, launcher_problems
+from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.errors import ConfigError
@@ -94,11 +95,19 @@ PLACE = [
 ]
 
 
+def stand_in(folder: Path, module: str, text: str) -> None:
+    """Write a module whose packages are found before those of the environment, which have an ``__init__.py`` too."""
+    *packages, name = module.split(".")
+    for package in packages:
+        folder /= package
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").touch()
+    (folder / f"{name}.py").write_text(text)
+
+
 def shown(folder: Path, command: str, size: int = 4) -> dict[str, Any]:
     """Run the command of a launcher as the last of two hosts does."""
-    package = folder / "accelerate" / "commands"
-    package.mkdir(parents=True)
-    (package / "launch.py").write_text(SHOW)
+    stand_in(folder, "accelerate.commands.launch", SHOW)
     launcher = launcher_of(command.split())
     assert launcher is not None
     assert launcher_of(launcher.argv) == launcher
@@ -214,6 +223,130 @@ def test_options_of_accelerate_that_agree_with_the_gang_are_accepted(options: st
     assert launcher_problems(launcher, gang, has_cpu_slots=False) == []
 
 
+def test_every_option_of_deepspeed_is_read_as_by_its_own_parser() -> None:
+    runner = pytest.importorskip("deepspeed.launcher.runner")
+    with pytest.MonkeyPatch.context() as patch:
+        parsers: list[argparse.ArgumentParser] = []
+        patch.setattr(argparse.ArgumentParser, "parse_args", lambda self, args=None: parsers.append(self))
+        runner.parse_args([])
+    for action in parsers[0]._actions:
+        value = [] if action.nargs == 0 else [str((action.choices or ["1"])[0])]
+        for option in action.option_strings:
+            if option not in ("-h", "--help"):
+                found = launcher_of(["deepspeed", option, *value, "train.py", "--other", "x"])
+                assert found is not None
+                assert (found.script, len(found.options)) == ("train.py", 1), option
+
+
+#: In place of the modules of DeepSpeed. The real ones are compared in tests/oracle.
+RUNNER = """
+import argparse
+def parse_args():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--num_gpus")
+    parser.add_argument("--module", action="store_true")
+    parser.add_argument("--enable_each_rank_log", default="None")
+    parser.add_argument("user_script")
+    parser.add_argument("user_args", nargs=argparse.REMAINDER)
+    return parser.parse_args()
+"""
+LAUNCH = """
+import base64, json, sys
+world = json.loads(base64.urlsafe_b64decode(sys.argv[1].removeprefix("--world_info=")))
+print(json.dumps({"world": world, "words": sys.argv[2:]}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("visible", "ids"), [("GPU-1,GPU-2", ["GPU-1", "GPU-2"]), ("", ["-1", "-1"])], ids=["devices", "cpu"]
+)
+def test_the_ranks_of_deepspeed_see_the_devices_of_their_host(tmp_path: Path, visible: str, ids: list[str]) -> None:
+    stand_in(tmp_path, "deepspeed.launcher.runner", RUNNER)
+    stand_in(tmp_path, "deepspeed.launcher.launch", LAUNCH)
+    launcher = launcher_of(["deepspeed", "--num_gpus", "2", "--module", "package.train", "--lr", "1"])
+    assert launcher is not None
+    assert launcher_of(launcher.argv) == launcher
+    env = {"GROUP_WORLD_SIZE": "2", "GROUP_RANK": "1", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": visible}
+    env |= {"MASTER_ADDR": "::1", "MASTER_PORT": "29511"}
+    done = subprocess.run(
+        [sys.executable, *launcher.argv[1:]], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    place = ["--node_rank=1", "--master_addr=::1", "--master_port=29511"]
+    options = ["--module", "--enable_each_rank_log=None"]
+    words = [*place, *options, "package.train", "--lr", "1"]
+    assert json.loads(done.stdout) == {"world": {"0": ids, "1": ids}, "words": words}
+
+
+#: In place of the program of Ray.
+RAY = """
+import json, os, sys
+print(json.dumps({"words": sys.argv[1:], "path": os.environ["PATH"].split(os.pathsep)}))
+"""
+
+
+def test_ray_gets_the_place_and_the_slots_of_its_host(tmp_path: Path) -> None:
+    stand_in(tmp_path, "ray.scripts.scripts", RAY)
+    launcher = launcher_of(["ray", "symmetric-run", "--num-cpus", "8", "--", "python", "train.py", "--lr", "1"])
+    assert launcher is not None
+    assert launcher_of(launcher.argv) == launcher
+    env = {"GROUP_WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2", "PATH": "/bin"}
+    env |= {"PET_MASTER_ADDR": "[::1]", "MASTER_PORT": "29511"}
+    done = subprocess.run(
+        [sys.executable, *launcher.argv[1:]], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    place = ["symmetric-run", "--address=[::1]:29511", "--min-nodes=2", "--num-cpus=2", "--num-gpus=2"]
+    words = [*place, "--num-cpus", "8", "--", "python", "train.py", "--lr", "1"]
+    assert json.loads(done.stdout) == {"words": words, "path": [str(Path(sys.executable).parent), "/bin"]}
+
+
+@pytest.mark.parametrize(
+    ("command", "slots", "words"),
+    [
+        ("deepspeed --num_nodes 3 a.py", (4, 4), ["--num_nodes 3", "2 hosts"]),
+        ("deepspeed --num_gpus=2 a.py", (4,), ["--num_gpus 2", "4 slots on host 'h0'"]),
+        ("deepspeed --num_accelerators 2 a.py", (1,), ["--num_accelerators 2", "1 slot on host 'h0'"]),
+        ("deepspeed -H hosts a.py", (1,), ["--hostfile hosts", "the trial's slots"]),
+        ("deepspeed --include localhost:1 a.py", (1,), ["--include localhost:1", "the trial's slots"]),
+        ("ds -e h1 a.py", (1,), ["--exclude h1", "the trial's slots"]),
+        ("deepspeed --autotuning run a.py", (1,), ["--autotuning run", "Use a searcher"]),
+        ("deepspeed --save_pid a.py", (1,), ["--save_pid", "Remove the option"]),
+        ("deepspeed --venv_script a b.py", (1,), ["--venv_script a", "Set environment.setup"]),
+        ("deepspeed --node_rank 0 a.py", (1, 1), ["--node_rank 0", "2 hosts"]),
+        ("deepspeed --master_addr a b.py", (1, 1), ["--master_addr a", "2 hosts"]),
+        ("deepspeed a.py", (3, 1), ["3 on 'h0', 1 on 'h1'", "torchrun"]),
+        ("ray symmetric-run --address a:1 -- python a.py", (1,), ["--address a:1", "Remove the option"]),
+        ("ray symmetric-run --min-nodes=2 -- python a.py", (1,), ["--min-nodes 2", "Remove the option"]),
+        ("ray symmetric-run --num-gpus 2 -- python a.py", (1,), ["--num-gpus 2", "Remove the option"]),
+    ],
+)
+def test_a_contradiction_of_deepspeed_or_ray_is_named(command: str, slots: tuple[int, ...], words: list[str]) -> None:
+    launcher = launcher_of(command.split())
+    assert launcher is not None
+    gang = {f"h{number}": count for number, count in enumerate(slots)}
+    (problem,) = launcher_problems(launcher, gang, has_cpu_slots=True)
+    assert problem.path == "entrypoint"
+    assert all(word in problem.message for word in words), problem.message
+
+
+@pytest.mark.parametrize(
+    ("command", "slots"),
+    [
+        ("deepspeed --num_nodes 2 --num_gpus 4 --no_ssh a.py --hostfile x", (4, 4)),
+        ("deepspeed --node_rank 0 --master_addr 127.0.0.1 --master_port 1 a.py", (4,)),
+        ("ray symmetric-run --num-cpus 9 --resources {} -- python a.py --address x", (4, 2)),
+    ],
+)
+def test_options_of_deepspeed_and_ray_that_agree_with_the_gang_are_accepted(
+    command: str, slots: tuple[int, ...]
+) -> None:
+    launcher = launcher_of(command.split())
+    assert launcher is not None
+    gang = {f"h{number}": count for number, count in enumerate(slots)}
+    assert launcher_problems(launcher, gang, has_cpu_slots=False) == []
+
+
 @pytest.mark.parametrize(
     ("options", "slots", "words"),
     [
@@ -262,6 +395,8 @@ def test_options_that_agree_with_the_gang_are_accepted(
         ({"entrypoint": "torchrun train.py"}, True),
         ({"entrypoint": ["python", "-m", "torch.distributed.run", "train.py"]}, True),
         ({"entrypoint": "accelerate launch train.py"}, True),
+        ({"entrypoint": "deepspeed train.py --deepspeed"}, True),
+        ({"entrypoint": "ray symmetric-run -- python train.py"}, True),
         ({"entrypoint": "python train.py"}, False),
         ({"entrypoint": "bash run.sh", "launch": "per_host"}, True),
     ],
@@ -284,7 +419,24 @@ def test_a_launch_that_contradicts_the_entrypoint_is_refused(document: dict[str,
     assert [problem.path for problem in raised.value.problems if words in problem.message] == ["launch"]
 
 
+@pytest.mark.parametrize("entrypoint", ["ray start --head", "/opt/env/bin/ray start"])
+def test_a_program_that_starts_ray_and_no_script_is_refused_with_the_fix(entrypoint: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        assemble(None, {**RUN, "entrypoint": entrypoint, "launch": "per_host"})
+    (problem,) = raised.value.problems
+    assert problem.path == "entrypoint"
+    assert "ray symmetric-run -- python train.py" in problem.message
+
+
 def test_the_script_of_a_launcher_must_be_in_the_code() -> None:
+    assert entry_file("deepspeed --num_gpus 2 a.py --deepspeed_config ds.json") == EntryFile(
+        paths=("a.py",), is_required=True
+    )
+    assert entry_file("ray symmetric-run --num-cpus 4 -- python -u a.py") == EntryFile(
+        paths=("a.py",), is_required=True
+    )
+    assert entry_file("ray symmetric-run -- ./run") is None
+    assert entry_file("ray symmetric-run python a.py") is None
     assert entry_file("torchrun --nproc-per-node 2 a/train.py x.py") == EntryFile(
         paths=("a/train.py",), is_required=True
     )

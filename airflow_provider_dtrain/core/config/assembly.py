@@ -12,7 +12,7 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.experiment import DocumentCheck, ExperimentConfig
 from airflow_provider_dtrain.core.config.inference_rules import inference_problems
-from airflow_provider_dtrain.core.config.launchers import launcher_of
+from airflow_provider_dtrain.core.config.launchers.launcher import command_problem, launcher_of
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
@@ -153,6 +153,9 @@ def _lacks(config: ExperimentConfig, scope: Scope, *, needs_entrypoint: bool) ->
 
 
 def _contradictions(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
+    problem = command_problem(config.command) if config.command else None
+    if problem is not None and scope.knows("entrypoint"):
+        yield "entrypoint", problem
     if scope.knows("launch", "entrypoint"):
         launcher = launcher_of(config.command)
         if config.launch == "per_slot" and launcher is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_provider_dtrain.core.config.commands import split_command
-from airflow_provider_dtrain.core.config.launchers import launcher_of
+from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of
 from airflow_provider_dtrain.core.config.types import is_trial_class
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?\Z")
@@ -49,6 +49,8 @@ def _script(parts: Sequence[str]) -> str | None:
     if not parts:
         return None
     if (launcher := launcher_of(parts)) is not None:
+        if launcher.program.takes_command:
+            return _script(launcher.command)
         return None if launcher.options.get("module") else launcher.script
     if not _PYTHON.match(posixpath.basename(parts[0])):
         return parts[0] if "/" in parts[0] else None

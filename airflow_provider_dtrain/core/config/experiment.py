@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.config.commands import check_entrypoint, split
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.environment import Environment
 from airflow_provider_dtrain.core.config.inference import INFERENCE, Inference
-from airflow_provider_dtrain.core.config.launchers import launcher_of
+from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of
 from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
 from airflow_provider_dtrain.core.config.scope import Repair, Scope

@@ -1,0 +1,1 @@
+"""Programs that start the ranks of a host themselves."""
