@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of
+from airflow_provider_dtrain.core.launchers.launcher import launcher_of
 from tests.support.torchrun import as_gang, under_accelerate, under_deepspeed, under_torchrun
 
 #: A training without the library, whose losses depend on each bit of the exchanged gradients.

@@ -15,8 +15,8 @@ import pytest
 from airflow_provider_dtrain.core.config.assembly import assemble
 from airflow_provider_dtrain.core.config.commands import split_command
 from airflow_provider_dtrain.core.config.entry_files import EntryFile, entry_file
-from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
+from airflow_provider_dtrain.core.launchers.launcher import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.errors import ConfigError
 

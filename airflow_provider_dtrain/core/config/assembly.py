@@ -12,7 +12,6 @@ from typing import Any, Final
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.experiment import DocumentCheck, ExperimentConfig
 from airflow_provider_dtrain.core.config.inference_rules import inference_problems
-from airflow_provider_dtrain.core.config.launchers.launcher import command_problem, launcher_of
 from airflow_provider_dtrain.core.config.merge import UNION_COMMON, UNION_TAG, merge_config, merge_layers, origin_of
 from airflow_provider_dtrain.core.config.scope import WHOLE, Scope
 from airflow_provider_dtrain.core.config.search_rules import search_problems
@@ -28,6 +27,7 @@ from airflow_provider_dtrain.core.config.sections import DEFAULT_LOG_POLICIES
 from airflow_provider_dtrain.core.config.unions import MEMBERS, AzureStorage
 from airflow_provider_dtrain.core.config.unsupported import notices
 from airflow_provider_dtrain.core.documents import ConfigDocument
+from airflow_provider_dtrain.core.launchers.launcher import command_problem, launcher_of
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from airflow_provider_dtrain.core.config.commands import split_command
-from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of
 from airflow_provider_dtrain.core.config.types import is_trial_class
+from airflow_provider_dtrain.core.launchers.launcher import launcher_of
 
 _PYTHON: Final = re.compile(r"python(\d+(\.\d+)?)?\Z")
 #: Options of Python whose value is a word of its own.

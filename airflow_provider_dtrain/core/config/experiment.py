@@ -15,7 +15,6 @@ from airflow_provider_dtrain.core.config.commands import check_entrypoint, split
 from airflow_provider_dtrain.core.config.determined_compat import Normalized, normalize
 from airflow_provider_dtrain.core.config.environment import Environment
 from airflow_provider_dtrain.core.config.inference import INFERENCE, Inference
-from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of
 from airflow_provider_dtrain.core.config.merge import merge_config
 from airflow_provider_dtrain.core.config.problems import problems_of
 from airflow_provider_dtrain.core.config.scope import Repair, Scope
@@ -54,6 +53,7 @@ from airflow_provider_dtrain.core.config.unions import (
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
 from airflow_provider_dtrain.core.documents import ConfigDocument, Hyperparameters, JsonObject
 from airflow_provider_dtrain.core.hyperparameters.space import check_space
+from airflow_provider_dtrain.core.launchers.launcher import launcher_of
 from airflow_provider_dtrain.core.safe_repr import shown
 from airflow_provider_dtrain.errors import ConfigError, Problem
 

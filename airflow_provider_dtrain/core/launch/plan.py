@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_provider_dtrain.core.config.launchers.launcher import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.launch.devices import HostDevices, VisibleDevices, host_devices
 from airflow_provider_dtrain.core.launch.network import NetworkChoice, choose_network, connect_targets, pairs_to_check
+from airflow_provider_dtrain.core.launchers.launcher import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.errors import ConfigError, Problem
 

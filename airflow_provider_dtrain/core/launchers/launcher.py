@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from airflow_provider_dtrain.core.config.launchers.accelerate import ACCELERATE
-from airflow_provider_dtrain.core.config.launchers.deepspeed import DEEPSPEED
-from airflow_provider_dtrain.core.config.launchers.program import Gang, Options, Program
-from airflow_provider_dtrain.core.config.launchers.ray import RAY
-from airflow_provider_dtrain.core.config.launchers.torchrun import TORCHRUN
+from airflow_provider_dtrain.core.launchers.accelerate import ACCELERATE
+from airflow_provider_dtrain.core.launchers.deepspeed import DEEPSPEED
+from airflow_provider_dtrain.core.launchers.program import Gang, Options, Program
+from airflow_provider_dtrain.core.launchers.ray import RAY
+from airflow_provider_dtrain.core.launchers.torchrun import TORCHRUN
 from airflow_provider_dtrain.errors import Problem
 
 __all__ = ["Launcher", "command_problem", "launcher_of", "launcher_problems"]

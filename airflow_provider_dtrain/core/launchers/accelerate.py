@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from airflow_provider_dtrain.core.config.launchers.program import Gang, Options, Program, count
+from airflow_provider_dtrain.core.launchers.program import Gang, Options, Program, count
 
 __all__ = ["ACCELERATE"]
 
