@@ -19,8 +19,8 @@ from typing import Any
 
 from .checks.probe import find_modules
 from .fields import parse_object
-from .files.layout import Layout, RunFolder
-from .machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, all_procs, descendants, read_proc, send_signal
+from .files.layout import Layout, RunFolder, worker_of
+from .machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, Proc, all_procs, descendants, read_proc, send_signal
 from .names import CONTAINER_SOCKET, Json
 from .run.rank_exec import EXEC_SOCKET, run_in_container
 from .run.ranks import Rank, become_rank, report_cannot_start
@@ -134,13 +134,20 @@ class FirstProcess:
             try:
                 signal.set_wakeup_fd(-1)
                 self.supervisor.close()
-                pids = [pid for pid, number in self.ranks.items() if number == request["rank"]]
-                run_in_container(read_proc(pids[0]) if pids else None, request, fds)
+                run_in_container(self._process_of(request["rank"]), request, fds)
             finally:
                 os._exit(0)
         connection.close()
         for fd in fds:
             os.close(fd)
+
+    def _process_of(self, rank: int) -> Proc | None:
+        """Return the process of a rank, which a launcher may have started."""
+        worker = worker_of(self.folder, rank)
+        proc = None if worker is None else read_proc(worker["pid"])
+        if worker is not None and proc is not None and proc.start_time == worker["start_time"]:
+            return proc
+        return next((read_proc(pid) for pid, number in self.ranks.items() if number == rank), None)
 
     def _reap(self) -> None:
         with contextlib.suppress(ChildProcessError):

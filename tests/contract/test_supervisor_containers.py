@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.hosts.payload import library
 from tests.support.containers import IMAGE, WITHOUT_PYTHON, container_argv, need_podman, settings
 from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start
 
@@ -177,6 +179,58 @@ def test_a_command_runs_beside_a_rank_in_its_container(podman: Host) -> None:
     assert len(podman.processes(RUN)) == 3
     with pytest.raises(Refusal, match="not_running"):
         channel.call("exec", run=RUN, rank=5, argv=["true"], limit_s=1)
+
+
+#: Starts ranks 0 and 1 in sessions of their own, as torchrun does. Rank 1 is in a pid namespace with other pids.
+LAUNCHER = """
+import os, subprocess, sys
+worker = '''
+import time
+from airflow_provider_dtrain.train.environment import RankEnvironment
+from airflow_provider_dtrain.train.process import stacks, worker
+env = RankEnvironment.read()
+worker.begin(env.events_path.parent, env.launcher_log)
+stacks.install(env.events_path)
+def waits_here():
+    time.sleep(1000)
+print("joined", flush=True)
+waits_here()
+'''
+started = []
+for rank in ("0", "1"):
+    env = {**os.environ, "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
+    started.append(subprocess.Popen([sys.executable, "-c", worker], env=env, start_new_session=True))
+sys.exit(started[1].wait())
+"""
+
+
+@pytest.mark.each_change
+def test_ranks_that_a_launcher_starts_in_a_container_are_found_by_their_pids_there(podman: Host) -> None:
+    channel = podman.channel()
+    packed = library()
+    assert podman.command("receive", "libraries", packed.digest, stdin=packed.content)[0] == 0
+    folder = podman.remote_dir / "libraries"
+    options = ("--mount", f"type=bind,source={folder},target={folder},ro")
+    plan = contained(
+        podman, "python", "-c", LAUNCHER, options=options, library=packed.digest, ranks=2, per_host=True, grace_s=5
+    )
+    start(channel, plan)
+    channel.wait(lambda: all(b"joined" in channel.stream(RUN, f"rank{rank}.log") for rank in (0, 1)))
+    written = [json.loads((podman.run_dir(RUN) / f"rank{rank}/worker.json").read_text()) for rank in (0, 1)]
+    report = channel.wait(
+        lambda: next((f for f in reversed(channel.frames) if f["t"] == "progress" and len(f["ranks"]) == 2), None)
+    )
+    for answer in (report, channel.call("stacks", run=RUN)):
+        found = [one["pid"] for one in answer["ranks"]]
+        assert all(pid > one["pid"] for pid, one in zip(found, written, strict=True))
+        inside = [Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0] for pid in found]
+        assert [int(pids.split()[1]) for pids in inside] == [one["pid"] for one in written]
+    assert all("waits_here" in one["text"] for one in answer["ranks"])
+    beside = channel.call("exec", run=RUN, rank=1, argv=["sh", "-c", "echo $RANK $OF_IMAGE"], limit_s=30)
+    assert (beside["exit_code"], beside["output"]) == (0, "1 1\n")
+    os.kill(found[1], signal.SIGKILL)
+    assert channel.wait_event(RUN, "ended")["reason"] == "failed"
+    assert not podman.processes(RUN)
 
 
 def test_modules_of_the_image_are_reported(podman: Host) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.supervisor.files.layout import Layout, process_records
+from airflow_provider_dtrain.supervisor.machine.processes import all_procs, descendants, find_inner, pids_of
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 
@@ -50,6 +51,7 @@ def test_a_process_that_is_no_rank_of_the_trial_is_refused_with_the_fix(
 
 BEGIN = """
 import os, sys
+from airflow_provider_dtrain.supervisor.machine.processes import all_procs, descendants, find_inner, pids_of
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.process import worker
 print("before")
@@ -79,3 +81,23 @@ def test_output_goes_to_the_log_of_the_rank_unless_the_launcher_has_sent_it_else
     launcher, worker = process_records(folder)
     assert (launcher["pid"], worker["pid"]) == (1, pid)
     assert worker["start_time"] > 0
+
+
+@pytest.mark.netns
+def test_a_process_of_a_container_is_found_by_the_pid_that_it_has_there() -> None:
+    # The first process waits for a child, which writes the pid that it has in the namespace.
+    script = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import os; print(os.getpid()); input()'])"
+    argv = ["unshare", "--pid", "--fork", sys.executable, "-uc", script]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        inside = int(process.stdout.readline())
+        below = descendants([process.pid], all_procs())
+        first, child = (next(one for one in below if pids_of(one.pid)[1:] == [pid]) for pid in (1, inside))
+        assert inside != child.pid
+        root = (first.pid, first.start_time)
+        assert find_inner(*root, inside, child.start_time) == child.pid
+        # Other processes that have or had these pids.
+        assert find_inner(*root, inside, child.start_time + 1) == 0
+        assert find_inner(*root, inside + 1, child.start_time) == 0
+        assert find_inner(first.pid, first.start_time + 1, inside, child.start_time) == 0
+        process.communicate("\n")

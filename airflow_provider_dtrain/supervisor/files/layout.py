@@ -15,8 +15,8 @@ from ..file_access import checksum, make_private, names_in, overwrite, read_byte
 from ..limits import IN_PLACE_BYTES
 from ..machine.host import machine_id, mount_of
 from ..machine.locks import wait_lock, why_no_lock_dir
-from ..machine.processes import boot_id, find_process, pid_namespace, read_proc
-from ..names import LOCK_DIR, NETWORK_FILE_SYSTEMS, NO_LOCK_DIR, RUN_NAME, Json
+from ..machine.processes import Proc, boot_id, find_inner, find_process, pid_namespace, read_proc
+from ..names import CONTAINER_RECORD, LOCK_DIR, NETWORK_FILE_SYSTEMS, NO_LOCK_DIR, RUN_NAME, Json
 from ..refusal import Refused
 
 
@@ -302,14 +302,35 @@ def process_records(folder: RunFolder) -> list[Json]:
     Such a rank writes its pid and start time when it joins the training library.
     """
     records = rank_records(folder)
-    if not (folder.plan() or {}).get("per_host"):
+    plan = folder.plan() or {}
+    if not plan.get("per_host"):
         return records
+    first = container_root(folder) if plan.get("container") else None
     found = []
     for record in records:
-        worker = read_json(folder.file(f"rank{record.get('rank')}", "worker.json")) or {}
-        process = {name: worker[name] for name in ("pid", "start_time") if type(worker.get(name)) is int}
-        found.append({**record, **process} if len(process) == 2 else record)
+        worker = worker_of(folder, record.get("rank")) or {}
+        if worker and plan.get("container"):
+            own = (worker["pid"], worker["start_time"])
+            worker["pid"] = 0 if first is None else find_inner(first.pid, first.start_time, *own)
+        found.append({**record, **worker})
     return found
+
+
+def container_root(folder: RunFolder) -> Proc | None:
+    """Return the living first process of the run's container, None without one."""
+    record = read_json(folder.file(CONTAINER_RECORD)) or {}
+    first = record.get("first")
+    return find_process({**record, **first}) if isinstance(first, dict) else None
+
+
+def worker_of(folder: RunFolder, rank: object) -> Json | None:
+    """Return pid and start time that a rank has written which a launcher has started, None if it has not.
+
+    The pid is that of the rank's own pid namespace.
+    """
+    written = read_json(folder.file(f"rank{rank}", "worker.json")) or {}
+    process = {name: written[name] for name in ("pid", "start_time") if type(written.get(name)) is int}
+    return process if len(process) == 2 else None
 
 
 def rank_records(folder: RunFolder) -> list[Json]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import signal
@@ -91,6 +92,32 @@ def descendants(roots: Iterable[int], procs: dict[int, Proc]) -> list[Proc]:
                 found[pid] = procs[pid]
                 waiting.append(pid)
     return [proc for proc in found.values() if not is_dead(proc)]
+
+
+def pids_of(pid: int) -> list[int]:
+    """Return the pids of a process in all pid namespaces that it is in: in this one first, in its own last."""
+    found = re.search(r"^NSpid:\s+(.+)$", read_text(f"/proc/{pid}/status") or "", re.MULTILINE)
+    return [int(word) for word in found[1].split()] if found else []
+
+
+@functools.lru_cache(4096)
+def find_inner(root: int, root_start: int, pid: int, start_time: int) -> int:
+    """Return the pid here of a process that has another one in a container, 0 if it is gone.
+
+    A process writes its pid while it lives, so one that was not found once never appears.
+
+    :param root: first process of the container, with its start time
+    :param pid: what the process itself calls its pid
+    """
+    first = read_proc(root)
+    if first is None or first.start_time != root_start:
+        return 0
+    depth = len(pids_of(root)) - 1
+    for proc in descendants([root], all_procs()):
+        # A process of a container inside the container has one more.
+        if proc.start_time == start_time and pids_of(proc.pid)[depth : depth + 1] == [pid]:
+            return proc.pid
+    return 0
 
 
 def identity(pid: int | None = None) -> Json:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from ..fields import parse_object
 from ..file_access import read_json, sync_folder, write_json
-from ..files.layout import RunFolder
+from ..files.layout import RunFolder, container_root
 from ..limits import CONTAINER_END_S, CONTAINER_START_S
 from ..machine.container_runtime import remove_containers
 from ..machine.processes import (
@@ -23,7 +23,6 @@ from ..machine.processes import (
     all_procs,
     descendants,
     die_with_parent,
-    find_process,
     identity,
     read_proc,
     send_signal,
@@ -274,9 +273,8 @@ def end_container(folder: RunFolder) -> str | None:
     record: Any = read_json(folder.file(CONTAINER_RECORD))
     if record is None:
         return None
-    first = record.get("first")
-    if isinstance(first, dict) and (proc := find_process({**record, **first})) is not None:
-        send_signal(proc, signal.SIGKILL)
+    if (first := container_root(folder)) is not None:
+        send_signal(first, signal.SIGKILL)
     return _prove(folder, str(record.get("runtime")))
 
 
