@@ -28,6 +28,7 @@ def _connection(call: Call, config: ExperimentConfig) -> Iterator[Problem]:
     named = {
         "checkpoint_storage.conn_id": getattr(config.checkpoint_storage, "conn_id", None),
         "environment.index_conn_id": config.environment.index_conn_id,
+        "environment.registry_conn_id": config.environment.registry_conn_id,
     }
     for path, conn_id in named.items():
         if conn_id is not None and not call.access.may_use_connection(conn_id):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 
-from airflow_provider_dtrain.core.config.secrets import PUBLIC, VARIABLES
+from airflow_provider_dtrain.core.config.secrets import PUBLIC, REGISTRY, VARIABLES
 from airflow_provider_dtrain.core.documents import ConfigDocument, JsonObject
+from airflow_provider_dtrain.core.launch.registry import registry_of, server_name
 from airflow_provider_dtrain.core.redaction import Redactor, secret_texts
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError, Problem
 from airflow_provider_dtrain.store.configs import model_of
@@ -52,11 +53,17 @@ def seal(document: Mapping[str, Any]) -> tuple[ConfigDocument, bytes | None]:
 
 
 def as_variables(sealed: bytes | None) -> dict[str, str]:
-    """Return the environment variable that carries the secrets to the ranks, without private variables.
+    """Return the environment variable that carries the secrets to the ranks.
+
+    Private variables and the credentials of a registry, which ranks do not need, are not part of it.
 
     :param sealed: encrypted secrets from :func:`seal`
     """
-    found = {path: value for path, value in opened(sealed).items() if not _is_variable(path)}
+    found = {
+        path: value
+        for path, value in opened(sealed).items()
+        if not _is_variable(path) and not path.startswith(f"{REGISTRY}.")
+    }
     return {VARIABLE: json.dumps(found)} if found else {}
 
 
@@ -134,6 +141,39 @@ async def package_index(config: ExperimentConfig) -> dict[str, Any] | None:
     if connection.password:
         mask_secret(connection.password)
     return {"urls": urls, "login": connection.login, "password": connection.password}
+
+
+async def registry_login(config: ExperimentConfig, sealed: bytes | None, image: str) -> dict[str, str] | None:
+    """Return registry, user name and password for the download of an image, None without credentials.
+
+    Never store or show the result.
+
+    :param sealed: encrypted secrets from :func:`seal`
+    :raises NotFoundError: Airflow has no such connection
+    :raises ConfigError: it names no registry, or has no credentials
+    """
+    auth, conn_id = config.environment.registry_auth, config.environment.registry_conn_id
+    if auth is not None:
+        password = opened(sealed).get(f"{REGISTRY}.password", auth.password)
+        server = registry_of(image) if auth.server is None else server_name(auth.server)
+        return {"server": server, "username": auth.username, "password": str(password)}
+    if conn_id is None:
+        return None
+    try:
+        connection = await BaseHook.aget_connection(conn_id)
+    except Exception as error:
+        message = (
+            f"environment.registry_conn_id names connection '{conn_id}', which cannot be fetched: {error}. Add it "
+            f"with: airflow connections add {conn_id} --conn-type docker --conn-host registry.example.com ..."
+        )
+        raise NotFoundError(message) from error
+    if not (connection.host and connection.login and connection.password):
+        # Without a host, the image would decide who gets the credentials.
+        message = f"connection '{conn_id}' must have the name of a registry as its host, a login and a password"
+        raise ConfigError([Problem(path="environment.registry_conn_id", message=message)])
+    mask_secret(connection.password)
+    server = server_name(f"{connection.host}:{connection.port}" if connection.port else connection.host)
+    return {"server": server, "username": connection.login, "password": connection.password}
 
 
 def _added(config: ExperimentConfig, connection: Any, variables: Mapping[str, str]) -> dict[str, str]:

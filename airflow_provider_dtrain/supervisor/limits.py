@@ -97,5 +97,5 @@ STACK_WAIT_S, STACK_BYTES, STACKS_BYTES = 5.0, 60_000, 1 << 20
 #: a rank.
 EXEC_BYTES, EXEC_MOST_S = 1 << 20, 3600.0
 #: Time for the start of a container, whose image is on the host. Time of the runtime's command after the end of the
-#: container. Time for an answer of the runtime.
-CONTAINER_START_S, CONTAINER_END_S, RUNTIME_S = 90.0, 3.0, 10.0
+#: container. Time for an answer of the runtime, and most bytes of one.
+CONTAINER_START_S, CONTAINER_END_S, RUNTIME_S, RUNTIME_BYTES = 90.0, 3.0, 10.0, 4 << 20

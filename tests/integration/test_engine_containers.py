@@ -77,6 +77,26 @@ async def test_an_image_that_does_not_exist_is_an_error_of_its_own(with_docker: 
     assert held(with_docker) == []
 
 
+async def test_credentials_of_a_registry_reach_the_runtime_and_nothing_that_stays(
+    with_docker: Engine, docker_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    caplog.set_level(logging.DEBUG)
+    given = {"conn_type": "docker", "host": "registry.example.org", "login": "me", "password": "s3cret-text"}
+    monkeypatch.setenv("AIRFLOW_CONN_IMAGES", json.dumps(given))
+    document = contained("facts", "registry.example.org/private:1", environment={"registry_conn_id": "images"})
+    (docker_folder / "private").write_text("registry.example.org me:s3cret-text")
+    ticket = with_docker.submit(document)
+    outcome = await with_docker.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    (docker_folder / "private").unlink()
+    places = {"log": caplog.text, "plan": str(with_docker.hook.store.attempts.get(ticket.attempt_id).plan)}
+    places |= {str(file): file.read_text(errors="replace") for file in tmp_path.rglob("*") if file.is_file()}
+    secrets = ("s3cret-text", "bWU6czNjcmV0LXRleHQ=")
+    assert [name for name, text in places.items() if any(secret in text for secret in secrets)] == []
+
+
 async def test_what_the_pool_does_not_allow_is_refused_before_a_container_starts(
     with_docker: Engine, docker_folder: Path
 ) -> None:

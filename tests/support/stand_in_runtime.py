@@ -2,7 +2,8 @@
 
 Run as a program, it is the daemon. The program ``docker`` that it puts into a folder is its client, which knows the
 arguments that this package uses. Files in the folder change what it does: ``hang`` (the client does not answer),
-``down`` (the client fails), ``slow`` (``run`` waits before it asks the daemon), ``keeps`` (containers do not end).
+``down`` (the client fails), ``private`` (registry, user and
+password that ``pull`` needs), ``slow`` (``run`` waits before it asks the daemon), ``keeps`` (containers do not end).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CLIENT = f"""#!{sys.executable} -I
-import json, os, socket, sys, time
+import base64, json, os, socket, sys, time
 folder = os.path.dirname(os.path.abspath(__file__))
 command = sys.argv[1]
 with open(os.path.join(folder, "calls"), "a") as file:
@@ -34,7 +35,13 @@ if has("down"):
 with socket.socket(socket.AF_UNIX) as connection:
     os.chdir(folder)
     connection.connect("daemon.sock")
-    connection.sendall(json.dumps(sys.argv[1:]).encode() + b"\\n")
+    argv = sys.argv[1:]
+    if command == "pull" and has("private"):
+        # The credentials that the real client sends to the registry.
+        with open(os.environ["DOCKER_CONFIG"] + "/config.json") as file:
+            ((server, login),) = json.load(file)["auths"].items()
+        argv.insert(1, server + " " + base64.b64decode(login["auth"]).decode())
+    connection.sendall(json.dumps(argv).encode() + b"\\n")
     with connection.makefile("rb") as file:
         answer = json.loads(file.readline())
 sys.stdout.write(answer["output"])
@@ -101,6 +108,9 @@ class Daemon:
 
     def pull(self, argv: list[str]) -> tuple[int, str, str]:
         image = argv[-1]
+        private = Path("private")
+        if private.exists() and argv.pop(0) != private.read_text():
+            return 1, "", f"pull access denied for {image}"
         if image == "missing":
             return 1, "", f"manifest for {image} not found: manifest unknown"
         self.images.add(image)

@@ -225,13 +225,13 @@ def test_each_determined_key_that_is_not_here_is_one_warning() -> None:
         "pbs": {},
         "integrations": {},
         "retention_policy": {},
-        "environment": {"pod_spec": {}, "registry_auth": {}},
+        "environment": {"pod_spec": {}, "registry_auth": {"username": "me", "password": "x", "email": "m@e"}},
     }
     with pytest.warns(ForeignFieldWarning) as caught:
         ExperimentConfig.model_validate(document)
     assert sorted(str(item.message).split(":")[0] for item in caught) == [
         "environment.pod_spec",
-        "environment.registry_auth",
+        "environment.registry_auth.email",
         "integrations",
         "pbs",
         "project",

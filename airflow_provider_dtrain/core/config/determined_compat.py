@@ -44,7 +44,6 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
     "environment": frozenset(
         {
             "pod_spec",
-            "registry_auth",
             "ports",
             "proxy_ports",
         }
@@ -55,6 +54,8 @@ FOREIGN: Final[dict[str, frozenset[str]]] = {
     "searcher": frozenset({"stop_once"}),
     "checkpoint_storage": frozenset({"checkpoint_path", "tensorboard_path"}),
 }
+#: Keys of Determined in ``environment.registry_auth`` beside user name, password and server.
+_OF_REGISTRY: Final = frozenset({"auth", "email", "identitytoken", "registrytoken"})
 #: Searchers and storages of Determined that are refused, and what to do instead.
 INSTEAD: Final[dict[str, dict[str, str]]] = {
     "searcher": {
@@ -109,6 +110,7 @@ def normalize(document: object, *, source: str = "configuration") -> Normalized:
     _edit(result.document, "entrypoint", _without_launcher(result))
     _edit(result.document, "environment", lambda part: _edit(part, "variables", _named(result)))
     _edit(result.document, "environment", lambda part: _edit(part, "image", _images(result)))
+    _edit(result.document, "environment", lambda part: _edit(part, "registry_auth", _registry(result)))
     for name, edit in (("log_policies", _policies), ("labels", _unique)):
         _edit(result.document, name, edit)
     return result
@@ -200,6 +202,26 @@ def _images(result: Normalized) -> Callable[[Any], Any]:
         return images
 
     return rename
+
+
+def _registry(result: Normalized) -> Callable[[Any], Any]:
+    """Return a function that translates credentials of a registry, which are absent if they are empty."""
+
+    def translate(section: Any) -> Any:
+        if not isinstance(section, dict):
+            return section
+        for name in sorted(_OF_REGISTRY & section.keys()):
+            if section.pop(name):
+                result.warnings.append(f"{_foreign(f'environment.registry_auth.{name}')}. Give username and password")
+        address = section.pop("serveraddress", None)
+        if address and section.get("server"):
+            message = "given together with its synonym environment.registry_auth.serveraddress; give one of them"
+            result.problems.append(Problem(path="environment.registry_auth.server", message=message))
+        elif address:
+            section["server"] = address
+        return section or None
+
+    return translate
 
 
 def _without_empty_pool(resources: Any) -> Any:

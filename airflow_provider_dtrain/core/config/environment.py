@@ -7,12 +7,14 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from airflow_provider_dtrain.core.config.types import (
     CodePath,
+    Line,
     Name,
     Python,
+    Secret,
     Section,
     VariableName,
     VariableValue,
@@ -54,8 +56,23 @@ def _capability(value: str) -> str:
     return name
 
 
+def _user_name(value: str) -> str:
+    if ":" in value:
+        raise refuse(f"{shown(value)} has a colon, which ends the name of a user in HTTP")
+    return value
+
+
 Capability = Annotated[str, AfterValidator(_capability)]
 FileOfCode = Annotated[CodePath, AfterValidator(_in_code)]
+
+
+class RegistryAuth(Section):
+    """Credentials for the registry of the image."""
+
+    username: Annotated[Line, AfterValidator(_user_name)]
+    password: Secret = Field(repr=False)
+    #: Name or URL of the registry. None: that of the image.
+    server: Line | None = None
 
 
 class Environment(Section):
@@ -84,6 +101,9 @@ class Environment(Section):
     container: Literal["auto", "required", "off"] = "auto"
     #: Download the image before each launch, even if the host has one of its name.
     force_pull_image: bool = False
+    registry_auth: RegistryAuth | None = None
+    #: Connection of Airflow with the registry and its credentials.
+    registry_conn_id: Name | None = None
     add_capabilities: list[Capability] = []
     drop_capabilities: list[Capability] = []
 
@@ -91,6 +111,12 @@ class Environment(Section):
     def _one_source(self) -> Environment:
         if self.is_contained and (self.requirements is not None or self.setup is not None):
             raise refuse("image is combined with requirements or setup; remove one of them, or set container to 'off'")
+        return self
+
+    @model_validator(mode="after")
+    def _one_login(self) -> Environment:
+        if self.registry_auth is not None and self.registry_conn_id is not None:
+            raise refuse("registry_auth cannot be combined with registry_conn_id; remove one of them")
         return self
 
     @property

@@ -1,7 +1,7 @@
 """Secrets of a configuration: masked in output, and removed before a document is stored.
 
-A secret is a credential of the checkpoint storage, a value below ``data.secrets``, or an environment variable that
-``environment.public_variables`` does not name.
+A secret is a credential of the checkpoint storage or of a registry, a value below ``data.secrets``, or an environment
+variable that ``environment.public_variables`` does not name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ VARIABLES: Final = "environment.variables"
 PUBLIC: Final = "environment.public_variables"
 _VARIABLES: Final = ("variables", "environment_variables")
 _OPEN: Final = tuple(f"environment.{name}" for name in _VARIABLES)
+#: Credentials of a registry. All but these keys are secret, also in a document of Determined.
+REGISTRY: Final = "environment.registry_auth"
+_REGISTRY: Final = ("environment", "registry_auth")
+_OPEN_OF_REGISTRY: Final = frozenset({"username", "server", "serveraddress", "email"})
 #: Sections whose value is hidden when it is not a map, because it may be one of the section's entries.
 _SECTIONS: Final = frozenset({"environment", "data", "checkpoint_storage"})
 NONE: Final[frozenset[str]] = frozenset()
@@ -32,7 +36,8 @@ def hides_in_message(path: str) -> bool:
     """Return whether error messages omit the value at a path."""
     is_open = path.startswith(("data.", *(f"{one}." for one in _OPEN))) or path in _OPEN
     is_named = names_secret(path.rpartition(".")[2]) or not SECRET_KEYS.isdisjoint(path.split("."))
-    return is_open or path in _SECTIONS or is_named
+    is_login = path == REGISTRY or path.startswith(f"{REGISTRY}.")
+    return is_open or path in _SECTIONS or is_named or is_login
 
 
 def public_variables(document: Mapping[str, Any]) -> frozenset[str]:
@@ -106,6 +111,8 @@ class _Secrets:
         last = keys[-1]
         if last in SECRET_KEYS or keys == ("data", "secrets"):
             return True
+        if len(keys) == 3 and keys[:2] == _REGISTRY:
+            return last not in _OPEN_OF_REGISTRY
         return len(keys) == 3 and is_variables(keys[:2]) and self.hides_variable(last)
 
     def hides_variable(self, name: str) -> bool:
@@ -139,7 +146,7 @@ def _replaced(
             else _replaced(item, (*keys, str(index)), secrets, replace, hidden)
             for index, item in enumerate(value)
         ]
-    is_hidden = hidden or is_variables(keys) or (len(keys) == 1 and keys[0] in _SECTIONS)
+    is_hidden = hidden or is_variables(keys) or keys == _REGISTRY or (len(keys) == 1 and keys[0] in _SECTIONS)
     return replace(keys, value) if is_hidden and value is not None and value is not RESET else value
 
 

@@ -23,6 +23,7 @@ from airflow_provider_dtrain.errors import (
     ImageError,
     Problem,
 )
+from airflow_provider_dtrain.hooks.secrets import registry_login
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.attempt.job import Job
@@ -45,7 +46,8 @@ async def provide_images(rt: Runtime, job: Job, links: Mapping[str, HostLink]) -
         _check_needs(job, f"environment.image has no image for {'GPUs' if job.has_gpus else 'CPU slots'}")
         return {}
     rt.log.info("Providing image %s on %d host(s)", image, len(links))
-    answers = await on_all(links, lambda host, link: _provide(link, job, image))
+    login = await registry_login(config, job.sealed, image)
+    answers = await on_all(links, lambda host, link: _provide(link, job, image, login))
     without = [host for host, found in answers.items() if found["runtime"] is None]
     if without:
         return _without_runtime(rt, job, image, without, answers)
@@ -88,7 +90,7 @@ def _check_needs(job: Job, reason: str) -> None:
         raise ConfigError([Problem(path=one.path, message=f"{one.message}, and {reason}") for one in problems])
 
 
-async def _provide(link: HostLink, job: Job, image: str) -> dict[str, Any]:
+async def _provide(link: HostLink, job: Job, image: str, login: Mapping[str, str] | None) -> dict[str, Any]:
     config = job.config
     paths = [mount.host_path for mount in config.bind_mounts]
     paths += [device.host_path for device in config.resources.devices]
@@ -97,6 +99,7 @@ async def _provide(link: HostLink, job: Job, image: str) -> dict[str, Any]:
         "runtime": job.rules.runtime,
         "image": image,
         "always": config.environment.force_pull_image,
+        "login": login,
         "limit_s": IMAGE_TIMEOUT_S,
         "paths": paths,
     }

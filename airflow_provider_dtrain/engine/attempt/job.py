@@ -77,6 +77,8 @@ class Job:
     #: What the pool allows in containers.
     rules: ContainerRules = ContainerRules()
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: All secrets of the configuration, encrypted.
+    sealed: bytes | None = field(default=None, repr=False)
     #: Variables of the ranks whose values are secrets. The stored record of a launch has them masked.
     private: Mapping[str, str] = field(default_factory=dict, repr=False)
     checkpoint_source: CheckpointView | None = None
@@ -395,6 +397,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         settings=settings,
         rules=store.pools.get(view.pool).containers,
         secrets=as_variables(stored.secrets),
+        sealed=stored.secrets,
         private=private_variables(stored.secrets),
         checkpoint_source=own,
         weights_source=source_of(store, config, stored.secrets) if own is None else None,

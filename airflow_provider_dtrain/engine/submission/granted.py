@@ -143,8 +143,9 @@ def _check_same(found: Submission, config: str | Mapping[str, Any], payload: str
 def _names(config: ExperimentConfig) -> Iterator[Problem]:
     if getattr(config.checkpoint_storage, "conn_id", None) is not None:
         yield Problem(path="checkpoint_storage.conn_id", message=f"names a connection of Airflow, which {_HOW}")
-    if config.environment.index_conn_id is not None:
-        yield Problem(path="environment.index_conn_id", message=f"names a connection of Airflow, which {_HOW}")
+    for name in ("index_conn_id", "registry_conn_id"):
+        if getattr(config.environment, name) is not None:
+            yield Problem(path=f"environment.{name}", message=f"names a connection of Airflow, which {_HOW}")
     field, source = source_field(config)
     if source is not None:
         yield Problem(path=field, message=f"names a checkpoint, which {_HOW}")

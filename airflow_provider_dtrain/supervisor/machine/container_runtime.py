@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from ..limits import RUNTIME_S
+from ..limits import RUNTIME_BYTES, RUNTIME_S
 from ..refusal import Refused
 from .processes import die_with_parent
 
@@ -18,6 +20,8 @@ from .processes import die_with_parent
 RUNTIMES = ("podman", "docker", "apptainer")
 #: Most bytes of a program's output that a message quotes.
 _SHOWN = 600
+#: Time for the end of a killed command.
+_KILL_S = 0.5
 
 
 class Done(NamedTuple):
@@ -40,7 +44,10 @@ def find_runtime(wanted: str | None) -> str | None:
 
 
 def run_command(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Done:
-    """Run a command of a runtime. A command that hangs is killed, and is not waited for if it cannot be killed."""
+    """Run a command of a runtime, and keep the first :data:`RUNTIME_BYTES` of its output and the end of its errors.
+
+    A command that hangs is killed with its children, and is not waited for if it cannot be killed.
+    """
     try:
         process = subprocess.Popen(
             argv,
@@ -53,13 +60,41 @@ def run_command(argv: list[str], timeout_s: float, env: Mapping[str, str] | None
         )
     except OSError as error:
         return Done(127, "", f"{argv[0]}: {error.strerror}")
-    try:
-        output, errors = process.communicate(timeout=timeout_s)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    deadline = time.monotonic() + timeout_s
+    output, errors = bytearray(), bytearray()
+    with process.stdout, process.stderr:
+        is_over = _read(process.stdout, process.stderr, output, errors, deadline)
+    if is_over:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+    if process.returncode is not None:
         return Done(process.returncode, output.decode("utf-8", "replace"), errors.decode("utf-8", "replace"))
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        return Done(None, "", f"'{' '.join(argv[:3])}' did not answer within {timeout_s:g} s")
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_S)
+    return Done(None, "", f"'{' '.join(argv[:3])}' did not answer within {timeout_s:g} s")
+
+
+def _read(out: IO[bytes], err: IO[bytes], output: bytearray, errors: bytearray, deadline: float) -> bool:
+    """Read both streams until their ends. Return False if they have not ended in time."""
+    waiting: list[IO[bytes]] = [out, err]
+    while waiting:
+        ready = select.select(waiting, [], [], max(0.0, deadline - time.monotonic()))[0]
+        if not ready:
+            return False
+        for stream in ready:
+            data = os.read(stream.fileno(), 1 << 16)
+            if not data:
+                waiting.remove(stream)
+            elif stream is out:
+                output += data[: RUNTIME_BYTES - len(output)]
+            else:
+                errors += data
+                del errors[: -4 * _SHOWN]
+    return True
 
 
 def containers(runtime: str, label: str) -> list[str]:

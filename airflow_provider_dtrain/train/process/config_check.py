@@ -39,8 +39,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "environment": frozenset((
         "python", "requirements", "system_site_packages", "wheels", "allow_builds", "index_conn_id", "setup",
-        "variables", "public_variables", "image", "container", "force_pull_image", "add_capabilities",
-        "drop_capabilities",
+        "variables", "public_variables", "image", "container", "force_pull_image", "registry_auth",
+        "registry_conn_id", "add_capabilities", "drop_capabilities",
     )),
     "inference": frozenset((
         "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row", "collect", "compile",
@@ -59,7 +59,7 @@ FOREIGN: Mapping[str, frozenset[str]] = {
     "optimizations": frozenset(("grad_updates_size_file", "tensor_fusion_cycle_time")),
     "profiling": frozenset(("begin_on_batch", "end_after_batch", "sync_timings")),
     "environment": frozenset((
-        "environment_variables", "pod_spec", "registry_auth", "ports", "proxy_ports",
+        "environment_variables", "pod_spec", "ports", "proxy_ports",
     )),
 }  # fmt: skip
 
