@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import pytest
 
 from airflow_provider_dtrain.hosts.payload import library
 from tests.support.containers import IMAGE, WITHOUT_PYTHON, container_argv, need_podman, settings
-from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start
+from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
 
 # Most of it is tested with a stand-in, which is faster.
 pytestmark = pytest.mark.nightly
@@ -46,9 +49,22 @@ def contained(
     host: Host, *argv: str, options: tuple[str, ...] = (), modules: Any = (), **changes: Any
 ) -> dict[str, Any]:
     image, python = changes.pop("image", IMAGE), changes.pop("image_python", "python3")
-    command = container_argv(host.state_dir, RUN, *options, image=image, python=python)
+    run = changes.pop("run", RUN)
+    command = container_argv(host.state_dir, run, *options, image=image, python=python)
     container = {"runtime": "podman", "argv": command, "modules": list(modules), **changes.pop("container", {})}
-    return make_plan(RUN, *argv, container=container, **changes)
+    return make_plan(run, *argv, container=container, **changes)
+
+
+def clients(host: Host, run: str) -> list[int]:
+    """Return the processes of podman's command for a run, which is that of its container as well."""
+    label = f"dtrain.run={host.run_dir(run)}".encode()
+    lines = {int(entry.name): entry / "cmdline" for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    found = []
+    for pid, line in lines.items():
+        with suppress(OSError):
+            words = line.read_bytes().split(b"\0")
+            found += [pid] if label in words and b"run" in words else []
+    return found
 
 
 @pytest.mark.each_change
@@ -139,6 +155,37 @@ def test_a_killed_supervisor_leaves_no_container(podman: Host, victims: str) -> 
     assert answer["clear"], answer
     assert not containers_of(podman)
     assert not podman.processes(RUN)
+
+
+@pytest.mark.parametrize("victim", ["supervisor", "both", "podman"])
+def test_a_kill_at_any_moment_of_a_start_leaves_nothing(podman: Host, victim: str) -> None:
+    deadline = time.monotonic() + 150
+    for number in range(12):
+        run = f"t1.1.{number + 7}"
+        channel = podman.channel()
+        key = channel.post("prepare", plan=contained(podman, *SLEEP, run=run), secrets={})
+        until(lambda run=run: (podman.run_dir(run) / "container.json").exists(), "the start")  # type: ignore[misc]
+        # From the call of podman to the first process, a start takes half a second.
+        select.select([], [], [], 0.05 * number)
+        if victim == "podman":
+            for pid in clients(podman, run):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        elif victim == "both":
+            podman.kill_parents(run)
+        else:
+            os.kill(podman.supervisor_pid(run), signal.SIGKILL)
+        with suppress(Refusal):
+            channel.answer(key)
+        # A container that is about to start is found by the next fence.
+        while not channel.call("fence", run=run, token=number + 7, wait_s=30)["clear"]:
+            assert time.monotonic() < deadline
+        assert not containers_of(podman, run)
+        assert not podman.processes(run)
+        assert channel.call("status")["slots"]["0"]["held_by"] is None
+    channel = podman.channel()
+    start(channel, contained(podman, "sh", "-c", "true", run="t1.1.99"))
+    assert channel.wait_event("t1.1.99", "ended")["reason"] == "completed"
 
 
 def test_a_fence_ends_a_container_whose_first_process_is_stopped(podman: Host) -> None:

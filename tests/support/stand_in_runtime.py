@@ -75,7 +75,7 @@ class Daemon:
                 connection.sendall(json.dumps({"status": status, "output": output, "errors": errors}).encode() + b"\n")
 
     def run(self, argv: list[str]) -> tuple[int, str, str]:
-        name = os.urandom(6).hex()
+        name = os.urandom(32).hex()
         options: dict[str, list[str]] = {}
         place = 0
         while argv[place].startswith("--"):

@@ -101,7 +101,7 @@ def _inspect(runtime: str, image: str) -> Json | None:
     done = run_command([runtime, "image", "inspect", image], RUNTIME_S)
     if done.status != 0:
         # Docker also fails without its daemon.
-        answers = run_command([runtime, "version"], RUNTIME_S)
+        answers = done if done.status is None else run_command([runtime, "version"], RUNTIME_S)
         if answers.status != 0:
             raise Refused("runtime", f"{runtime} does not answer: {answers.reason}.")
         return None

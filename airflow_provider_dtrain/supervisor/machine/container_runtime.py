@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -20,6 +21,7 @@ from .processes import die_with_parent
 RUNTIMES = ("podman", "docker", "apptainer")
 #: Most bytes of a program's output that a message quotes.
 _SHOWN = 600
+_ID = re.compile(r"[0-9a-f]{12,64}", re.ASCII)
 #: Time for the end of a killed command.
 _KILL_S = 0.5
 
@@ -105,7 +107,10 @@ def containers(runtime: str, label: str) -> list[str]:
     done = run_command([runtime, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}"], RUNTIME_S)
     if done.status != 0:
         raise Refused("container", f"{runtime} cannot list its containers: {done.reason}.")
-    return done.output.split()
+    found = done.output.split()
+    if not all(_ID.fullmatch(one) for one in found):
+        raise Refused("container", f"{runtime} lists its containers in an unknown form: {done.output.strip()[:80]!a}.")
+    return found
 
 
 def remove_containers(runtime: str, label: str) -> str | None:

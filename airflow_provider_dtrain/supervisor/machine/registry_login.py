@@ -44,8 +44,8 @@ class RegistryLogin(NamedTuple):
 def login_settings(runtime: str, login: RegistryLogin | None) -> Iterator[tuple[list[str], Mapping[str, str]]]:
     """Yield the arguments and variables with which a runtime uses some credentials, until the end of the block.
 
-    They are in a file of /dev/shm without a name, which this account reads through /proc, or in variables: on no disk and in
-    no argument. Without any, the runtime uses those that the account has stored on this host.
+    They are in a file of /dev/shm without a name, which this account reads through /proc, or in variables: on no disk
+    and in no argument. Without any, the runtime uses those that the account has stored on this host.
     """
     if login is None:
         yield [], {}
