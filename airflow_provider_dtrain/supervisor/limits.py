@@ -96,6 +96,8 @@ STACK_WAIT_S, STACK_BYTES, STACKS_BYTES = 5.0, 60_000, 1 << 20
 #: Most bytes of a command's output in an answer, for the same reason. Longest time of a command that a user runs beside
 #: a rank.
 EXEC_BYTES, EXEC_MOST_S = 1 << 20, 3600.0
+#: Longest time of a download of an image.
+IMAGE_S = 86400.0
 #: Time for the start of a container, whose image is on the host. Time of the runtime's command after the end of the
 #: container. Time for an answer of the runtime, and most bytes of one.
 CONTAINER_START_S, CONTAINER_END_S, RUNTIME_S, RUNTIME_BYTES = 90.0, 3.0, 10.0, 4 << 20

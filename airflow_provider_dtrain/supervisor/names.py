@@ -52,7 +52,7 @@ ROLES = (
     "build",
     "download",
 )
-ARCHIVE_NAME = re.compile(r"(payloads|libraries|tools|environments)/[0-9a-f]{64}")
+ARCHIVE_NAME = re.compile(r"(payloads|libraries|tools|environments|images|downloads|containers)/[0-9a-f]{64}")
 #: Most bytes of the text in the lock file of a slot.
 MAX_LABEL = 4096
 #: Names of processes, of at most 15 bytes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,9 +36,13 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Registry]
     with registry(tmp_path, f"me:{PASSWORD}", request.param) as found:
         add(found, os.urandom(1 << 20))
         yield found
-        argv = ["podman", "images", "--quiet", "--filter", f"label=registry={found.address}"]
-        ids = subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout.split()
-        subprocess.run(["podman", "rmi", "--force", *ids], capture_output=True, timeout=60)
+        subprocess.run(["podman", "rmi", "--force", *ids_of(found)], capture_output=True, timeout=60)
+
+
+def ids_of(server: Registry) -> set[str]:
+    argv = ["podman", "images", "--quiet", "--no-trunc", "--filter", f"label=registry={server.address}"]
+    found = subprocess.run(argv, capture_output=True, text=True, timeout=60).stdout.split()
+    return {one.removeprefix("sha256:") for one in found}
 
 
 def add(server: Registry, content: bytes) -> str:
@@ -161,6 +166,82 @@ def test_a_download_that_is_killed_leaves_no_image(podman: Host, server: Registr
     server.hangs.clear()
     assert podman.channel().call("image", **request(server))["digest"]
     assert len(images(server)) == 1
+
+
+def collected(channel: Channel, *names: str, dry_run: bool = False) -> dict[str, int]:
+    """Return what a collection removes, or could remove."""
+    found = channel.call("collect", older_than_s=0, runs=[], archives=list(names), dry_run=dry_run)["archives"]
+    return {name: size for name, size in found.items() if name.startswith(("images/", "containers/", "downloads/"))}
+
+
+@pytest.mark.parametrize("server", ["basic"], indirect=True)
+def test_an_image_that_a_launch_has_downloaded_is_collected_once_nothing_uses_it(
+    podman: Host, server: Registry
+) -> None:
+    channel = podman.channel()
+    answer = channel.call("image", **request(server))
+    ((name, size),) = collected(channel, dry_run=True).items()
+    assert size > 1 << 20
+    # One that was here before its first use.
+    channel.call("image", runtime="podman", image=containers.WITHOUT_PYTHON, limit_s=5)
+    here = next(one for one in collected(channel, dry_run=True) if one != name)
+    # A newer one, while a container uses the older one.
+    argv = ["podman", "create", "--network", "none", answer["image"], "/bin/program"]
+    used = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=podman.env).stdout.strip()
+    add(server, os.urandom(1 << 20))
+    newer = channel.call("image", **request(server, always=True))
+    assert newer["image"] != answer["image"]
+    assert ids_of(server) == {answer["image"], newer["image"]}
+    assert collected(channel, name) == {}
+    assert ids_of(server) == {answer["image"]}
+    subprocess.run(["podman", "rm", used], check=True, capture_output=True, timeout=60)
+    assert set(collected(channel, name, here)) == {here, name}
+    assert ids_of(server) == set()
+    argv = ["podman", "image", "exists", containers.WITHOUT_PYTHON]
+    assert subprocess.run(argv, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("server", ["basic"], indirect=True)
+def test_the_image_before_a_newer_one_of_its_name_is_removed_and_one_that_a_user_has_named_is_not(
+    podman: Host, server: Registry
+) -> None:
+    channel = podman.channel()
+    first = channel.call("image", **request(server))["image"]
+    add(server, b"second")
+    second = channel.call("image", **request(server, always=True))["image"]
+    assert ids_of(server) == {second} != {first}
+    own = f"localhost/own-{os.getpid()}:1"
+    subprocess.run(["podman", "tag", second, own], check=True, timeout=60)
+    add(server, b"third")
+    third = channel.call("image", **request(server, always=True))["image"]
+    assert ids_of(server) == {second, third}
+    assert len(collected(channel, *collected(channel, dry_run=True))) == 1
+    assert ids_of(server) == {second}
+
+
+@pytest.mark.parametrize("server", ["basic"], indirect=True)
+def test_containers_without_a_folder_and_downloads_of_a_dead_host_are_collected(podman: Host, server: Registry) -> None:
+    channel = podman.channel()
+    image = channel.call("image", **request(server))["image"]
+    other = podman.run_dir("t9.9.9")
+    kept = podman.run_dir("t1.1.7")
+    kept.mkdir(parents=True)
+    for folder in (other, kept):
+        argv = ["podman", "create", "--network", "none", "--label", f"dtrain.run={folder}", image, "/bin/program"]
+        subprocess.run(argv, check=True, capture_output=True, timeout=60, env=podman.env)
+    for age_s in (60, 10 * 86400):
+        download = Path(podman.env["TMPDIR"], f"dtrain-pull-{age_s}")
+        download.mkdir()
+        os.utime(download, (0, time.time() - age_s))
+    found = collected(channel, dry_run=True)
+    assert sorted(name.partition("/")[0] for name in found) == ["containers", "downloads", "images"]
+    removed = collected(channel, *found)
+    assert sorted(name.partition("/")[0] for name in removed) == ["containers", "downloads"]
+    assert [path.name for path in left_by(podman)] == ["dtrain-pull-60"]
+    left = ["podman", "ps", "--all", "--quiet", "--filter", f"label=dtrain.run={kept}"]
+    (one,) = subprocess.run(left, capture_output=True, text=True, timeout=60).stdout.split()
+    subprocess.run(["podman", "rm", one], check=True, capture_output=True, timeout=60)
+    assert list(collected(channel, *found)) == [name for name in found if name.startswith("images/")]
 
 
 def test_fields_of_a_login_are_checked_without_showing_them(host: Host) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.checks import images
 from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
+from airflow_provider_dtrain.supervisor.images import download
+from airflow_provider_dtrain.supervisor.images.garbage import collect_images
 from airflow_provider_dtrain.supervisor.machine import container_runtime
 from airflow_provider_dtrain.supervisor.machine.container_runtime import run_command
 from airflow_provider_dtrain.supervisor.refusal import Refused
@@ -32,7 +33,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setattr(images, "RUNTIME_S", 0.5)
+    monkeypatch.setattr(download, "RUNTIME_S", 0.5)
     monkeypatch.setattr(container_runtime, "RUNTIME_S", 0.5)
     monkeypatch.setattr(container, "CONTAINER_START_S", 0.5)
     monkeypatch.setattr(container, "CONTAINER_END_S", 0.2)
@@ -48,7 +49,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Answers:
 
 def provide(tmp_path: Path) -> Any:
     layout = Layout(str(tmp_path / "remote"), str(tmp_path / "state"), "none")
-    return images.provide(layout, "podman", "a/b:1", [], always=False, timeout_s=0.5)
+    return download.provide(layout, "podman", "a/b:1", [], always=False, timeout_s=0.5)
 
 
 @pytest.mark.parametrize(
@@ -154,3 +155,23 @@ def test_a_start_by_a_runtime_that_does_not_work_is_refused_in_time(
         os.kill(one.client, signal.SIGKILL)
         assert one.wait_client(10)
     assert time.monotonic() - begun < 10
+
+
+def test_images_of_apptainer_are_files_that_are_collected(podman: Answers, tmp_path: Path) -> None:
+    podman()
+    folder = tmp_path / "bin"
+    (folder / "podman").rename(folder / "apptainer")
+    # apptainer pull --force FILE docker://IMAGE
+    (folder / "apptainer").write_text('#!/bin/sh\necho "$4" > "$3"; case $4 in *bad*) exit 1;; esac\n')
+    layout = Layout(str(tmp_path / "remote"), str(tmp_path / "state"), "none")
+    layout.ensure()
+    found = download.provide(layout, "apptainer", "a/b:1", [], always=False, timeout_s=5)
+    assert Path(found["image"]).read_text() == "docker://a/b:1\n"
+    with pytest.raises(Refused, match="apptainer cannot provide image 'docker://a/bad'"):
+        download.provide(layout, "apptainer", "a/bad", [], always=False, timeout_s=5)
+    assert [file.suffix for file in sorted((tmp_path / "remote/images").iterdir())] == [".json", ".sif"]
+    assert collect_images(layout, 60, None) == {}
+    ((name, size),) = collect_images(layout, 0, None).items()
+    assert size == 15
+    assert collect_images(layout, 0, {name}) == {name: 15}
+    assert list((tmp_path / "remote/images").iterdir()) == []

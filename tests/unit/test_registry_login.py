@@ -18,7 +18,7 @@ from airflow_provider_dtrain.core.launch.registry import registry_of, server_nam
 from airflow_provider_dtrain.engine.submission.granted import check_names
 from airflow_provider_dtrain.errors import ConfigError, NotFoundError
 from airflow_provider_dtrain.hooks import secrets
-from airflow_provider_dtrain.supervisor.machine.registry_login import RegistryLogin, login_settings
+from airflow_provider_dtrain.supervisor.images.login import RegistryLogin, login_settings
 
 IMAGE = "registry.example.org/team/train:1"
 AUTH = {"username": "me", "password": "s3cret-text"}
@@ -114,7 +114,7 @@ async def test_a_connection_gives_its_credentials_to_its_own_registry(monkeypatc
 
 
 def test_a_file_for_podman_exists_during_the_download_only() -> None:
-    with login_settings("podman", LOGIN) as (options, variables):
+    with login_settings("podman", LOGIN, "") as (options, variables):
         assert options[0] == "--authfile"
         content = json.loads(Path(options[1]).read_text())
         # No other account can follow the link, and there is no other name.
@@ -132,24 +132,24 @@ def test_docker_keeps_the_settings_of_the_account_but_its_credentials(
     own = {"currentContext": "rootless", "credsStore": "desktop", "auths": {"quay.io": {"auth": "b3RoZXI="}}}
     (tmp_path / "config.json").write_text(json.dumps(own))
     (tmp_path / "contexts/meta").mkdir(parents=True)
-    with login_settings("docker", LOGIN._replace(server="docker.io")) as (options, variables):
-        folder = Path(variables["DOCKER_CONFIG"])
-        content = json.loads((folder / "config.json").read_text())
-        assert (folder / "contexts/meta").is_dir()
-        assert folder.stat().st_mode & 0o077 == 0
+    own_folder = tmp_path / "download"
+    own_folder.mkdir()
+    with login_settings("docker", LOGIN._replace(server="docker.io"), str(own_folder)) as (options, variables):
+        assert variables == {"DOCKER_CONFIG": str(own_folder)}
+        content = json.loads((own_folder / "config.json").read_text())
+        assert (own_folder / "contexts/meta").is_dir()
     assert options == []
     assert content.pop("currentContext") == "rootless"
     assert content == {"auths": dict.fromkeys(("docker.io", "https://index.docker.io/v1/"), {"auth": LOGIN.encoded})}
-    assert not folder.exists()
-    assert (tmp_path / "contexts/meta").is_dir()
+    assert not (own_folder / "config.json").exists()
 
 
 def test_apptainer_gets_variables_and_without_credentials_nothing_is_changed() -> None:
-    with login_settings("apptainer", LOGIN) as (options, variables):
+    with login_settings("apptainer", LOGIN, "") as (options, variables):
         assert options == []
         assert set(variables.values()) == {"me", "s3cret-text"}
     for runtime in ("podman", "docker", "apptainer"):
-        with login_settings(runtime, None) as settings:
+        with login_settings(runtime, None, "") as settings:
             assert settings == ([], {})
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from ..checks.images import image_request
 from ..checks.probe import probe
 from ..environments.command import environment_request
 from ..environments.garbage import collect_environments
 from ..fields import Fields, shorten
 from ..files.garbage import collect, remove_checkpoints
 from ..files.layout import Layout
+from ..images.download import image_request
+from ..images.garbage import collect_images
 from ..limits import COLLECT_LIMIT, FENCE_WAIT_S
 from ..names import ARCHIVE_NAME, CHECKPOINT_NAME, DEVICE, RUN_NAME, WORD, Json
 from ..refusal import Refused
@@ -62,7 +63,7 @@ def remove_from_storage(layout: Layout, fields: Fields) -> Callable[[], Json]:
 
 
 def collect_garbage(layout: Layout, fields: Fields) -> Callable[[], Json]:
-    """Return the work that removes old runs, archives and environments."""
+    """Return the work that removes old runs, archives, environments and images."""
     age_s = fields.number("older_than_s", 0, 1e12)
     dry_run = fields.flag("dry_run", default=False)
     named = "runs" in fields.values
@@ -72,7 +73,8 @@ def collect_garbage(layout: Layout, fields: Fields) -> Callable[[], Json]:
 
     def work() -> Json:
         found = collect(layout, age_s, runs=runs, archives=archives, dry_run=dry_run)
-        return {**found, "archives": {**found["archives"], **collect_environments(layout, age_s, wanted)}}
+        more = {**collect_environments(layout, age_s, wanted), **collect_images(layout, age_s, wanted)}
+        return {**found, "archives": {**found["archives"], **more}}
 
     return work
 

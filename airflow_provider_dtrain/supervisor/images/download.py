@@ -14,13 +14,16 @@ from typing import Any
 
 from ..fields import Fields
 from ..files.layout import Layout
-from ..limits import RUNTIME_S
+from ..limits import IMAGE_S, RUNTIME_S
 from ..machine.container_runtime import RUNTIMES, find_runtime, run_command
 from ..machine.processes import program
-from ..machine.registry_login import RegistryLogin, login_settings
 from ..names import Json
 from ..refusal import Refused
+from .login import RegistryLogin, login_settings
+from .stored import StoredImage, folder_of
 
+#: Beginning of the names of folders with files of a download.
+DOWNLOADS = "dtrain-pull-"
 #: Most characters of the name of a registry, of a user name and of a password. Tokens of clouds have thousands.
 _LOGIN_LIMIT = 16 << 10
 
@@ -32,7 +35,7 @@ def image_request(layout: Layout, fields: Fields) -> Callable[[], Json]:
     if image.startswith("-"):
         raise fields.bad("image", "must not begin with '-'")
     always = fields.flag("always", default=False)
-    timeout_s = fields.number("limit_s", 1, 86400)
+    timeout_s = fields.number("limit_s", 1, IMAGE_S)
     paths = fields.texts("paths", limit=256, default=[])
     login = _login(fields.inner("login")) if fields.values.get("login") is not None else None
     return lambda: provide(layout, wanted, image, paths, login, always=always, timeout_s=timeout_s)
@@ -68,10 +71,11 @@ def provide(
     runtime = find_runtime(wanted)
     if runtime is None:
         return {"runtime": None}
+    os.makedirs(folder_of(layout), mode=0o700, exist_ok=True)
     if runtime == "apptainer":
         facts = _apptainer(layout, image, login, always=always, timeout_s=timeout_s)
     else:
-        facts = _of_daemon(runtime, image, login, always=always, timeout_s=timeout_s)
+        facts = _of_daemon(layout, runtime, image, login, always=always, timeout_s=timeout_s)
     return {
         "runtime": runtime,
         **facts,
@@ -85,19 +89,24 @@ def provide(
     }
 
 
-def _of_daemon(runtime: str, image: str, login: RegistryLogin | None, *, always: bool, timeout_s: float) -> Json:
+def _of_daemon(
+    layout: Layout, runtime: str, image: str, login: RegistryLogin | None, *, always: bool, timeout_s: float
+) -> Json:
     """Return an image of podman or docker, downloaded if it is not here or the caller requests it."""
+    stored = StoredImage.of(layout, runtime, image)
     found = None if always else _inspect(runtime, image)
+    is_here = found is not None
     if found is None:
         _pull([runtime, "pull", "--quiet"], [image], login, timeout_s)
         found = _inspect(runtime, image)
     if found is None:
         raise Refused("image", f"{runtime} has no image '{image}' after its download.")
+    stored.note_use(None if is_here else found["image"], found.pop("bytes"))
     return found
 
 
 def _inspect(runtime: str, image: str) -> Json | None:
-    """Return id and digest of an image, None if this host does not have it."""
+    """Return id, digest and size of an image, None if this host does not have it."""
     done = run_command([runtime, "image", "inspect", image], RUNTIME_S)
     if done.status != 0:
         # Docker also fails without its daemon.
@@ -108,7 +117,7 @@ def _inspect(runtime: str, image: str) -> Json | None:
     try:
         found: Any = json.loads(done.output)[0]
         digests = found.get("RepoDigests") or [found.get("Digest") or found["Id"]]
-        return {"image": str(found["Id"]), "digest": str(digests[0])}
+        return {"image": str(found["Id"]), "digest": str(digests[0]), "bytes": int(found.get("Size") or 0)}
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Refused("runtime", f"{runtime} describes image '{image}' in an unknown form.") from error
 
@@ -120,10 +129,9 @@ def _pull(command: list[str], rest: list[str], login: RegistryLogin | None, time
     """
     runtime = command[0]
     # Where podman and apptainer keep a download until it is complete. They leave it behind if they are killed.
-    place = os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108 - their own default
     with (
-        tempfile.TemporaryDirectory(prefix="dtrain-pull-", dir=place) as folder,
-        login_settings(runtime, login) as (options, variables),
+        tempfile.TemporaryDirectory(prefix=DOWNLOADS, dir=place_of_downloads()) as folder,
+        login_settings(runtime, login, folder) as (options, variables),
     ):
         done = run_command([*command, *options, *rest], timeout_s, {"TMPDIR": folder, **variables})
     if done.status != 0:
@@ -131,15 +139,20 @@ def _pull(command: list[str], rest: list[str], login: RegistryLogin | None, time
         raise Refused("image", f"{runtime} cannot provide image '{rest[-1]}': {reason}")
 
 
+def place_of_downloads() -> str:
+    """Return the folder in which podman keeps downloads by default."""
+    return os.environ.get("TMPDIR", "/var/tmp")  # noqa: S108 - podman's own default
+
+
 def _apptainer(layout: Layout, image: str, login: RegistryLogin | None, *, always: bool, timeout_s: float) -> Json:
     """Return the file of an image of apptainer: one of this host, or one made of an image of a registry."""
     path = image
     if not image.startswith("/"):
         name = image if "://" in image else f"docker://{image}"
-        folder = os.path.join(layout.remote_dir, "images")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        path = os.path.join(folder, f"{hashlib.sha256(name.encode()).hexdigest()}.sif")
-        if always or not os.path.exists(path):
+        stored = StoredImage.of(layout, "apptainer", name)
+        path = f"{stored.path.removesuffix('.json')}.sif"
+        is_here = not always and os.path.exists(path)
+        if not is_here:
             part = f"{path}.{random.getrandbits(48):012x}"
             try:
                 _pull(["apptainer", "pull", "--force"], [part, name], login, timeout_s)
@@ -147,6 +160,7 @@ def _apptainer(layout: Layout, image: str, login: RegistryLogin | None, *, alway
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(part)
+        stored.note_use(None if is_here else path, os.stat(path).st_size)
     try:
         with open(path, "rb") as file:
             digest = hashlib.sha256()

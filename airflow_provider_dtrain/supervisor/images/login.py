@@ -41,11 +41,15 @@ class RegistryLogin(NamedTuple):
 
 
 @contextlib.contextmanager
-def login_settings(runtime: str, login: RegistryLogin | None) -> Iterator[tuple[list[str], Mapping[str, str]]]:
+def login_settings(
+    runtime: str, login: RegistryLogin | None, folder: str
+) -> Iterator[tuple[list[str], Mapping[str, str]]]:
     """Yield the arguments and variables with which a runtime uses some credentials, until the end of the block.
 
     They are in a file of /dev/shm without a name, which this account reads through /proc, or in variables: on no disk
     and in no argument. Without any, the runtime uses those that the account has stored on this host.
+
+    :param folder: for settings of docker
     """
     if login is None:
         yield [], {}
@@ -54,18 +58,16 @@ def login_settings(runtime: str, login: RegistryLogin | None) -> Iterator[tuple[
         names = {"APPTAINER_DOCKER_USERNAME": login.username, "APPTAINER_DOCKER_PASSWORD": login.password}
         yield [], names
         return
-    with contextlib.ExitStack() as stack:
-        document = login.document
-        if runtime == "docker":
-            document = {**_docker_settings(), **document}
-        file = stack.enter_context(tempfile.TemporaryFile(dir="/dev/shm"))  # noqa: S108 - it has no name there
+    document = login.document
+    if runtime == "docker":
+        document = {**_docker_settings(), **document}
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:  # noqa: S108 - it has no name there
         file.write(json.dumps(document).encode())
         file.flush()
         path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
         if runtime == "podman":
             yield ["--authfile", path], {}
             return
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="dtrain-docker-"))
         os.symlink(path, os.path.join(folder, "config.json"))
         contexts = os.path.join(_docker_folder(), "contexts")
         if os.path.isdir(contexts):
