@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
 from airflow_provider_dtrain.supervisor.environments import setup_script
-from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFolder
+from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFolder, Use
 from airflow_provider_dtrain.supervisor.environments.garbage import make_room
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.refusal import Refused
@@ -220,6 +221,53 @@ def test_environments_are_removed_by_age_and_size_and_never_while_a_run_uses_the
     assert make_room(layout, new, limit_bytes=1) == [found[2]["digest"]], "the one that the run uses stays"
     channel.call("stop", run="t1.1.7", grace_s=0)
     channel.wait_event("t1.1.7", "ended")
+
+
+def test_a_run_gets_its_environment_while_other_processes_ask_for_its_use(tmp_path: Path) -> None:
+    layout = Layout(str(tmp_path))
+    folder = EnvironmentFolder(layout, "a" * 64)
+    os.close(folder.seize() or -1)
+    done = threading.Event()
+    answers = []
+
+    def ask() -> None:
+        while not done.is_set():
+            answers.append(folder.use())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    try:
+        for thread in threads:
+            thread.start()
+        until(lambda: answers, "an answer")
+        for _ in range(100):
+            lock = folder.share()
+            assert lock is not None
+            os.close(lock)
+        for _ in range(10):
+            lock = folder.seize()
+            assert lock is not None
+            os.close(lock)
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join(10)
+    lock = folder.share()
+    assert (folder.use(), folder.remove()) == (Use.RUN, Use.RUN)
+    os.close(lock or -1)
+    lock = folder.seize()
+    assert (folder.use(), folder.share(), folder.remove()) == (Use.CHANGE, None, Use.CHANGE)
+    os.close(lock or -1)
+    assert (folder.use(), folder.remove(), folder.remove()) == (Use.FREE, Use.FREE, Use.ABSENT)
+
+
+def test_questions_about_environments_create_nothing(host: Host) -> None:
+    channel = host.channel()
+    assert Asking(channel, "a==1").state()["state"] == "absent"
+    channel.call("collect", older_than_s=0, dry_run=True)
+    with pytest.raises(Refusal):
+        channel.call("prepare", plan=make_plan("t1.2.8", *SLEEP, environment="0" * 64), secrets={})
+    assert EnvironmentFolder(Layout(str(host.remote_dir)), "0" * 64).remove() is Use.ABSENT
+    assert not (host.remote_dir / "environments").exists()
 
 
 def until_state(asking: Asking, state: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from ..machine.processes import (
 )
 from ..names import Json
 from ..refusal import Refused, refusal_of
-from .folder import EnvironmentFolder, wait_for_lock
+from .folder import EnvironmentFolder
 from .garbage import make_room
 from .install import Installer, find_uv
 from .request import check_build
@@ -195,7 +195,7 @@ def build(layout: Layout) -> None:
     request = check_build(fields)
     folder = EnvironmentFolder(layout, request["digest"])
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    lock = wait_for_lock(folder, time.monotonic() + request["timeout_s"] + _MARGIN_S)
+    lock = folder.seize(time.monotonic() + request["timeout_s"] + _MARGIN_S)
     if lock is None:
         return
     if folder.mark() is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -76,14 +77,16 @@ class _EnvironmentRequest:
             return {"state": "ready", "python": self.interpreter, "digest": None}
         # Before the check of the environment: a process that has ended has left its result.
         is_alive = self.waits_for is not None and _is_alive(self.waits_for)
-        lock = self.folder.lock(shared=True)
-        if lock is None:
-            return self._building()
-        try:
-            mark = self.folder.mark()
-            damage = None if mark is None else self.folder.damage(mark)
-        finally:
-            os.close(lock)
+        mark = damage = None
+        with contextlib.suppress(FileNotFoundError):
+            lock = self.folder.share()
+            if lock is None:
+                return self._building()
+            try:
+                mark = self.folder.mark()
+                damage = None if mark is None else self.folder.damage(mark)
+            finally:
+                os.close(lock)
         if mark is not None and damage is None:
             return self._ready(mark)
         if is_alive:
@@ -116,7 +119,7 @@ class _EnvironmentRequest:
 
         :raises Refused: ``in_use``, a run uses it
         """
-        lock = self.folder.lock(shared=False)
+        lock = self.folder.seize()
         if lock is None:
             message = f"Environment {self.folder.digest[:12]} is damaged ({damage}), and a run on this host uses it"
             raise Refused("in_use", f"{message}. It is built again once the run has ended.")

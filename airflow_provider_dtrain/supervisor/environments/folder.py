@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import errno
 import glob
 import hashlib
@@ -24,12 +25,28 @@ from ..refusal import Refused
 _COMPLETE = "dtrain-environment.json"
 #: Files of a sample, largest one of them that is read, and number of them that a launch reads.
 _SAMPLE, _SAMPLE_BYTES, _READ = 512, 256 << 10, 16
+#: Longest time that the lock is held by a process that only checks the environment.
+_CHECK_S = 1.0
+
+
+class Use(enum.Enum):
+    """Use of an environment."""
+
+    #: This host has nothing of it.
+    ABSENT = "absent"
+    #: Neither a run nor a build holds it.
+    FREE = "free"
+    #: A run uses it.
+    RUN = "run"
+    #: A process builds or removes it.
+    CHANGE = "change"
 
 
 class EnvironmentFolder:
     """One environment below ``remote_dir``.
 
-    Its lock is held exclusively while it is built or removed, and shared while a run uses it.
+    Its lock is held exclusively while it is built or removed, and shared while a run uses it. Processes that only check
+    it hold it for a moment, so those that need it retry.
     """
 
     def __init__(self, layout: Layout, digest: str) -> None:
@@ -45,14 +62,50 @@ class EnvironmentFolder:
         """Path of its interpreter."""
         return os.path.join(self.path, "bin", "python")
 
-    def lock(self, *, shared: bool) -> int | None:
+    def use(self) -> Use:
+        """Return the use of the environment now. It creates nothing."""
+        if not any(map(os.path.lexists, (self.path, self.work, self._lock, self._state))):
+            return Use.ABSENT
+        for shared, use in ((False, Use.FREE), (True, Use.RUN)):
+            try:
+                lock = self._take(shared=shared, create=False)
+            except FileNotFoundError:
+                return Use.FREE
+            if lock is not None:
+                os.close(lock)
+                return use
+        return Use.CHANGE
+
+    def share(self) -> int | None:
+        """Return a descriptor that keeps the environment from being changed, None if it is being changed.
+
+        :raises FileNotFoundError: it does not exist
+        """
+        return self._wait(time.monotonic() + _CHECK_S, shared=True)
+
+    def seize(self, deadline: float | None = None) -> int | None:
+        """Return a descriptor that holds the lock exclusively, None if the deadline has passed.
+
+        :param deadline: on the monotonic clock; None: the end of any check that is made now
+        """
+        return self._wait(time.monotonic() + _CHECK_S if deadline is None else deadline, shared=False)
+
+    def _wait(self, deadline: float, *, shared: bool) -> int | None:
+        while True:
+            lock = self._take(shared=shared, create=not shared)
+            if lock is not None or time.monotonic() > deadline:
+                return lock
+            time.sleep(0.01)
+
+    def _take(self, *, shared: bool, create: bool) -> int | None:
         """Return a descriptor that holds the lock, None if another process holds it in the way.
 
         :raises Refused: ``no_lock``, the file system has no locks
         """
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        if create:
+            os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
         try:
-            return take_lock(self._lock, shared=shared)
+            return take_lock(self._lock, shared=shared, create=create)
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
@@ -157,11 +210,14 @@ class EnvironmentFolder:
         if os.path.lexists(self.work):
             remove_tree(self.work)
 
-    def remove(self) -> bool:
-        """Remove the environment, its lock and its state. Return False if a run or a build uses it."""
-        fd = self.lock(shared=False)
+    def remove(self) -> Use:
+        """Remove the environment, its lock and its state, if it is free. Return its use until then."""
+        if (use := self.use()) is Use.ABSENT:
+            return use
+        fd = self.seize()
         if fd is None:
-            return False
+            # What held it may have ended since then.
+            return use if (use := self.use()) in (Use.RUN, Use.CHANGE) else Use.CHANGE
         try:
             self.clear()
             for path in (self._state, self._lock):
@@ -169,7 +225,7 @@ class EnvironmentFolder:
                     os.unlink(path)
         finally:
             os.close(fd)
-        return True
+        return Use.FREE
 
     def make_room(self) -> str:
         """Create the folder for the files of a build, and return it."""
@@ -182,12 +238,3 @@ def _entries(root: str) -> Iterator[tuple[str, os.stat_result]]:
         for name in (*names, *files):
             path = os.path.join(folder, name)
             yield path, os.lstat(path)
-
-
-def wait_for_lock(folder: EnvironmentFolder, deadline: float) -> int | None:
-    """Return a descriptor that holds the lock exclusively, None if the deadline has passed."""
-    while True:
-        fd = folder.lock(shared=False)
-        if fd is not None or time.monotonic() > deadline:
-            return fd
-        time.sleep(0.05)

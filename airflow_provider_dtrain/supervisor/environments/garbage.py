@@ -11,7 +11,7 @@ from ..files.layout import Layout
 from ..files.trees import tree_bytes
 from ..limits import ENVIRONMENTS_BYTES
 from ..names import DIGEST
-from .folder import EnvironmentFolder
+from .folder import EnvironmentFolder, Use
 
 #: Kind in the names of environments, as of archives.
 KIND = "environments"
@@ -28,7 +28,7 @@ def collect_environments(layout: Layout, older_than_s: float, wanted: set[str] |
         if time.time() - folder.used_at() < older_than_s or (wanted is not None and name not in wanted):
             continue
         size = size_of(folder)
-        if folder.remove() if wanted is not None else not is_used(folder):
+        if (folder.use() if wanted is None else folder.remove()) is Use.FREE:
             sizes[name] = size
     return sizes
 
@@ -45,7 +45,7 @@ def make_room(layout: Layout, new: EnvironmentFolder, limit_bytes: int = ENVIRON
     for one in found:
         if sum(sizes.values()) <= limit_bytes:
             break
-        if one.remove():
+        if one.remove() is Use.FREE:
             removed.append(one.digest)
         del sizes[one.digest]
     return removed
@@ -55,15 +55,6 @@ def size_of(folder: EnvironmentFolder) -> int:
     """Return the bytes on disk of an environment, as counted at the end of its build, else now."""
     size = (folder.mark() or {}).get("bytes")
     return size if isinstance(size, int) else tree_bytes(folder.path)
-
-
-def is_used(folder: EnvironmentFolder) -> bool:
-    """Return whether a run uses an environment, or a build makes it."""
-    lock = folder.lock(shared=False)
-    if lock is None:
-        return True
-    os.close(lock)
-    return False
 
 
 def _folders(layout: Layout) -> Iterator[EnvironmentFolder]:

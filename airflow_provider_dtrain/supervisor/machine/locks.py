@@ -18,13 +18,14 @@ from .host import mount_of
 from .processes import Proc, all_procs, command_of, user_of
 
 
-def take_lock(path: str, *, shared: bool = False) -> int | None:
+def take_lock(path: str, *, shared: bool = False, create: bool = True) -> int | None:
     """Return a descriptor that holds the lock of a file, None if another process holds it.
 
     :param shared: only probe the lock; concurrent probes do not block each other
+    :raises FileNotFoundError: the file does not exist, and ``create`` is false
     """
     while True:
-        fd = open_lock(path)
+        fd = open_lock(path, create=create)
         if not lock_file(fd, shared=shared):
             return None
         if is_file_at(fd, path):
@@ -32,14 +33,14 @@ def take_lock(path: str, *, shared: bool = False) -> int | None:
         os.close(fd)
 
 
-def open_lock(path: str) -> int:
-    """Return a descriptor of a lock file, which is created unless it exists.
+def open_lock(path: str, *, create: bool) -> int:
+    """Return a descriptor of a lock file.
 
     On a file system that cannot be written, an existing file is opened for reading, which is enough for a lock.
     """
     flags = os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o600)
+        return os.open(path, flags | os.O_RDWR | (os.O_CREAT if create else 0), 0o600)
     except OSError as error:
         if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise
@@ -91,9 +92,10 @@ def wait_lock(path: str, timeout_s: float) -> int:
 
 def is_locked(path: str) -> bool:
     """Return whether any process holds the lock of a file."""
-    if not os.path.lexists(path):
+    try:
+        fd = take_lock(path, shared=True, create=False)
+    except FileNotFoundError:
         return False
-    fd = take_lock(path, shared=True)
     if fd is None:
         return True
     os.close(fd)

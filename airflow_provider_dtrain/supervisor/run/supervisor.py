@@ -249,7 +249,8 @@ class Supervisor:
         if digest is None:
             return
         folder = EnvironmentFolder(self.layout, digest)
-        self.environment_lock = folder.lock(shared=True)
+        with contextlib.suppress(FileNotFoundError):
+            self.environment_lock = folder.share()
         if self.environment_lock is None or folder.mark() is None:
             message = f"This host no longer has environment {digest[:12]}, or builds it again. Start the run again."
             raise Refused("need_environment", message)
