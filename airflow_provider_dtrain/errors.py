@@ -25,6 +25,7 @@
     │   ├── EnvironmentMissingError    the host lacks python, a module or a folder
     │   │   └── ImageError             the image cannot be downloaded, or no container can run its Python
     │   ├── EnvironmentBuildError      the packages of the lock file cannot be installed on a host
+    │   │   └── EnvironmentTimeoutError  they were not installed within environment.build_timeout
     │   ├── ExecutionTimeoutError      the task's execution_timeout has passed
     │   ├── MaxRuntimeError            the configuration's max_runtime has passed
     │   ├── RankHangsError             a live rank blocked its gang for hang_timeout
@@ -212,6 +213,18 @@ class EnvironmentBuildError(UserError):
         self.host = host
         self.package = package
         super().__init__("\n".join([f"Host '{host}' cannot build the environment: {message}", *lines]))
+
+
+class EnvironmentTimeoutError(EnvironmentBuildError):
+    """The packages of a lock file were not installed on a host within ``environment.build_timeout``.
+
+    :param message: the part of the build that was not finished
+    :param limit_s: the limit
+    """
+
+    def __init__(self, host: str, message: str, *, limit_s: float, lines: Sequence[str] = ()) -> None:
+        fix = "Set environment.build_timeout to more, or use wheels that are nearer to the host."
+        super().__init__(host, f"it was not ready after {limit_s:g} s. {message} {fix}", lines=lines)
 
 
 class InvalidHPError(UserError):

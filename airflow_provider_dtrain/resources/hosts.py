@@ -41,6 +41,9 @@ class HostDetails:
     conn_id: str | None
     python: str | None
     torch: str | None
+    #: Environments from lock files that it had at its last probe, and their bytes.
+    environments: int
+    environments_bytes: int
     #: Ids of other stores that use it.
     other_stores: list[str]
 

@@ -34,6 +34,7 @@ from airflow_provider_dtrain.store.queue.requeue import exclude, request_again, 
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, move_allocation, set_allocation
 from airflow_provider_dtrain.store.queue.transitions import end_attempt, expire, mark_of, set_attempt, set_trial
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, AttemptView, EndState, Ticket, TrialKey
+from airflow_provider_dtrain.store.timeline.notes import note_build
 from airflow_provider_dtrain.store.trials import ticket_of
 from airflow_provider_dtrain.store.views import attempt_view, attempt_views
 
@@ -198,6 +199,21 @@ class Attempts:
             insert = self.db.insert(ranks)
             keep = {name: insert.excluded[name] for name in ("host", "local_rank", "slot")}
             conn.execute(insert.on_conflict_do_update(index_elements=["attempt_id", "rank"], set_=keep), rows)
+
+    @writes
+    def note_build(
+        self, conn: Connection, attempt_id: int, watch: int, host: str, message: str, *, is_ready: bool | None = None
+    ) -> None:
+        """Record the progress or the end of the build of an environment. Meanwhile it is the reason of the attempt.
+
+        :param is_ready: True or False: the build has succeeded or failed; None: it goes on
+        :raises StaleWatchError: the watch is not current
+        """
+        attempt = guard(conn, attempt_id, watch)
+        open_hosts = note_build(conn, self.db.now(), attempt.trial_id, attempt_id, host, message, is_ready=is_ready)
+        more = f" ({len(open_hosts) - 1} more host(s) build it too)" if len(open_hosts) > 1 else ""
+        reason = f"Host {open_hosts[0][0]} builds the environment: {open_hosts[0][1]}{more}" if open_hosts else ""
+        conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(reason=reason))
 
     @writes
     def set_running(self, conn: Connection, attempt_id: int, watch: int) -> None:

@@ -56,6 +56,13 @@ def fingerprint(text: str) -> str:
     return text.rstrip("=")
 
 
+def digest(text: str) -> str:
+    """Return the start of a digest, of at least 4 hexadecimal digits."""
+    if not re.match(r"[0-9a-f]{4,64}\Z", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"a digest must begin with 4 to 64 digits 0-9 and a-f, got {text[:80]!r}")
+    return text
+
+
 def count(text: str) -> int:
     """Return an id or index, >= 0."""
     if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > MAX_ID:

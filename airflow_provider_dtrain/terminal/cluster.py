@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.byte_size import byte_size
 from airflow_provider_dtrain.core.clock_offset import offset_text
 from airflow_provider_dtrain.terminal.arguments import GANG_PREFIX
 from airflow_provider_dtrain.terminal.output import hint, is_table, placement_text, short_time, show, task_name
@@ -84,19 +85,30 @@ def host_row(host: ClusterHost) -> dict[str, Any]:
         "python": None if details is None else details.python,
         "torch": None if details is None else details.torch,
         "reason": host.state_reason or None,
+        "environments": 0 if details is None else details.environments,
+        "environments_bytes": 0 if details is None else details.environments_bytes,
         "other_stores": [] if details is None else details.other_stores,
     }
 
 
 def show_hosts(args: Namespace, rows: list[dict[str, Any]]) -> None:
-    """Print hosts. A table has a column for other stores only if a host has one."""
+    """Print hosts. A table has columns for environments and for other stores only if a host has some."""
     if is_table(args):
         is_shared = any(row["other_stores"] for row in rows)
         rows = [{name: value for name, value in row.items() if is_shared or name != "other_stores"} for row in rows]
         for row in rows if is_shared else ():
             row["other_stores"] = _few(row["other_stores"])
-        rows = [_with_clock(row) for row in rows]
+        rows = [_with_clock(row) for row in _with_environments(rows)]
     show(args, rows, empty=f"No hosts. {_LOCAL} Or register one: {_ADD}")
+
+
+def _with_environments(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows with one column for environments, e.g. ``3 (12.4 GiB)``."""
+    sizes = [(row.pop("environments", 0), row.pop("environments_bytes", 0)) for row in rows]
+    if not any(count for count, _ in sizes):
+        return rows
+    texts = [f"{count} ({byte_size(size_bytes)})" if count else None for count, size_bytes in sizes]
+    return [{**row, "environments": text} for row, text in zip(rows, texts, strict=True)]
 
 
 def _with_clock(row: dict[str, Any]) -> dict[str, Any]:

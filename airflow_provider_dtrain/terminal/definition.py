@@ -33,6 +33,35 @@ def _hosts() -> Group:
     )
 
 
+def _environments() -> Group:
+    digest = {"type": a.digest, "metavar": "DIGEST"}
+    start = "Start of its digest, as 'environments list' shows it"
+    hosts = Arg(("--host",), help="Only this host; repeatable", type=a.name, action="append", metavar="HOST")
+    return Group(
+        name="environments",
+        help="Environments from lock files on the hosts",
+        commands=(
+            _command(
+                "environments", "list", "List the environments on hosts", hosts, a.ONLY_POOL,
+                function="list_environments",
+            ),
+            _command(
+                "environments", "show", "Show an environment with its packages", Arg(("digest",), help=start, **digest),
+                hosts, function="show_environment",
+            ),
+            _command(
+                "environments", "build", "Build the environment of a configuration on hosts", a.CONFIG,
+                a.WITH_TEMPLATE, hosts,
+                Arg(("--pool",), help="All hosts of this pool (default: of the configuration's)", type=a.name),
+            ),
+            _command(
+                "environments", "remove", "Remove environments that no run uses",
+                Arg(("digest",), help=start, nargs="+", **digest), hosts, _DRY_RUN, a.YES,
+            ),
+        ),
+    )  # fmt: skip
+
+
 _HOST_KEY = Arg(
     ("--accept-host-key",),
     help="Accept exactly this host key without asking, e.g. SHA256:uNiV...",
@@ -346,4 +375,4 @@ def commands() -> tuple[Group | Command, ...]:
     """Return all commands of ``airflow dtrain``."""
     documents = (_templates("templates"), _templates("tpl"), _config(), _search())
     runs = (experiment("experiments"), experiment("e"), trial("trials"), trial("t"))
-    return (init(), infer(), _hosts(), _pools(), _queue(), *documents, *runs, *_small_groups())
+    return (init(), infer(), _hosts(), _environments(), _pools(), _queue(), *documents, *runs, *_small_groups())

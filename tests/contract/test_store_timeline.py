@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
-from airflow_provider_dtrain.errors import NotFoundError
+from airflow_provider_dtrain.errors import NotFoundError, StaleWatchError
 from airflow_provider_dtrain.store.records.trials import Ticket
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import host
@@ -66,6 +66,41 @@ def test_a_timeline_has_what_happened_with_attempt_and_host(
     assert found[2].text == "Granted 2 slots of pool 'gpus': a (0-1)."
     assert found[5].text == "Attempt 2 follows attempt 1, which failed after 2 min: ValueError: no data"
     assert found[7].text == "The trial completed after 4 min."
+
+
+def test_builds_of_environments_are_entries_and_the_reason_of_the_attempt_until_they_end(
+    store: Store, clock: Clock, submit: Callable[..., Ticket]
+) -> None:
+    for name in ("a", "b"):
+        store.hosts.add(host(name, 2))
+    ticket = submit(slots=4)
+    store.queue.schedule("gpus")
+    watch = store.attempts.watch(ticket.attempt_id, watcher="test")
+
+    def builds(name: str, message: str, **end: bool) -> str:
+        store.attempts.note_build(ticket.attempt_id, watch, name, message, **end)
+        return store.attempts.get(ticket.attempt_id).reason
+
+    assert builds("a", "downloads torch: 1 of 3 packages") == (
+        "Host a builds the environment: downloads torch: 1 of 3 packages"
+    )
+    begun = clock.now
+    clock.advance(20)
+    assert builds("b", "begins").endswith("1 of 3 packages (1 more host(s) build it too)")
+    assert builds("a", "3 package(s) in 20 s", is_ready=True) == "Host b builds the environment: begins"
+    clock.advance(10)
+    assert builds("b", "No wheel of torch fits.", is_ready=False) == ""
+    entries = [one for one in store.timeline.of_trial(ticket.trial_id) if one.kind is TimelineKind.ENVIRONMENT]
+    assert [(one.host, one.at, one.until) for one in entries] == [
+        ("a", begun, begun + timedelta(seconds=20)),
+        ("b", begun + timedelta(seconds=20), begun + timedelta(seconds=30)),
+    ]
+    assert [one.text for one in entries] == [
+        "The environment was built on a: 3 package(s) in 20 s",
+        "The environment could not be built on b: No wheel of torch fits.",
+    ]
+    with pytest.raises(StaleWatchError):
+        store.attempts.note_build(ticket.attempt_id, watch - 1, "a", "late")
 
 
 def test_a_waiting_trial_has_a_wait_without_an_end(

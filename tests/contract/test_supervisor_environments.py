@@ -21,6 +21,7 @@ import pytest
 
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
+from airflow_provider_dtrain.hosts.channel.answers import check_answer
 from airflow_provider_dtrain.supervisor.environments import setup_script
 from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFolder, Use
 from airflow_provider_dtrain.supervisor.environments.garbage import make_room
@@ -221,6 +222,42 @@ def test_environments_are_removed_by_age_and_size_and_never_while_a_run_uses_the
     assert make_room(layout, new, limit_bytes=1) == [found[2]["digest"]], "the one that the run uses stays"
     channel.call("stop", run="t1.1.7", grace_s=0)
     channel.wait_event("t1.1.7", "ended")
+
+
+def test_environments_are_listed_with_the_runs_that_use_them_and_removed_by_name(host: Host, tmp_path: Path) -> None:
+    channel = host.channel()
+    wheels = tmp_path / "wheels"
+    lock = locked(make_wheel(wheels, "demo-one"), make_wheel(wheels, "demo-two"))
+    begun = time.time()
+    found = Asking(channel, lock, wheels=str(wheels)).run()
+    start(channel, make_plan("t1.1.7", *SLEEP, environment=found["digest"], python=found["python"]))
+
+    def listed(**more: Any) -> dict[str, Any]:
+        [one] = channel.call("environments", **more)["environments"]
+        check_answer("environments", {"environments": [one]})
+        assert isinstance(one, dict)
+        return one
+
+    one = listed()
+    assert (one["digest"], one["is_complete"], one["use"], one["runs"]) == (found["digest"], True, "run", ["t1.1.7"])
+    assert (one["package_count"], one["packages"]) == (2, None)
+    assert one["lock"] == hashlib.sha256(lock.encode()).hexdigest()
+    assert begun <= one["built_at"] <= one["used_at"] + 1 <= time.time() + 1
+    assert listed(digest=found["digest"])["packages"] == ["demo-one==1.0", "demo-two==1.0"]
+    assert channel.call("environments", digest="0" * 64)["environments"] == []
+    refused = channel.call("remove_environment", digest=found["digest"])
+    assert (refused["use"], refused["runs"]) == ("run", ["t1.1.7"])
+    channel.call("stop", run="t1.1.7", grace_s=0)
+    channel.wait_event("t1.1.7", "ended")
+    until(lambda: listed()["use"] == "free", "the end of the run")
+    dry = channel.call("remove_environment", digest=found["digest"], dry_run=True)
+    assert (dry["use"], left(host)) == ("free", [found["digest"]])
+    gone = channel.call("remove_environment", digest=found["digest"])
+    check_answer("remove_environment", gone)
+    assert (gone["use"], gone["size"], left(host)) == ("free", one["bytes"], [])
+    assert channel.call("remove_environment", digest=found["digest"])["use"] == "absent"
+    with pytest.raises(Refusal):
+        channel.call("remove_environment", digest="../../etc")
 
 
 def test_a_run_gets_its_environment_while_other_processes_ask_for_its_use(tmp_path: Path) -> None:

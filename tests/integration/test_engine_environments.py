@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
 from airflow_provider_dtrain.errors import ConfigError
+from airflow_provider_dtrain.store.queries.rights import AllRights
+from airflow_provider_dtrain.store.queries.trials import trial_detail
 from testbed.wheels import index_server, locked, make_wheel
 from tests.support.engines import Engine, held
 
@@ -57,6 +60,11 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def builds_of(engine: Engine, trial_id: int) -> list[TimelineEntry]:
+    entries = engine.hook.store.timeline.of_trial(trial_id)
+    return [entry for entry in entries if entry.kind is TimelineKind.ENVIRONMENT]
+
+
 async def test_ranks_run_in_an_environment_that_is_built_once(
     engine: Engine, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -72,11 +80,17 @@ async def test_ranks_run_in_an_environment_that_is_built_once(
     assert plan is not None
     digest = plan["plans"]["local"]["environment"]
     assert plan["plans"]["local"]["python"].endswith(f"/environments/{digest}/bin/python")
+    [build] = builds_of(engine, ticket.trial_id)
+    assert build.host == "local"
+    assert build.until is not None
+    assert build.text.startswith("The environment was built on local: 1 package(s) in ")
     caplog.clear()
-    outcome = await engine.carry(engine.submit(document(wheels="wheels"), folder=folder))
+    again = engine.submit(document(wheels="wheels"), folder=folder)
+    outcome = await engine.carry(again)
     assert outcome is not None
     assert outcome.state == "completed"
     assert "is built" not in caplog.text
+    assert builds_of(engine, again.trial_id) == []
 
 
 async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_before_any_rank_starts(
@@ -94,6 +108,25 @@ async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_b
     assert outcome.failure.kind == "user"
     message = outcome.failure.message
     assert message.startswith("Host 'local' cannot build the environment: No wheel of demo 1.0 that the lock file")
+    assert held(engine) == []
+
+
+async def test_a_build_that_takes_longer_than_its_limit_has_an_error_of_its_own(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = tmp_path / "index"
+    code_folder(tmp_path, locked(make_wheel(wheels, "demo")))
+    with index_server(wheels, stalls=True) as server:
+        use_index(monkeypatch, server.url)
+        ticket = engine.submit(document(index_conn_id="wheels", build_timeout=1), folder=tmp_path)
+        outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.failure is not None
+    assert (outcome.state, outcome.failure.error) == ("errored", "EnvironmentTimeoutError")
+    assert "it was not ready after 1 s. The download did not end" in outcome.failure.message
+    assert "Set environment.build_timeout to more" in outcome.failure.message
+    [build] = builds_of(engine, ticket.trial_id)
+    assert build.text.startswith("The environment could not be built on local: Host 'local' cannot build")
     assert held(engine) == []
 
 
@@ -176,8 +209,13 @@ async def test_a_kill_while_an_environment_is_built_ends_the_trial_at_once(
             assert not carrying.done(), carrying.result()
             await asyncio.sleep(0.05)
         assert engine.runtime is not None
+        reason = trial_detail(engine.hook.store, AllRights(), ticket.trial_id).reason
+        assert reason is not None
+        assert reason.startswith("Host local builds the environment: begins")
+        assert builds_of(engine, ticket.trial_id)[0].until is None
         engine.runtime.kill()
         outcome = await asyncio.wait_for(carrying, 60)
     assert outcome is not None
     assert outcome.state == "killed"
+    assert builds_of(engine, ticket.trial_id)[0].until is not None
     assert held(engine) == []

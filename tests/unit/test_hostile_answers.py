@@ -212,6 +212,10 @@ PREFLIGHT: dict[str, Any] = {
 }  # fmt: skip
 PROCESS = {"device": "GPU-1", "pid": 1, "name": "x", "user": "y", "memory_bytes": 5}
 
+ENVIRONMENT = {
+    "digest": "a" * 64, "is_complete": True, "use": "free", "runs": [], "bytes": 1, "used_at": 1.0, "package_count": 1,
+}  # fmt: skip
+
 
 @pytest.mark.parametrize(
     ("cmd", "answer"),
@@ -225,6 +229,8 @@ PROCESS = {"device": "GPU-1", "pid": 1, "name": "x", "user": "y", "memory_bytes"
         ("prepare", {"state": "prepared", "port": 29500, "attached": False}),
         ("fence", {"clear": True}),
         ("fence", {"clear": True, "foreign": [{**PROCESS, "slot": 0}]}),
+        ("environments", {"environments": [ENVIRONMENT, {**ENVIRONMENT, "packages": ["a==1"], "built_at": 1.5}]}),
+        ("remove_environment", {"use": "run", "size": 0, "runs": ["t1.1.7"]}),
     ],
 )
 def test_an_answer_with_the_fields_of_its_command_is_accepted(cmd: str, answer: dict[str, Any]) -> None:
@@ -267,6 +273,16 @@ def without(answer: dict[str, Any], name: str) -> dict[str, Any]:
         ("net_connect", {"results": [{"ok": True}]}),
         ("fence", {"clear": True, "foreign": [{"slot": 9999999999999999999}]}),
         ("fence", {"clear": True, "foreign": [{"pid": 1}]}),
+        *[("environments", {"environments": [without(ENVIRONMENT, name)]}) for name in ENVIRONMENT],
+        ("environments", {"environments": [{**ENVIRONMENT, "digest": "../../etc"}]}),
+        ("environments", {"environments": [{**ENVIRONMENT, "digest": f"{'a' * 64}\n"}]}),
+        ("environments", {"environments": [{**ENVIRONMENT, "use": "much"}]}),
+        ("environments", {"environments": [{**ENVIRONMENT, "bytes": -1}]}),
+        ("environments", {"environments": [{**ENVIRONMENT, "used_at": float("inf")}]}),
+        ("environments", {"environments": [{**ENVIRONMENT, "packages": "a"}]}),
+        ("environments", {"environments": [ENVIRONMENT] * 100_001}),
+        ("remove_environment", {"use": "gone", "size": 0, "runs": []}),
+        ("remove_environment", {"use": "free", "size": 0}),
     ],
 )
 def test_an_answer_without_a_field_that_is_read_is_refused(cmd: str, answer: dict[str, Any]) -> None:

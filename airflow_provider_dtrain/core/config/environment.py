@@ -90,6 +90,8 @@ class Environment(Section):
     allow_builds: bool = False
     #: Connection of Airflow with the package index and its credentials. None: the index that the host is set up for.
     index_conn_id: Name | None = None
+    #: Seconds for a host to build the environment. Packages for GPUs have gigabytes, and the gang keeps its slots.
+    build_timeout: Annotated[float, Field(gt=0, le=86_400)] = 3600.0
     #: Script in the code whose variables the ranks get. A login shell runs it before Python is started.
     setup: FileOfCode | None = None
     variables: dict[VariableName, VariableValue] = {}

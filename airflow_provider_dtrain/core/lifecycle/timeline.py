@@ -31,6 +31,7 @@ class TimelineKind(Explained):
     PRIORITY_SET = "priority_set", "a user changed the priority of its gang"
     GRANTED = "granted", "the queue granted slots to it, or it got its turn on a held gang"
     RETURNED = "returned", "it gave a grant back before its ranks were started"
+    ENVIRONMENT = "environment", "a host built the environment of its ranks"
     LAUNCHED = "launched", "every rank was started"
     FIRST_STEP = "first_step", "rank 0 finished the first batch"
     WARNED = "warned", "a host saw something that is probably a mistake of the program"

@@ -162,8 +162,6 @@ TENSORBOARD_S = 30.0
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.
 PREPARE_TIMEOUT_S = 120.0
-#: Seconds for a host to build an environment. Packages for GPUs have gigabytes, and the gang keeps its slots meanwhile.
-ENVIRONMENT_BUILD_S = 3600.0
 #: Seconds that a host gives to a setup script.
 SETUP_S = 60.0
 #: Seconds for each answer of a package index, and for each part of one.

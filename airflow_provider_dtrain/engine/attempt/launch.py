@@ -62,7 +62,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         if job.config.environment.is_contained:
             await until_copied(rt, _provide(rt, job, links, images), requests=(Killed,))
         if not images:
-            job = replace(job, environments=await ready_environments(rt, view, job, links))
+            job = replace(job, environments=await ready_environments(rt, job, links))
         network = await _preflight(view, job, links, has_container=bool(images))
         record = job.plan(view, network, {host: link.hello for host, link in links.items()}, images)
         await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, TypedDict, TypeVar
 
 from msgspec import Meta
 
@@ -99,6 +99,8 @@ Rank = Annotated[int, Meta(ge=0, lt=10**6)]
 ExitCode = Annotated[int, Meta(gt=-(2**31), lt=2**31)]
 Text = Annotated[str, Meta(max_length=65_536)]
 Output = Annotated[str, Meta(max_length=1 << 20)]
+Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
+EnvironmentUse = Literal["absent", "free", "run", "change"]
 Item = TypeVar("Item")
 # Types as values, which mypy does not follow.
 Record: Any = TypedDict
@@ -128,6 +130,11 @@ _FACTS = Record("_FACTS", {
     "python": Text, "machine": Text, "libc": Text, "executable": Text, "is_free_threaded": bool,
     "platform_release": Text, "platform_version": Text, "distributions": Entries[Text],
 })  # fmt: skip
+_ENVIRONMENT = Record("_ENVIRONMENT", {
+    "digest": Digest, "is_complete": bool, "use": EnvironmentUse, "runs": Items[Text], "progress": Maybe[Text],
+    "bytes": Count, "used_at": Span, "package_count": Count, "packages": Maybe[Items[Text]], "python": Maybe[Text],
+    "interpreter": Maybe[Text], "lock": Maybe[Digest], "built_at": Maybe[Span], "built_s": Maybe[Span],
+})  # fmt: skip
 _IMAGE = Record("_IMAGE", {"python": Text | None, "executable": Text | None, "modules": Entries[Text | None]})
 _MATCH = Record("_MATCH", {"rank": Rank, "line": Text})
 
@@ -139,6 +146,7 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
         "doubts": Maybe[Items[Text]], "cpu_count": Maybe[Count], "memory_bytes": Maybe[Count],
         "disk_free_bytes": Maybe[Count], "python": Maybe[Text], "executable": Maybe[Text], "torch": Maybe[Text],
         "container_runtime": Maybe[Text], "gpus": Maybe[Devices[_GPU]], "interfaces": Maybe[Devices[_INTERFACE]],
+        "environments": Maybe[Record("_TOTALS", {"count": Count, "bytes": Count})],
         "withheld_variables": Maybe[Devices[Text]],
     },
     "preflight": {
@@ -154,6 +162,8 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
         "built_s": Maybe[float], "code": Maybe[Text], "message": Maybe[Text], "package": Maybe[Text],
         "lines": Maybe[Items[Text]],
     },
+    "environments": {"environments": Items[_ENVIRONMENT]},
+    "remove_environment": {"use": EnvironmentUse, "size": Count, "runs": Items[Text]},
     "have": {"missing": Items[Text]},
     "prepare": {"state": Text, "port": Port | None, "image": Maybe[_IMAGE]},
     "image": {

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.store.queries.tasks import task_ref
 if TYPE_CHECKING:
     from airflow_provider_dtrain.store.queries.rights import Rights
     from airflow_provider_dtrain.store.records.pages import Dags, HolderMark, HolderView, HostMark
+    from airflow_provider_dtrain.store.records.trials import HostRecord
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -47,10 +48,16 @@ def _details(store: Store, rights: Rights, pool: str | None, host: str | None) -
             conn_id=one.conn_id if one.name in may_change else None,
             python=_text(one.facts.get("python")),
             torch=_text(one.facts.get("torch")),
+            environments=_total(one, "count"),
+            environments_bytes=_total(one, "bytes"),
             other_stores=one.other_stores(store.store_id),
         )
         for one in records
     }
+
+
+def _total(record: HostRecord, name: str) -> int:
+    return int((record.facts.get("environments") or {}).get(name, 0))
 
 
 def _text(value: Any) -> str | None:

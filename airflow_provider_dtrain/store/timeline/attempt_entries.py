@@ -8,6 +8,13 @@ from itertools import pairwise
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind, duration, one_line
 from airflow_provider_dtrain.store.timeline.history import FailedRankRow, History, LaunchRow
 
+#: Value of a note -> start of its sentence.
+_BUILDS = {
+    None: "The environment is built",
+    0: "The environment could not be built",
+    1: "The environment was built",
+}
+
 
 def attempt_entries(history: History) -> Iterator[TimelineEntry]:
     """Yield the entries about the attempts of a trial."""
@@ -51,6 +58,16 @@ def _noted(history: History) -> Iterator[TimelineEntry]:
             host=note.host,
             text=f"Rank 0 finished its first batch on {note.host}{took}.",
             detail={"after_s": after_s},
+        )
+    for note in history.notes_of(TimelineKind.ENVIRONMENT):
+        ended_at = next((one.ended_at for one in history.attempts if one.id == note.attempt_id), None)
+        yield TimelineEntry(
+            at=note.at,
+            until=note.until if note.value is not None else ended_at,
+            kind=TimelineKind.ENVIRONMENT,
+            attempt=history.number_of(note.attempt_id),
+            host=note.host,
+            text=f"{_BUILDS[note.value]} on {note.host}: {note.words}",
         )
     for note in history.notes_of(TimelineKind.WARNED):
         yield TimelineEntry(

@@ -29,6 +29,17 @@ _COUNT = sa.select(sa.func.count().label("all")).select_from(timeline).where(_OF
 _OF_ATTEMPT = sa.select(timeline.c.id).where(
     _OF_TRIAL, timeline.c.attempt_id == sa.bindparam("attempt"), timeline.c.kind == sa.bindparam("of_kind")
 )
+#: Builds of environments that an attempt waits for.
+_BUILDS = (
+    sa.select(timeline)
+    .where(
+        _OF_TRIAL,
+        timeline.c.attempt_id == sa.bindparam("attempt"),
+        timeline.c.kind == sa.bindparam("of_kind"),
+        timeline.c.value.is_(None),
+    )
+    .order_by(timeline.c.id)
+)
 _SINCE: sa.BindParameter[datetime] = sa.bindparam("since", type_=UtcDateTime())
 #: Enters the reason of a waiting request, which must still be in its row. ``since`` None: since the request.
 ENTER_WAIT = timeline.insert().from_select(
@@ -85,6 +96,32 @@ def note_once(conn: Connection, trial_id: int, kind: TimelineKind, at: datetime,
     of = {"trial": trial_id, "attempt": attempt_id, "of_kind": kind.value}
     if statements.first(conn, _OF_ATTEMPT, of) is None:
         note(conn, trial_id, kind, at, attempt_id=attempt_id, host=host)
+
+
+def note_build(
+    conn: Connection,
+    now: datetime,
+    trial_id: int,
+    attempt_id: int,
+    host: str,
+    message: str,
+    *,
+    is_ready: bool | None,
+) -> list[tuple[str, str]]:
+    """Enter the build of an environment on a host, which an attempt waits for.
+
+    :param is_ready: True or False: it has succeeded or failed; None: it goes on
+    :return: the hosts that still build, with their progress
+    """
+    of = {"trial": trial_id, "attempt": attempt_id, "of_kind": TimelineKind.ENVIRONMENT.value}
+    builds = statements.rows(conn, _BUILDS, of)
+    row = next((one for one in builds if one.host == host), None)
+    if row is None:
+        note(conn, trial_id, TimelineKind.ENVIRONMENT, now, attempt_id=attempt_id, host=host, message=message)
+    else:
+        end: dict[str, Any] = {} if is_ready is None else {"until": now, "value": int(is_ready)}
+        statements.update(conn, timeline, row.id, words=one_line(message), **end)
+    return [(one.host, one.words) for one in statements.rows(conn, _BUILDS, of)]
 
 
 def note_all(

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 
 from ..checks.probe import probe
+from ..environments import inventory
 from ..environments.command import environment_request
 from ..environments.garbage import collect_environments
 from ..fields import Fields, shorten
@@ -14,7 +15,7 @@ from ..files.layout import Layout
 from ..images.download import image_request
 from ..images.garbage import collect_images
 from ..limits import COLLECT_LIMIT, FENCE_WAIT_S
-from ..names import ARCHIVE_NAME, CHECKPOINT_NAME, DEVICE, RUN_NAME, WORD, Json
+from ..names import ARCHIVE_NAME, CHECKPOINT_NAME, DEVICE, DIGEST, RUN_NAME, WORD, Json
 from ..refusal import Refused
 from ..run.fencing import fence
 from ..run.lost_folder import Launched
@@ -79,6 +80,19 @@ def collect_garbage(layout: Layout, fields: Fields) -> Callable[[], Json]:
     return work
 
 
+def list_environments(layout: Layout, fields: Fields) -> Callable[[], Json]:
+    """Return the work that describes the environments of this host."""
+    digest = fields.text("digest", DIGEST, default=None)
+    return lambda: inventory.describe(layout, digest)
+
+
+def remove_environment(layout: Layout, fields: Fields) -> Callable[[], Json]:
+    """Return the work that removes an environment that is not in use."""
+    digest = fields.text("digest", DIGEST)
+    dry_run = fields.flag("dry_run", default=False)
+    return lambda: inventory.remove(layout, digest, dry_run=dry_run)
+
+
 def match_logs(layout: Layout, fields: Fields) -> Callable[[], Json]:
     """Return the work that searches the logs of a run."""
     folder = folder_of(layout, fields)
@@ -102,4 +116,6 @@ COMMANDS: dict[str, Callable[[Layout, Fields], Callable[[], Json]]] = {
     "match": match_logs,
     "stacks": rank_stacks,
     "environment": environment_request,
+    "environments": list_environments,
+    "remove_environment": remove_environment,
 }

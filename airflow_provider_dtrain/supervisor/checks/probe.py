@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from ..environments.inventory import totals
 from ..environments.request import check_setup
 from ..environments.setup_script import run_setup
 from ..fields import Fields, parse_object
@@ -51,6 +52,7 @@ def probe(layout: Layout) -> Json:
             for found in candidates()
         ],
         "container_runtime": find_runtime(None),
+        "environments": totals(layout),
         "wall_s": time.time(),
         "boottime_s": boottime(),
         "disk_free_bytes": disk.f_bavail * disk.f_frsize,

@@ -59,7 +59,7 @@ class Build:
     def run(self) -> None:
         """Build the environment, or record the failure and leave nothing."""
         try:
-            self.report("begins", force=True)
+            self.report(f"begins with {len(self.request['packages'])} package(s)", force=True)
             self.folder.clear()
             make_room(self.layout, self.folder)
             self._build(self.folder.make_room())
@@ -97,9 +97,17 @@ class Build:
             installer.install(self.folder.path, sources, builds=True)
         if self.request["system_site_packages"]:
             self._add_packages_of_interpreter(facts["folders"])
-        took_s = round(time.time() - self.began, 1)
-        own = {"packages": [f"{one['name']}=={one['version']}" for one in self.request["packages"]], "built_s": took_s}
-        self.folder.complete({"digest": self.folder.digest, "python": facts["python"], **own})
+        self.folder.complete(
+            {
+                "digest": self.folder.digest,
+                "lock": self.request["lock"],
+                "python": facts["python"],
+                "interpreter": facts["executable"],
+                "packages": [f"{one['name']}=={one['version']}" for one in self.request["packages"]],
+                "built_at": time.time(),
+                "built_s": round(time.time() - self.began, 1),
+            }
+        )
 
     def _uv(self) -> str | None:
         """Return uv of this host, else the one that was sent."""

@@ -62,9 +62,13 @@ class EnvironmentFolder:
         """Path of its interpreter."""
         return os.path.join(self.path, "bin", "python")
 
+    def has_files(self) -> bool:
+        """Return whether a complete environment, or files of a build, are on this host."""
+        return os.path.lexists(self.path) or os.path.lexists(self.work)
+
     def use(self) -> Use:
         """Return the use of the environment now. It creates nothing."""
-        if not any(map(os.path.lexists, (self.path, self.work, self._lock, self._state))):
+        if not self.has_files() and not any(map(os.path.lexists, (self._lock, self._state))):
             return Use.ABSENT
         for shared, use in ((False, Use.FREE), (True, Use.RUN)):
             try:

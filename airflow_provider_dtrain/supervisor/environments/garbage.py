@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator
 
-from ..file_access import names_in
 from ..files.layout import Layout
-from ..files.trees import tree_bytes
 from ..limits import ENVIRONMENTS_BYTES
-from ..names import DIGEST
 from .folder import EnvironmentFolder, Use
+from .inventory import folders_in, size_of
 
 #: Kind in the names of environments, as of archives.
 KIND = "environments"
@@ -23,7 +19,7 @@ def collect_environments(layout: Layout, older_than_s: float, wanted: set[str] |
     :param wanted: names (``environments/<digest>``) of those to remove; None removes nothing and returns all
     """
     sizes: dict[str, int] = {}
-    for folder in _folders(layout):
+    for folder in folders_in(layout):
         name = f"{KIND}/{folder.digest}"
         if time.time() - folder.used_at() < older_than_s or (wanted is not None and name not in wanted):
             continue
@@ -39,7 +35,7 @@ def make_room(layout: Layout, new: EnvironmentFolder, limit_bytes: int = ENVIRON
     :param new: the one that is about to be built, which stays
     :return: the digests of the removed ones
     """
-    found = sorted((one for one in _folders(layout) if one.digest != new.digest), key=lambda one: one.used_at())
+    found = sorted((one for one in folders_in(layout) if one.digest != new.digest), key=lambda one: one.used_at())
     sizes = {one.digest: size_of(one) for one in found}
     removed: list[str] = []
     for one in found:
@@ -49,16 +45,3 @@ def make_room(layout: Layout, new: EnvironmentFolder, limit_bytes: int = ENVIRON
             removed.append(one.digest)
         del sizes[one.digest]
     return removed
-
-
-def size_of(folder: EnvironmentFolder) -> int:
-    """Return the bytes on disk of an environment, as counted at the end of its build, else now."""
-    size = (folder.mark() or {}).get("bytes")
-    return size if isinstance(size, int) else tree_bytes(folder.path)
-
-
-def _folders(layout: Layout) -> Iterator[EnvironmentFolder]:
-    digests = {name.partition(".")[0] for name in names_in(os.path.dirname(layout.environment("0")))}
-    for digest in sorted(digests):
-        if DIGEST.fullmatch(digest):
-            yield EnvironmentFolder(layout, digest)

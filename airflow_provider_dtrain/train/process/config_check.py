@@ -38,8 +38,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "container", "connection_string", "account_url", "credential",
     )),
     "environment": frozenset((
-        "python", "requirements", "system_site_packages", "wheels", "allow_builds", "index_conn_id", "setup",
-        "variables", "public_variables", "image", "container", "force_pull_image", "registry_auth",
+        "python", "requirements", "system_site_packages", "wheels", "allow_builds", "index_conn_id", "build_timeout",
+        "setup", "variables", "public_variables", "image", "container", "force_pull_image", "registry_auth",
         "registry_conn_id", "add_capabilities", "drop_capabilities",
     )),
     "inference": frozenset((

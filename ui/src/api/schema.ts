@@ -2051,6 +2051,10 @@ export interface components {
             python: string | null;
             /** Torch */
             torch: string | null;
+            /** Environments */
+            environments: number;
+            /** Environments Bytes */
+            environments_bytes: number;
             /** Other Stores */
             other_stores: string[];
         };
@@ -2993,7 +2997,7 @@ export interface components {
          * @description Kind of an entry in the timeline of a trial. Entries of one time are in this order.
          * @enum {string}
          */
-        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
+        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
         /**
          * TimingPart
          * @description Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step.

@@ -18,6 +18,7 @@ const LOOKS = new Map<string, Look>([
   ["priority_set", { color: "neutral", shape: "diamond" }],
   ["granted", { color: "holding", shape: "circle" }],
   ["returned", { color: "waiting", shape: "triangle" }],
+  ["environment", { color: "holding", shape: "square" }],
   ["launched", { color: "running", shape: "circle" }],
   ["first_step", { color: "running", shape: "diamond" }],
   ["warned", { color: "bad", shape: "circle" }],

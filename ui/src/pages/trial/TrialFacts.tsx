@@ -35,6 +35,7 @@ const Trains = ({ trial }: { trial: Trial }) => {
   return (
     <>
       <Text>{placementWords(trial.placement) ?? trial.state_text}</Text>
+      {attempt?.state === "starting" && trial.reason !== null ? <Text>{trial.reason}</Text> : null}
       {since === null || since === undefined ? null : (
         <Text color="fg.muted" fontSize="xs">
           since <Time at={since} /> (<Elapsed from={since} until={attempt?.ended_at} />)

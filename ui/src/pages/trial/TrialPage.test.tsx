@@ -72,6 +72,14 @@ describe("the page of a trial", () => {
     expect(screen.getByText("The trial has not started yet.")).toBeTruthy();
   });
 
+  it("tells what it does before its ranks start", async () => {
+    const reason = "Host gpu-1 builds the environment: downloads torch: 3 of 42 packages";
+    const { attempts_list } = trial(7);
+    serve(routes({ reason, attempts_list: attempts_list.map((attempt) => ({ ...attempt, state: "starting", started_at: null })) }));
+    show(<App />, ADDRESS);
+    expect(await screen.findByText(reason)).toBeTruthy();
+  });
+
   it("stays with its last data and an explanation when it is deleted meanwhile", async () => {
     let asked = 0;
     const gone = refusal(404, "not_found", "There is no trial 7.", "airflow dtrain trials list");
