@@ -5,6 +5,7 @@ Every line becomes an event or a refusal.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -31,11 +32,16 @@ MEASUREMENT_LIMIT_BYTES, MEASUREMENT_VALUES = 64 << 10, 4000
 METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 #: Shards of a batch inference, characters of the words that name one, shards and columns that a manifest event lists.
 SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
+#: Tensors, or groups of them, of which a record of weights has digests, and hexadecimal digits of each.
+WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
 #: Years up to 5138 are dates in every database.
 _LATEST = 1e11
+_HEX = re.compile(r"[0-9a-f]+", re.ASCII)
 #: Kinds that only a supervisor writes, and those that only the control side does.
 SUPERVISOR_KINDS = frozenset({"prepared", "started", "exit", "ended", "warning"})
 OWN_KINDS = frozenset({"gap"})
+#: Kinds with digests of the weights: of a checkpoint, and of a step.
+WEIGHTS = ("weights", "step_weights")
 
 
 @dataclass(frozen=True)
@@ -225,10 +231,30 @@ def _schema(value: Any, source: EventSource) -> bool:
     )
 
 
+def _digest(value: Any, _: EventSource) -> bool:
+    return isinstance(value, str) and _HEX.fullmatch(value) is not None and len(value) == 64
+
+
+def _digests(value: Any, _: EventSource) -> bool:
+    is_hex = isinstance(value, str) and _HEX.fullmatch(value) is not None
+    return is_hex and len(value) <= WEIGHTS_LIMIT * WEIGHT_DIGITS and len(value) % WEIGHT_DIGITS == 0
+
+
+def _names(value: Any, _: EventSource) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= WEIGHTS_LIMIT
+        and all(isinstance(name, str) and len(name) <= METRIC_NAME_LIMIT and name.isprintable() for name in value)
+    )
+
+
 def _timings(value: Any, _: EventSource) -> bool:
     return isinstance(value, dict) and len(value) <= METRICS_LIMIT and all(isinstance(v, dict) for v in value.values())
 
 
+_WEIGHTS: Mapping[str, _Check] = {
+    "step": _count, "digest": _digest, "tensors": _digests, "names": _maybe(_names),
+}  # fmt: skip
 _REPORT: Mapping[str, _Check] = {"step": _count, "metrics": _metrics, "epoch": _maybe(_number)}
 #: Kind -> field -> check of its value, which is None when the field is missing. Other kinds are stored as they are.
 _FIELDS: Mapping[str, Mapping[str, _Check]] = {
@@ -248,6 +274,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
         "step": _count, "path": _text(4096), "size_bytes": _maybe(_count), "sha256": _maybe(_text(64)),
         "metrics": _maybe(_metrics), "removed": _maybe(_texts),
     },
+    **dict.fromkeys(WEIGHTS, _WEIGHTS),
     "rung": {"rung": _count, "units": _maybe(_count), "metric": _maybe(_number), "step": _maybe(_count)},
     "result": {},
     "returned": {"json": _text(LINE_LIMIT_BYTES), "part": _maybe(_count), "parts": _maybe(_count)},

@@ -17,6 +17,7 @@ RESERVED_KINDS = frozenset(
         "init",
         "first_step",
         "checkpoint",
+        "weights",
         "validation",
         "rung",
         "result",

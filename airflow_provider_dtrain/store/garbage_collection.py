@@ -1,8 +1,8 @@
 """Garbage collection of data from trials that ended long ago, and of old audit rows.
 
 Events, offsets, log tails, launch plans, payloads, rung entries and details of timelines are removed. Trials, searches,
-results, metrics and the rows of checkpoints stay. Each removal is a small transaction of its own, so that it does not
-block passes and event commits.
+results, metrics, the rows of checkpoints and digests of weights stay. Each removal is a small transaction of its own,
+so that it does not block passes and event commits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_provider_dtrain.core.event_log import WEIGHTS
 from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
@@ -94,7 +95,10 @@ def _last_needed(cutoff: datetime) -> sa.ColumnElement[bool]:
 
 
 KINDS: tuple[_Kind, ...] = (
-    _Kind("events", events, lambda: _text_bytes(events.c.body), lambda t: events.c.attempt_id.in_(_over(t))),
+    _Kind(
+        "events", events, lambda: _text_bytes(events.c.body),
+        lambda t: sa.and_(events.c.attempt_id.in_(_over(t)), events.c.kind.not_in(WEIGHTS)),
+    ),
     _Kind("offsets", streams, lambda: sa.literal(0), lambda t: streams.c.attempt_id.in_(_over(t))),
     _Kind(
         "log tails", ranks, lambda: sa.func.length(ranks.c.log_tail),

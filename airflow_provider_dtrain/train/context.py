@@ -336,6 +336,8 @@ class Context(CoreContext):
             self._timings.batch_done(after)
         if self._counter.is_new(optimizer):
             self._batches += 1
+            if self._saver.digests.records_steps:
+                self._saver.digests.step(self._batches)
             if self.profiler.running:
                 self.profiler.step()
             if self._batches % self._unit == 0:

@@ -134,12 +134,16 @@ class Prepared:
         """Return the same without the changes of a callback, for the ranks that save only their shards."""
         names = {"names": dict(self.names)} if self.names else {}
         return {
-            "models": [_as_saved(bare(model).state_dict()) for model in self.models],
+            "models": self.model_states(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "schedulers": [scheduler.state_dict() for scheduler in self.schedulers],
             "others": states,
             **names,
         }
+
+    def model_states(self) -> list[Any]:
+        """Return the state of each model, with the names of the plain module."""
+        return [_as_saved(bare(model).state_dict()) for model in self.models]
 
     def is_sharded(self) -> bool:
         """Return whether a model, an optimizer or the state of another object has parts on several ranks."""

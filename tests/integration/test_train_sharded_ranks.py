@@ -151,6 +151,31 @@ def test_a_checkpoint_of_fsdp2_is_resumed_with_other_numbers_of_ranks_and_other_
     assert dtrain.export_weights(newest, tmp_path / "model.safetensors").stat().st_size > 0
 
 
+def test_each_rank_records_the_digests_of_its_parts_of_sharded_weights(tmp_path):
+    def records(name):
+        ranks = run(tmp_path / name, "fsdp", 2, "run", context={"config": {"reproducibility": {"record_steps": True}}})
+        kinds = ("weights", "step_weights")
+        return [[event for event in rank.events if event["kind"] in kinds] for rank in ranks]
+
+    def facts(event):
+        return event["kind"], event["step"], event["digest"], event["tensors"]
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = records("a"), records("b")
+    assert [[facts(one) for one in rank] for rank in first] == [[facts(one) for one in rank] for rank in second]
+    for events in first:
+        assert [(one["kind"], one["step"]) for one in events] == [
+            ("step_weights", 1), ("step_weights", 2), ("step_weights", 3), ("weights", 3),
+        ]  # fmt: skip
+    names = [rank[-1]["names"] for rank in first]
+    assert "inner.weight[0:6,0:8]" in names[0]
+    assert "inner.weight[6:12,0:8]" in names[1]
+    # Plain tensors are rank 0's, and so is the counter without dimensions.
+    assert "norm.num_batches_tracked" in names[0]
+    assert "norm.num_batches_tracked" not in names[1]
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to hide a folder from a rank")
 def test_ranks_on_hosts_that_share_no_disk_save_and_resume_through_rank_0(tmp_path):
     saved = said(run(tmp_path, "fsdp", 2, "first", before=HIDDEN), "saved")[0]

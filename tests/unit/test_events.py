@@ -92,6 +92,8 @@ GOOD: dict[str, dict[str, Any]] = {
         "step": 1, "path": "c", "size_bytes": 5, "sha256": "a" * 64, "metrics": {"loss": 1.0}, "removed": ["b"],
     },
     "rung": {"rung": 0, "units": 5, "metric": None, "step": 3},
+    "weights": {"step": 3, "digest": "ab" * 32, "tensors": "01234567" * 2, "names": ["0.weight", "0.bias"]},
+    "step_weights": {"step": 3, "digest": "ab" * 32, "tensors": "01234567" * 256, "names": None},
     "result": {"value": [1, {"a": None}]},
     "returned": {"json": "[1]", "part": 0, "parts": 1},
     "stopped": {"step": None},
@@ -179,6 +181,18 @@ def test_a_supervisor_writes_no_kinds_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["\x1b[2J", "loss\nFAKE LINE", "\u202eloss"])
 def test_the_name_of_a_metric_is_printable(name: str) -> None:
     assert "whose 'metrics' is of type dict" in refusal(event("validation", step=1, metrics={name: 1.0}))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("digest", "ab" * 31), ("digest", "AB" * 32), ("digest", "\u0661" * 64), ("digest", "ab" * 32 + "\n"),
+        ("tensors", "0123456"), ("tensors", ""), ("tensors", "01234567" * 257), ("tensors", "0123456\n"),
+        ("names", ["\x1b[2J"]), ("names", ["0.weight\nFAKE LINE"]), ("names", ["a" * 257]), ("names", ["a"] * 257),
+    ],
+)  # fmt: skip
+def test_digests_of_weights_have_their_form_and_their_names_are_printable(name: str, wrong: Any) -> None:
+    assert f"whose '{name}' is" in refusal(event("weights", **{**GOOD["weights"], name: wrong}))
 
 
 def test_text_that_no_database_takes_is_replaced() -> None:

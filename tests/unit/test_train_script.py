@@ -134,8 +134,8 @@ def test_a_trial_writes_its_events_in_order(cluster):
     events = lines_of(run_dir / "events")
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     assert [event["kind"] for event in events] == [
-        "init", "first_step", "report", "report", "report", "validation", "checkpoint", "timings",
-        "result",
+        "init", "first_step", "report", "report", "report", "validation", "weights", "checkpoint",
+        "timings", "result",
     ]  # fmt: skip
     by_kind = {event["kind"]: event for event in events}
     assert {key: by_kind["init"][key] for key in ("device", "backend")} == {"device": "cpu", "backend": "gloo"}

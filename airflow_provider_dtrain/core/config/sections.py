@@ -133,6 +133,8 @@ class Reproducibility(Section):
     #: Drawn at random and stored when it is not set.
     experiment_seed: int | None = Field(default=None, ge=0, le=2**31 - 1)
     deterministic: bool = False
+    #: Record a digest of the weights after each step.
+    record_steps: bool = False
 
 
 class Trace(Section):

@@ -30,6 +30,7 @@ from airflow_provider_dtrain.train.checkpoint.tensor_tree import holds_sharded, 
 from airflow_provider_dtrain.train.checkpoint.trial_storage import TrialStorage
 from airflow_provider_dtrain.train.checkpoint.unsaveable import located
 from airflow_provider_dtrain.train.checkpoint.unsaved_parameters import warn_of_unsaved
+from airflow_provider_dtrain.train.checkpoint.weight_digests import WeightDigests
 from airflow_provider_dtrain.train.data.position import Progress
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.environment import RankEnvironment
@@ -97,6 +98,7 @@ class Saver:
         self._streams = streams
         self.home = TrialStorage(env, where, has_earlier=has_earlier, is_chief=distributed.get_rank() == 0)
         self.restorer = Restorer(self.home, env, distributed, prepared, progress, gradients, streams)
+        self.digests = WeightDigests(env.config, distributed.get_rank(), writer, prepared)
         self._snapshots = Snapshots()
         self._background = Background()
         self._rank_files = RankFiles(distributed, self.home.config)
@@ -179,7 +181,7 @@ class Saver:
             if copied.plan is None or copied.file is None:
                 return None
             if self._distributed.get_rank():
-                self._deliver(copied.file if copied.plan.parts else None)
+                self._deliver(step, copied)
                 return None
             return self._write_in_background(step, copied, {**self._facts(), **facts}, where)
 
@@ -227,11 +229,18 @@ class Saver:
             "counters": dict(counters),
         }
 
-    def _deliver(self, file: TensorFile | None) -> None:
+    def _deliver(self, step: int, copied: Copied) -> None:
         """Write this rank's file in the background. Runs on other ranks than rank 0."""
         begun = self._rank_files.begin(None)
-        if file is not None and begun is not None:
-            self._background.start("dtrain-checkpoint", partial(self._rank_files.deliver, begun, file))
+        file = copied.file
+        if begun is None or file is None or copied.plan is None or not copied.plan.parts:
+            return
+
+        def deliver() -> None:
+            self._rank_files.deliver(begun, file)
+            self.digests.checkpoint(step, {}, file.named)
+
+        self._background.start("dtrain-checkpoint", deliver)
 
     def _write_in_background(
         self, step: int, copied: Copied, facts: Mapping[str, Any], where: Path | str | None
@@ -250,7 +259,10 @@ class Saver:
         write = partial(self.home.storage.write, where, step, contents, facts, begun=begun, more=more)
         # The parts of other ranks are collected once.
         pauses_s = () if copied.is_sharded else RETRY_AFTER_S
-        self._background.start("dtrain-checkpoint", partial(self._write, self.home.storage, step, write, pauses_s))
+        named = () if copied.file is None else copied.file.named
+        describe = partial(self.digests.checkpoint, step, copied.contents[disk.STATE], named)
+        work = partial(self._write, self.home.storage, step, write, pauses_s, describe)
+        self._background.start("dtrain-checkpoint", work)
         return where
 
     def _begin(
@@ -341,10 +353,12 @@ class Saver:
         step: int,
         write: Callable[[], SavedCheckpoint],
         pauses_s: Sequence[float] = (),
+        describe: Callable[[], None] | None = None,
     ) -> None:
         """Write the checkpoint, prune, and write the event. Runs in the background.
 
         :param pauses_s: seconds before each further try when the storage rejects the checkpoint
+        :param describe: records the digests of its weights
         """
 
         def attempt() -> SavedCheckpoint:
@@ -355,6 +369,8 @@ class Saver:
         written = _tried(attempt, pauses_s)
         self.home.latest = written
         removed = target.prune(self.policy) if self.policy["keep"] == "best" else []
+        if describe is not None:
+            describe()
         self._writer.write(
             "checkpoint",
             {

@@ -125,6 +125,11 @@ class TensorFile:
         """Bytes of the whole file."""
         return len(header(self._slots)[0]) + sum(slot.size_bytes for slot in self._slots)
 
+    @property
+    def named(self) -> list[tuple[str, Any]]:
+        """The tensors with their names in the file."""
+        return [(slot.name, tensor) for slot, tensor in zip(self._slots, self._tensors)]
+
     def write(self, file: Any) -> None:
         """Write everything to a file object.
 

@@ -30,7 +30,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "aggregation_frequency", "average_aggregated_gradients", "average_training_metrics", "gradient_compression",
         "tensor_fusion_threshold", "auto_tune_tensor_fusion", "mixed_precision", "float32_modules",
     )),
-    "reproducibility": frozenset(("experiment_seed", "deterministic")),
+    "reproducibility": frozenset(("experiment_seed", "deterministic", "record_steps")),
     "profiling": frozenset(("enabled", "sampling_interval_s", "timings", "trace")),
     "checkpoint_storage": frozenset((
         "type", "save_experiment_best", "save_trial_best", "save_trial_latest", "host_path", "storage_path",

@@ -318,6 +318,7 @@ class TrialTrainer:
         began = clock()
         here = HERE
         profiler = self._ctx.profiler
+        digests = self._ctx._saver.digests
         for index in range(first, first + count):
             here.now = DATA
             batch = next(batches, end)
@@ -339,6 +340,8 @@ class TrialTrainer:
                 add_train(began - moved)
                 timings.batch_done(began)
             done += 1
+            if digests.records_steps:
+                digests.step(index + 1)
             if profiler.running:
                 profiler.step()
             if after:
