@@ -12,7 +12,6 @@ from airflow_provider_dtrain.hooks.secrets import opened
 from airflow_provider_dtrain.resources.experiments import ExperimentDetail
 from airflow_provider_dtrain.store.queries.experiments import config_of
 from airflow_provider_dtrain.store.queries.rights import readable_experiment
-from airflow_provider_dtrain.store.records.pages import ExperimentEntry
 
 
 def fork_of(call: Call, experiment: ExperimentDetail) -> Fork:
@@ -51,7 +50,7 @@ def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> d
     if experiment_id is not None:
         entry = readable_experiment(call.store, call.access, experiment_id)
         config = config_of(call.store, experiment_id)
-        if config is not None and _is_own(call, entry):
+        if config is not None and is_own(call, entry.view.dag_id, entry.view.run_id):
             document = unmasked(document, put_secrets(config.document, opened(config.secrets)))
             masked = masked_paths(document)
     if masked:
@@ -63,6 +62,7 @@ def forked(call: Call, document: dict[str, Any], experiment_id: int | None) -> d
     return document
 
 
-def _is_own(call: Call, entry: ExperimentEntry) -> bool:
-    found = call.store.submissions.find(entry.view.dag_id, entry.view.run_id)
+def is_own(call: Call, dag_id: str, run_id: str) -> bool:
+    """Return whether the user has submitted a DAG run, so that its secrets are theirs."""
+    found = call.store.submissions.find(dag_id, run_id)
     return found is not None and found.user_id == call.access.user_id

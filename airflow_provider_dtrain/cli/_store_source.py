@@ -11,6 +11,7 @@ from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
+from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
@@ -21,6 +22,7 @@ from airflow_provider_dtrain.store.queries.hosts import cluster_details
 from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.profiles import profile_of
 from airflow_provider_dtrain.store.queries.ranks import ranks_of
+from airflow_provider_dtrain.store.queries.reproductions import reproductions_of
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
@@ -76,6 +78,10 @@ class StoreSource:
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""
         return checkpoints_of(self.store, self.rights, trial_id)
+
+    def reproductions(self, trial_id: int) -> TrialReproductions:
+        """Return the trial that a trial runs again, and those that run it again."""
+        return reproductions_of(self.store, self.rights, trial_id)
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""

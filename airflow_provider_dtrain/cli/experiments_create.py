@@ -10,7 +10,13 @@ from airflow_provider_dtrain.cli._in_process import source_of
 from airflow_provider_dtrain.cli._output import command
 from airflow_provider_dtrain.core.lifecycle.inference_progress import inference_progress, inference_text, result_text
 from airflow_provider_dtrain.errors import ConfigError, NotNowError, Problem, UnplaceableError, UsageError
-from airflow_provider_dtrain.terminal.following import ExperimentProgress, cause, show_started
+from airflow_provider_dtrain.terminal.following import (
+    ExperimentProgress,
+    cause,
+    comparison_of,
+    given_secrets,
+    show_started,
+)
 from airflow_provider_dtrain.terminal.output import hint, note, user
 
 if TYPE_CHECKING:
@@ -89,6 +95,41 @@ def start(args: Namespace, hook: DtrainHook, source: InputDocument) -> int:
         "page": page,
     }
     return show_started(args, _AirflowRun(hook, args.dag, run), row)
+
+
+@command
+def reproduce(args: Namespace) -> int:
+    """Trigger the DAG for a trial that runs again from its record.
+
+    With ``--follow``, compare the weights, and exit 0 only if they are equal.
+    """
+    from airflow_provider_dtrain.dags import DAG_ID
+    from airflow_provider_dtrain.engine.submission.granted import grant
+    from airflow_provider_dtrain.engine.submission.reproduction import recorded_code, recorded_config, with_secrets
+    from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.notifications.notice import address
+
+    given = given_secrets(args.secret)
+    hook = DtrainHook()
+    store = hook.store
+    trial = store.trials.get(args.trial_id)
+    require_ready(DAG_ID)
+    recorded_config(store, trial)
+    code = recorded_code(store, trial)
+    submitted = store.submissions.find(trial.key.dag_id, trial.key.run_id)
+    # Administrators may read all configurations of DAG files and of this command, and not the secrets of users.
+    stored = with_secrets(store, trial, given, copies=submitted is None or submitted.user_id is None)
+    granted = grant(store, DAG_ID, stored, code, user_id=None, reproduces=trial.trial_id)
+    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
+    run = _trigger(DAG_ID, conf, granted)
+    row = {"trial": trial.trial_id, "dag": DAG_ID, "dag_run": run, "page": address(f"dags/{DAG_ID}/runs/{quote(run)}")}
+    return show_started(
+        args,
+        _AirflowRun(hook, DAG_ID, run),
+        row,
+        compare=lambda experiment: comparison_of(source_of(hook), experiment),
+        after=f"airflow dtrain trials describe {trial.trial_id}",
+    )
 
 
 class _AirflowRun:

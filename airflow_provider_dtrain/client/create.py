@@ -14,7 +14,14 @@ from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.client.submission import CONFIG_MOST, Start
 from airflow_provider_dtrain.errors import ConfigError, Problem, UsageError
-from airflow_provider_dtrain.terminal.following import ExperimentProgress, cause, show_started
+from airflow_provider_dtrain.resources.reproductions import Reproduction
+from airflow_provider_dtrain.terminal.following import (
+    ExperimentProgress,
+    cause,
+    comparison_of,
+    given_secrets,
+    show_started,
+)
 from airflow_provider_dtrain.terminal.output import confirm, note
 
 DAG = "dtrain_experiment"
@@ -51,6 +58,13 @@ def fork(args: Namespace) -> int:
     session = session_of(args)
     text = None if args.config is None else _text(args.config)
     return _show(args, session, submission.fork(session, args.experiment_id, text))
+
+
+def reproduce(args: Namespace) -> int:
+    """Run a trial again from its record. With ``--follow``, exit 0 only if the weights are equal."""
+    session = session_of(args)
+    started = submission.reproduce(session, args.trial_id, given_secrets(args.secret))
+    return _show(args, session, started, reproduces=args.trial_id)
 
 
 def _text(path: str) -> str:
@@ -105,9 +119,17 @@ class _ServerRun:
         return self.patience.of(lambda: cause(self.source, experiment, self.dag_run))
 
 
-def _show(args: Namespace, session: Session, started: Start) -> int:
+def _show(args: Namespace, session: Session, started: Start, *, reproduces: int | None = None) -> int:
     for warning in started.warnings:
         note(f"Warning: {warning}")
     page = f"{session.server.url}/dags/{started.dag}/runs/{quote(started.dag_run)}"
     row = {"name": started.name or None, "dag": started.dag, "dag_run": started.dag_run, "page": page}
-    return show_started(args, _ServerRun(session, started), row)
+    run = _ServerRun(session, started)
+    if reproduces is None:
+        return show_started(args, run, row)
+
+    def compare(experiment: int) -> Reproduction | None:
+        return run.patience.of(lambda: comparison_of(run.source, experiment))
+
+    after = f"airflow dtrain trials describe {reproduces}"
+    return show_started(args, run, {"trial": reproduces, **row}, compare=compare, after=after)

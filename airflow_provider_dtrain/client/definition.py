@@ -72,6 +72,7 @@ FUNCTIONS: dict[str, Function] = {
     **{one.target: _shared(one) for one in _all_commands() if one.port is not None},
     "experiments_create.create": _later("create", "create"),
     "experiments_create.fork": _later("create", "fork"),
+    "experiments_create.reproduce": _later("create", "reproduce"),
     "trials_logs.logs": _later("logs", "logs"),
     "trials_stack.stack": _later("operations", "stack"),
     "trials_exec.exec_in_rank": _later("operations", "exec_in_rank"),

@@ -15,6 +15,7 @@ from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
+from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage, TrialSummary
@@ -83,6 +84,10 @@ class ServerSource:
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""
         return self._of_trial(trial_id, "checkpoints").record(TrialCheckpoints)
+
+    def reproductions(self, trial_id: int) -> TrialReproductions:
+        """Return the trial that a trial runs again, and those that run it again."""
+        return self._of_trial(trial_id, "reproductions").record(TrialReproductions)
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +167,16 @@ def fork(session: Session, experiment_id: int, text: str | None) -> Start:
     if text is None:
         return start(session, {"config": found.yaml, "template": found.template, "fork_of": experiment_id})
     return start(session, {"config": text, "fork_of": experiment_id})
+
+
+def reproduce(session: Session, trial_id: int, secrets: Mapping[str, str]) -> Start:
+    """Run a trial again from its record.
+
+    :param secrets: private variables and other secrets of a trial of another user, by their names
+    """
+    body = {"secrets": [{"name": name, "value": value} for name, value in secrets.items()]}
+    found = session.send("POST", f"/trials/{trial_id}/reproduce", body).record(Started)
+    return Start(name="", dag=found.dag_id, dag_run=found.run_id, message=found.message)
 
 
 def run_state(session: Session, dag: str, dag_run: str) -> str:

@@ -56,6 +56,7 @@ from airflow_provider_dtrain.store.timeline.timeline import Timeline
 from airflow_provider_dtrain.store.trials import Trials
 from airflow_provider_dtrain.store.views import STORE_ID
 from airflow_provider_dtrain.store.wakeup.watcher import Wakeup
+from airflow_provider_dtrain.store.weights import Weights
 
 __all__ = ["Store", "migrate"]
 
@@ -95,6 +96,7 @@ class Store:
         self.events = Events(db)
         self.metrics = Metrics(db)
         self.checkpoints = Checkpoints(db)
+        self.weights = Weights(db)
         self.shards = Shards(db)
         self.telemetry = Telemetry(db)
         #: Everything that happened to a trial.

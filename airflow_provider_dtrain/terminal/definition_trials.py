@@ -110,6 +110,21 @@ def _start_options() -> tuple[Arg, ...]:
     return code, a.WITH_TEMPLATE, dag, follow
 
 
+def _reproduce() -> Command:
+    secret = Arg(
+        ("--secret",),
+        help="Private variable of a trial of another user, from this command's environment or with =VALUE; repeatable",
+        action="append",
+        metavar="NAME",
+    )
+    follow = Arg(
+        ("-f", "--follow"),
+        help="Follow it and compare the weights; exit 4 if they differ, 5 if there was nothing to compare",
+        action="store_true",
+    )
+    return action("experiments_create", "reproduce", "Run a trial again from its record", a.TRIAL, secret, follow)
+
+
 def trial(group: str) -> Group:
     """Return the commands for trials.
 
@@ -173,6 +188,7 @@ def trial(group: str) -> Group:
                 argv,
                 function="exec_in_rank",
             ),
+            _reproduce(),
             reads("profile", "profile", "Show batch timings and system metrics", a.TRIAL, attempt),
             reads("trials", "checkpoints", "List a trial's checkpoints", a.TRIAL, removed),
             action("trials_outputs", "outputs", "List the files that a plain script wrote", a.TRIAL),

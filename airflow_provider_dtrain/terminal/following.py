@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from airflow_provider_dtrain.terminal.output import FAILURE, hint, is_table, note, show_one
+from airflow_provider_dtrain.errors import UsageError
+from airflow_provider_dtrain.resources.reproductions import Verdict
+from airflow_provider_dtrain.terminal.output import DIFFERS, FAILURE, NOTHING_COMPARED, hint, is_table, note, show_one
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.resources.reproductions import Reproduction
     from airflow_provider_dtrain.terminal.source import Source
 
+#: Exit code of a command that has compared a trial with the one that it runs again.
+COMPARED: Final[Mapping[Verdict, int]] = {
+    Verdict.EQUAL: 0,
+    Verdict.DIFFERS: DIFFERS,
+    Verdict.NOTHING: NOTHING_COMPARED,
+    Verdict.PENDING: FAILURE,
+}
 POLL_S: Final = 1.0
 #: Most failed trials of which one is named as the cause.
 _TRIALS_MOST: Final = 1000
@@ -79,22 +90,38 @@ class Run(Protocol):
         """Return why the experiment failed in a sentence."""
 
 
-def show_started(args: Namespace, run: Run, row: Mapping[str, Any]) -> int:
+def show_started(
+    args: Namespace,
+    run: Run,
+    row: Mapping[str, Any],
+    *,
+    compare: Callable[[int], Reproduction | None] | None = None,
+    after: str = "airflow dtrain experiments list",
+) -> int:
     """Print a started experiment, follow it if ``args`` says so, and return the exit code.
 
     :param row: the DAG run
+    :param compare: returns the comparison of an experiment that runs a trial again
+    :param after: command that shows the experiment, when it is not followed
     """
     if not args.follow or is_table(args):
         show_one(args, row, with_empty=False)
     if not args.follow:
-        hint("airflow dtrain experiments list")
+        hint(after)
         return 0
     state, found = _followed(run)
+    compared = compare(found.experiment) if compare is not None and found is not None else None
     if not is_table(args):
         facts = ("state", "trials", "metric", "best", "best_trial")
         experiment = None if found is None else found.experiment
-        show_one(args, {**row, "experiment_id": experiment, **{name: getattr(found, name, None) for name in facts}})
-    return _end(run, state, found)
+        more = {} if compared is None else {"reproduction": asdict(compared)}
+        of_run = {name: getattr(found, name, None) for name in facts}
+        show_one(args, {**row, "experiment_id": experiment, **of_run, **more})
+    code = _end(run, state, found)
+    if compared is None:
+        return code
+    note(compared.text)
+    return code or COMPARED[compared.verdict]
 
 
 def _followed(run: Run) -> tuple[str, ExperimentProgress | None]:
@@ -138,3 +165,23 @@ def cause(source: Source, experiment: int, dag_run: str) -> str:
     if first is None:
         return f"For the cause, see the log of the task experiment.best of DAG run {dag_run}."
     return f"Trial {first.trial_id}: {first.reason}"
+
+
+def comparison_of(source: Source, experiment: int) -> Reproduction | None:
+    """Return the comparison of an experiment that runs a trial again, None while it has no trial."""
+    found = source.trials(experiment=experiment, state=None, tags=(), limit=1)
+    return source.reproductions(found[0].trial_id).of if found else None
+
+
+def given_secrets(values: Sequence[str] | None) -> dict[str, str]:
+    """Return the values of ``--secret`` by their names.
+
+    :raises UsageError: the environment of this command has no such variable
+    """
+    found = {}
+    for value in values or ():
+        name, equals, text = value.partition("=")
+        if not equals and name not in os.environ:
+            raise UsageError(f"--secret {name} needs a variable {name} in the environment of this command, or =VALUE.")
+        found[name] = text if equals else os.environ[name]
+    return found

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 FAILURE, USAGE, NOT_NOW = 1, 2, 3
+#: Of a trial that was run again: its weights differ, or there were none to compare.
+DIFFERS, NOTHING_COMPARED = 4, 5
 #: Output formats that print the columns for a terminal. The other formats print all fields.
 TABLES = ("table", "plain")
 

@@ -11,6 +11,7 @@ from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
+from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
@@ -47,6 +48,9 @@ class Source(Protocol):
 
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""
+
+    def reproductions(self, trial_id: int) -> TrialReproductions:
+        """Return the trial that a trial runs again, and those that run it again."""
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""

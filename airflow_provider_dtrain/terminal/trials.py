@@ -103,6 +103,7 @@ def describe(args: Namespace, source: Source) -> None:
     """Show a trial, its ranks and checkpoints."""
     trial = source.trial(args.trial_id)
     ranks = source.ranks(args.trial_id).rows
+    reproductions = source.reproductions(args.trial_id)
     # A refused checkpoint counts as removed: nothing of it is used.
     found = source.checkpoints(args.trial_id).rows
     present = [one for one in found if one.removed_at is None or one.refused is not None]
@@ -111,10 +112,14 @@ def describe(args: Namespace, source: Source) -> None:
             "ranks": [_rank_facts(one) for one in ranks],
             "checkpoints": [asdict(one) for one in present if one.refused is None],
             "refused_checkpoints": [asdict(one) for one in present if one.refused is not None],
+            "reproductions": asdict(reproductions),
         }
         dump(args.output, {**asdict(trial), **parts})
         return
-    show_one(args, _described(trial), with_empty=False)
+    of = reproductions.of
+    own = {"reproduces": of and f"trial {of.original_id}", "reproduction": of and of.text}
+    again = {"reproduced": [f"trial {one.trial_id}: {one.text}" for one in reproductions.by]}
+    show_one(args, {**_described(trial), **own, **again}, with_empty=False)
     usable = [one for one in present if one.refused is None]
     for rows in ([_rank(one) for one in ranks], [_checkpoint(one) for one in usable]):
         if rows:

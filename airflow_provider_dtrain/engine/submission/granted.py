@@ -28,17 +28,33 @@ _HOW: Final = (
 )
 
 
-def grant(store: Store, dag_id: str, stored: Config, payload: str | None, user_id: str | None) -> str:
+def grant(
+    store: Store,
+    dag_id: str,
+    stored: Config,
+    payload: str | None,
+    user_id: str | None,
+    *,
+    reproduces: int | None = None,
+) -> str:
     """Store what a DAG run may use, and return the id with which it must be triggered. Blocks.
 
     The caller has asked for the rights of the user. No other DAG run gets this id, because its end is random.
 
     :param payload: digest of stored code; None = the code in the folder of the DAG
     :param user_id: Airflow's id of the user; None = an administrator with the command line
+    :param reproduces: the trial that the DAG run runs again; None = it plans the trials of the configuration
     """
     run_id = f"manual__{store.db.now().isoformat()}_{secrets.token_hex(8)}"
     store.submissions.add(
-        Submission(dag_id=dag_id, run_id=run_id, config_id=stored.config_id, payload=payload, user_id=user_id)
+        Submission(
+            dag_id=dag_id,
+            run_id=run_id,
+            config_id=stored.config_id,
+            payload=payload,
+            user_id=user_id,
+            reproduces=reproduces,
+        )
     )
     return run_id
 

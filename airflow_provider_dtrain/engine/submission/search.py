@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 _SEED: Final = "reproducibility.experiment_seed"
+#: Most characters of the name of an experiment.
+_NAME_CHARS: Final = 250
 
 
 class CodeOfTrial(TypedDict, total=False):
@@ -91,9 +93,11 @@ def plan_search(
     from airflow_provider_dtrain.engine.submission.entry import code_folder
     from airflow_provider_dtrain.engine.submission.granted import check_names, check_parameters
 
-    is_granted = not needs_submission or check_parameters(hook.store, key, config, template, payload) is not None
-    check = None if is_granted else check_names
+    granted = check_parameters(hook.store, key, config, template, payload) if needs_submission else None
+    check = check_names if needs_submission and granted is None else None
     stored, wanted = _rendered(hook, key, config, template, folder, name, check)
+    if granted is not None and granted.reproduces is not None and payload is not None:
+        return [_again(hook.store, key, stored, wanted, hook.store.trials.get(granted.reproduces), payload)]
     plan(wanted, _seed(wanted), max_map_length=max_map_length)
     if payload is None:
         code_folder(wanted, folder)
@@ -106,6 +110,43 @@ def plan_search(
         _planned(spec, search, code, trial_name(spec["number"], spec["hyperparameters"], space))
         for spec in plan(wanted, search.seed, max_map_length=max_map_length)
     ]
+
+
+def _again(
+    store: Store, key: TrialKey, stored: Config, config: ExperimentConfig, original: TrialView, payload: str
+) -> PlannedTrial:
+    """Store a search of one trial that runs another one again, and return this trial.
+
+    It has the number and the seed of the search of the original trial, from which its own seed follows. If the
+    searcher stopped the original, its last rung is the last one here.
+    """
+    from airflow_provider_dtrain.core.search.names import trial_name
+
+    before = store.searches.of_trial(original.trial_id)
+    rungs = before.rungs.get(original.bracket, ()) if before is not None else ()
+    if decided := store.searches.decisions(original.trial_id):
+        rungs = rungs[: decided[-1].rung + 1]
+    search = store.searches.create(
+        dataclasses.replace(
+            _submission(
+                key, stored, config, f"trial {original.trial_id} of {original.experiment}, again"[:_NAME_CHARS]
+            ),
+            seed=_seed(config) if before is None else before.seed,
+            is_seed_given=True,
+            rungs={original.bracket: tuple(rungs)} if rungs else {},
+            max_trials=1,
+            max_concurrent_trials=0,
+        )
+    )
+    return {
+        "payload": payload,
+        "name": trial_name(original.number, original.hparams, config.hyperparameters),
+        "number": original.number,
+        "hparams": dict(original.hparams),
+        "search_id": search.search_id,
+        "bracket": original.bracket,
+        "rungs": list(rungs),
+    }
 
 
 def _rendered(

@@ -203,6 +203,8 @@ def _submission(
     number = int(trial.get("number", 0))
     resources = config.resources
     pool = resources.pool or (store.gangs.get(gang.allocation_id).pool if gang is not None else None)
+    if pool is None and (original := store.submissions.reproduced(key)) is not None:
+        pool = store.attempts.get(store.trials.get(original).attempt_id).pool
     return TrialSubmission(
         key=key,
         experiment_name=search.experiment if search is not None else config.name or _name_of(config, key),

@@ -127,6 +127,8 @@ submissions = sa.Table(
     # Old code is removed, and the record stays.
     sa.Column("payload", sa.String(64)),
     sa.Column("user_id", sa.Text),
+    # The trial that the DAG run runs again.
+    sa.Column("reproduces", Id, index=True),
     _time("created_at", nullable=False),
 )
 

@@ -17,3 +17,5 @@ class Submission:
     payload: str | None
     #: Airflow's id of the user; None = an administrator with the command line.
     user_id: str | None
+    #: The trial that the DAG run runs again; None: it runs none again.
+    reproduces: int | None = None

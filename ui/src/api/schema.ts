@@ -718,6 +718,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/reproductions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Reproductions
+         * @description Return the trial that a trial runs again, and those that run it again, each with a comparison of the weights.
+         */
+        get: operations["reproductions_api_v1_trials__trial_id__reproductions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/reproduce": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reproduce
+         * @description Run a trial again: with the same code, configuration, hyperparameters, seed and slots.
+         */
+        post: operations["reproduce_api_v1_trials__trial_id__reproduce_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/code/{digest}": {
         parameters: {
             query?: never;
@@ -2005,6 +2045,16 @@ export interface components {
             at: string;
         };
         /**
+         * GivenSecret
+         * @description Value of a secret.
+         */
+        GivenSecret: {
+            /** Name */
+            name: string;
+            /** Value */
+            value: string;
+        };
+        /**
          * Holder
          * @description A gang that holds slots.
          */
@@ -2582,6 +2632,39 @@ export interface components {
              * @default
              */
             reason: string;
+        };
+        /**
+         * Reproduction
+         * @description A trial that runs another one again.
+         */
+        Reproduction: {
+            /** Original Id */
+            original_id: number;
+            /** Trial Id */
+            trial_id: number;
+            state: components["schemas"]["TrialState"];
+            verdict: components["schemas"]["Verdict"];
+            /** Checkpoints */
+            checkpoints: number;
+            /** Steps */
+            steps: number;
+            /** Step */
+            step: number | null;
+            /** Tensor */
+            tensor: string | null;
+            /** Text */
+            text: string;
+        };
+        /**
+         * ReproductionRequest
+         * @description Body of a request to run a trial again.
+         */
+        ReproductionRequest: {
+            /**
+             * Secrets
+             * @default []
+             */
+            secrets: components["schemas"]["GivenSecret"][];
         };
         /**
          * Rung
@@ -3236,6 +3319,15 @@ export interface components {
             expected_end: string | null;
         };
         /**
+         * TrialReproductions
+         * @description Reproductions that a trial is part of.
+         */
+        TrialReproductions: {
+            of: components["schemas"]["Reproduction"] | null;
+            /** By */
+            by: components["schemas"]["Reproduction"][];
+        };
+        /**
          * TrialState
          * @description State of a trial.
          * @enum {string}
@@ -3341,6 +3433,12 @@ export interface components {
             /** Effective */
             effective: components["schemas"]["ConfigLine"][];
         };
+        /**
+         * Verdict
+         * @description Result of a comparison.
+         * @enum {string}
+         */
+        Verdict: "pending" | "equal" | "differs" | "nothing";
         /**
          * _OfTrial
          * @description Request that concerns a trial.
@@ -6655,6 +6753,180 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkSource"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    reproductions_api_v1_trials__trial_id__reproductions_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialReproductions"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    reproduce_api_v1_trials__trial_id__reproduce_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReproductionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Started"];
                 };
             };
             /** @description not logged in */

@@ -64,6 +64,24 @@ describe("the page of a trial", () => {
     expect(screen.getByText(/id 7, number 6 of/)).toBeTruthy();
   });
 
+  it("names the trial that it runs again, and those that run it again, with the comparison of the weights", async () => {
+    const found = { original_id: 3, trial_id: 7, state: "completed", verdict: "differs", checkpoints: 1, steps: 2, step: 2, tensor: "0.bias", text: `The weights of trial 7 differ, in tensor ${HOSTILE}.` };
+    const by = [{ ...found, original_id: 7, trial_id: 9, verdict: "equal", text: "The weights of trial 9 equal those of trial 7." }];
+    serve({ ...routes(), "trials/7/reproductions": { body: { of: found, by } } });
+    show(<App />, ADDRESS);
+    expect(await screen.findByText(found.text)).toBeTruthy();
+    expect(screen.getByRole("link", { name: "trial 3" }).getAttribute("href")).toBe("/plugin/dtrain/trials/3");
+    expect(screen.getByRole("link", { name: "trial 9" }).getAttribute("href")).toBe("/plugin/dtrain/trials/9");
+    expect(screen.getByText("The weights of trial 9 equal those of trial 7.")).toBeTruthy();
+  });
+
+  it("shows nothing of reproductions where there are none", async () => {
+    serve({ ...routes(), "trials/7/reproductions": { body: { of: null, by: [] } } });
+    show(<App />, ADDRESS);
+    expect(await screen.findByText("loss 0.25 at step 40")).toBeTruthy();
+    expect(screen.queryByText(/again/i)).toBeNull();
+  });
+
   it("tells why it waits, with its place in the queue", async () => {
     serve(routes({ state: "queued", reason: "8 of 16 slots missing", position: 2, metrics: [], attempts_list: [], placement: {} }));
     show(<App />, ADDRESS);

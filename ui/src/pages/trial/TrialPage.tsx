@@ -18,6 +18,7 @@ import { ConfigView } from "../experiment/ConfigView";
 import { FilesTab } from "./FilesTab";
 import { ProfileTab } from "./ProfileTab";
 import { RanksTab } from "./RanksTab";
+import { ReproductionFacts } from "./ReproductionFacts";
 import { ShardsTab } from "./ShardsTab";
 import { stepTimesPath } from "./StepTimesSection";
 import { timingsPath } from "./TimingsSection";
@@ -68,6 +69,7 @@ export const TrialView = ({ id }: { id: string }) => {
         </PageTitle>
         <TrialNotices trial={data} />
         <TrialFacts metric={experiment?.metric ?? null} trial={data} />
+        <ReproductionFacts trialId={data.trial_id} />
       </Stale>
       <PageTabs onChange={(tab) => setView({ tab })} tabs={tabs} value={view.tab} />
     </>
