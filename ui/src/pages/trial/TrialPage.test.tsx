@@ -22,6 +22,7 @@ const routes = (values: object = {}, curves: object[] = [series()]) => ({
   "trials/7/timings": { body: { attempt: 1, at_s: [], bucket_s: 10, names: [], share: {}, parts: [], totals: [] } },
   "trials/7/step-times": { body: { attempt: 1, at_s: [], bucket_s: 10, ranks: [], mean_s: [], median_s: null, slow_ranks: [] } },
   "trials/7/timeline": { body: { entries: [] } },
+  "trials/7/reproductions": { body: { of: null, by: [] } },
   "experiments/5": { body: experiment() },
 });
 
@@ -112,7 +113,7 @@ describe("the page of a trial", () => {
     expect(screen.getByRole("group", { name: "Actions of trial 7" })).toBeTruthy();
     expect(await screen.findByText("Trial 7: There is no trial 7.", {}, { timeout: 5_000 })).toBeTruthy();
     expect(screen.getByRole("heading", { name: "resnet, trial 7" })).toBeTruthy();
-    expect(screen.getByText(/List the trials that the store has with:$/)).toBeTruthy();
+    expect(screen.getAllByText(/List the trials that the store has with:$/).length).toBeGreaterThan(0);
     expect(screen.getAllByRole("button", { name: "Copy the command" }).length).toBeGreaterThan(0);
     expect(screen.queryByRole("group", { name: "Actions of trial 7" })).toBeNull();
     expect(screen.queryByRole("button", { name: /^Edit name/ })).toBeNull();
