@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -274,6 +275,10 @@ def test_preflight_looks_into_the_named_interpreter_without_importing(host: Host
     assert found["shared"][str(shared)]["writable"]
     channel.call("net_close", nonce=NONCE)
     assert list(shared.iterdir()) == []
+    assert "packages" not in found
+    listed = channel.call("preflight", python=sys.executable, modules=[], slots=[], packages=True)
+    assert listed["packages"]["sqlalchemy"] == importlib.metadata.version("sqlalchemy")
+    assert listed["driver"] is None
     absent = channel.call("preflight", python="no-such-python", modules=["json"], slots=[], shared_paths=[], nonce="")
     assert absent["python"] is None
     assert "no-such-python" in absent["problems"][0]

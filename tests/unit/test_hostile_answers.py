@@ -28,7 +28,7 @@ from airflow_provider_dtrain.errors import (
     NotFoundError,
     StaleWatchError,
 )
-from airflow_provider_dtrain.hosts.channel.answers import check_answer, piece_of
+from airflow_provider_dtrain.hosts.channel.answers import PACKAGES_MOST, check_answer, piece_of
 from airflow_provider_dtrain.hosts.wire import WireError
 from airflow_provider_dtrain.store.store import Store
 from testbed.stores import new_sqlite
@@ -210,6 +210,7 @@ PREFLIGHT: dict[str, Any] = {
     "python": "3.9.1", "executable": "python3", "modules": {}, "foreign": [], "problems": [], "shared": {},
     "mounts": [],
 }  # fmt: skip
+IMAGE = {"python": "3.12.1", "executable": "/usr/bin/python3", "modules": {}}
 PROCESS = {"device": "GPU-1", "pid": 1, "name": "x", "user": "y", "memory_bytes": 5}
 
 ENVIRONMENT = {
@@ -225,7 +226,9 @@ ENVIRONMENT = {
         ("preflight", {**PREFLIGHT, "python": None, "executable": None, "modules": {"torch": None}}),
         ("preflight", {**PREFLIGHT, "shared": {"/s": {"writable": True, "self": "m", "seen": ["m"]}}}),
         ("preflight", {**PREFLIGHT, "foreign": [PROCESS]}),
+        ("preflight", {**PREFLIGHT, "packages": {"torch": "2.13.0", "mine": None}, "cuda": "12.8", "driver": "570.1"}),
         ("prepare", {"state": "prepared", "port": None}),
+        ("prepare", {"state": "prepared", "port": None, "image": {**IMAGE, "packages": {}, "cuda": None}}),
         ("prepare", {"state": "prepared", "port": 29500, "attached": False}),
         ("fence", {"clear": True}),
         ("fence", {"clear": True, "foreign": [{**PROCESS, "slot": 0}]}),
@@ -271,6 +274,19 @@ def without(answer: dict[str, Any], name: str) -> dict[str, Any]:
         ("probe", {"boottime_s": 1, "withheld_variables": "A"}),
         ("net_listen", {"port": 5, "addresses": None}),
         ("net_connect", {"results": [{"ok": True}]}),
+        *(
+            ("preflight", {**PREFLIGHT, **facts})
+            for facts in (
+                {"packages": ["torch"]},
+                {"packages": {"torch": 2}},
+                {"packages": {"a" * 257: "1"}},
+                {"packages": {"torch": "1" * 257}},
+                {"packages": {f"p{n}": "1" for n in range(PACKAGES_MOST + 1)}},
+                {"driver": ["570"]},
+                {"cuda": "1" * 257},
+            )
+        ),
+        ("prepare", {"state": "prepared", "port": 1, "image": {**IMAGE, "packages": {"torch": {}}}}),
         ("fence", {"clear": True, "foreign": [{"slot": 9999999999999999999}]}),
         ("fence", {"clear": True, "foreign": [{"pid": 1}]}),
         *[("environments", {"environments": [without(ENVIRONMENT, name)]}) for name in ENVIRONMENT],

@@ -14,6 +14,8 @@ from airflow_provider_dtrain.hosts.wire import fields_of
 
 #: Maximum number of entries of a list or an object in an answer.
 MOST_ENTRIES = 100_000
+#: Maximum number of packages of an interpreter. A host lists fewer.
+PACKAGES_MOST = 5000
 
 
 def check_answer(cmd: str, answer: Mapping[str, Any]) -> None:
@@ -98,6 +100,8 @@ Port = Annotated[int, Meta(gt=0, lt=65536)]
 Rank = Annotated[int, Meta(ge=0, lt=10**6)]
 ExitCode = Annotated[int, Meta(gt=-(2**31), lt=2**31)]
 Text = Annotated[str, Meta(max_length=65_536)]
+#: Name or version of a package.
+Name = Annotated[str, Meta(max_length=256)]
 Output = Annotated[str, Meta(max_length=1 << 20)]
 Digest = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 EnvironmentUse = Literal["absent", "free", "run", "change"]
@@ -135,7 +139,12 @@ _ENVIRONMENT = Record("_ENVIRONMENT", {
     "bytes": Count, "used_at": Span, "package_count": Count, "packages": Maybe[Items[Text]], "python": Maybe[Text],
     "interpreter": Maybe[Text], "lock": Maybe[Digest], "built_at": Maybe[Span], "built_s": Maybe[Span],
 })  # fmt: skip
-_IMAGE = Record("_IMAGE", {"python": Text | None, "executable": Text | None, "modules": Entries[Text | None]})
+#: Of an interpreter, and the CUDA for which its PyTorch was built.
+Packages = Annotated[dict[Name, Name | None], Meta(max_length=PACKAGES_MOST)]
+_IMAGE = Record("_IMAGE", {
+    "python": Text | None, "executable": Text | None, "modules": Entries[Text | None], "packages": Maybe[Packages],
+    "cuda": Maybe[Name],
+})  # fmt: skip
 _MATCH = Record("_MATCH", {"rank": Rank, "line": Text})
 
 #: Command -> type of its answer.
@@ -151,7 +160,8 @@ _ANSWERS: Mapping[str, Any] = {cmd: Record(cmd, fields) for cmd, fields in {
     },
     "preflight": {
         "python": Text | None, "executable": Text | None, "modules": Entries[Text | None], "foreign": Items[_PROCESS],
-        "problems": Items[Text], "shared": Entries[_FOLDER], "mounts": Items[Text],
+        "problems": Items[Text], "shared": Entries[_FOLDER], "mounts": Items[Text], "packages": Maybe[Packages],
+        "cuda": Maybe[Name], "driver": Maybe[Name],
     },
     "net_listen": {"port": Port, "addresses": Items[_OFFER]},
     "net_connect": {"results": Items[_TARGET]},

@@ -17,13 +17,14 @@ from ..file_access import names_in, read_text, write_atomic
 from ..files.layout import Layout
 from ..limits import WITHHELD_LIMIT
 from ..machine.container_runtime import find_runtime
-from ..machine.gpu import gpus
+from ..machine.gpu import driver_version, gpus
 from ..machine.host import distribution_version, lingers, machine_id, memory_bytes, mount_of
 from ..machine.host_environment import withheld
 from ..machine.network import candidates
 from ..machine.processes import boot_id, boottime, pid_namespace, read_proc
 from ..names import DEVICE, MODULE, WORD, Json
 from ..run.device_users import device_problems
+from .packages import packages_in
 from .self_test import self_test
 
 #: Made by the driver of AMD's GPUs.
@@ -123,18 +124,24 @@ def version(name):
 names = json.load(sys.stdin)
 sys.stdout.write("\\nDTRAIN " + json.dumps({
     "python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
-    "modules": dict((name, version(name)) for name in names)}) + "\\n")
+    "folders": path + sys.path, "modules": dict((name, version(name)) for name in names)}) + "\\n")
 """
 
 
 def find_modules(
-    python: str | None, modules: list[str], folder: str, variables: Mapping[str, str] | None = None
+    python: str | None,
+    modules: list[str],
+    folder: str,
+    variables: Mapping[str, str] | None = None,
+    *,
+    with_packages: bool = True,
 ) -> tuple[Json, list[str]]:
     """Return the versions of some modules of an interpreter, without importing them, and the problems.
 
     :param variables: of a setup script
+    :param with_packages: also all its packages
     """
-    if python is None and not modules:
+    if python is None and not modules and not with_packages:
         return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
     argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", FIND_MODULES]
     nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
@@ -153,7 +160,8 @@ def find_modules(
     for line in reversed(done.stdout.splitlines()):
         found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
         if found is not None:
-            return found, []
+            folders = found.pop("folders", [])
+            return {**found, **(packages_in(folders) if with_packages else {})}, []
     message = done.stderr.decode("utf-8", "replace").strip()[-300:]
     return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {message}"]
 
@@ -192,8 +200,9 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     pairs = [Fields(mount, "mounts") for mount in fields.items("mounts", default=[])]
     mounts = [mount_problem(pair.text("host_path"), pair.text("container_path")) for pair in pairs]
     setup = check_setup(fields)
+    with_packages = fields.flag("packages", default=False)
     variables = run_setup(layout, setup["payload"], setup["path"]).variables if setup is not None else {}
-    answer, problems = find_modules(python, modules, layout.state_dir, variables)
+    answer, problems = find_modules(python, modules, layout.state_dir, variables, with_packages=with_packages)
     shared = {}
     for path in paths:
         shared[path], faults = check_shared(path, nonce)
@@ -201,6 +210,7 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     foreign, unusable = device_problems(layout, devices)
     return {
         **answer,
+        "driver": driver_version() if devices else None,
         "foreign": foreign,
         "problems": problems + unusable,
         "shared": shared,

@@ -123,3 +123,9 @@ def gpus() -> list[Json]:
     """Return the host's GPUs, and the MIG instances of those that are divided. [] without a driver."""
     with Nvml.opened() as nvml:
         return list(nvml.devices()) if nvml else []
+
+
+def driver_version() -> str | None:
+    """Return the version of NVIDIA's driver, None without one."""
+    with Nvml.opened() as nvml:
+        return nvml.call("nvmlSystemGetDriverVersion") if nvml else None
