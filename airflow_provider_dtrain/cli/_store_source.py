@@ -10,17 +10,20 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDetail, Expe
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
 from airflow_provider_dtrain.store.queries.checkpoints import checkpoints_of
+from airflow_provider_dtrain.store.queries.differences import experiment_differences, trial_differences
 from airflow_provider_dtrain.store.queries.experiments import experiment_detail, experiment_page
 from airflow_provider_dtrain.store.queries.gangs import gang_page
 from airflow_provider_dtrain.store.queries.hosts import cluster_details
 from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.profiles import profile_of
+from airflow_provider_dtrain.store.queries.provenance import provenance_of
 from airflow_provider_dtrain.store.queries.ranks import ranks_of
 from airflow_provider_dtrain.store.queries.reproductions import reproductions_of
 from airflow_provider_dtrain.store.queries.rights import AllRights
@@ -62,6 +65,18 @@ class StoreSource:
     def ranks(self, trial_id: int) -> AttemptRanks:
         """Return the processes of the latest attempt of a trial."""
         return ranks_of(self.store, self.rights, trial_id)
+
+    def provenance(self, trial_id: int) -> TrialProvenance:
+        """Return what the latest attempt of a trial was made of."""
+        return provenance_of(self.store, self.rights, trial_id)
+
+    def trial_differences(self, trial_ids: Sequence[int]) -> Differences:
+        """Return in what trials differ."""
+        return trial_differences(self.store, self.rights, trial_ids)
+
+    def experiment_differences(self, experiment_ids: Sequence[int]) -> Differences:
+        """Return in what experiments differ."""
+        return experiment_differences(self.store, self.rights, experiment_ids)
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial."""

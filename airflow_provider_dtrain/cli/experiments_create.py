@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.cli._inputs import InputDocument
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.resources.provenance import GitState
 
 DAG_FILE = """from airflow_provider_dtrain.dags import experiment_dag
 dag = experiment_dag()
@@ -83,9 +84,9 @@ def start(args: Namespace, hook: DtrainHook, source: InputDocument) -> int:
     from airflow_provider_dtrain.notifications.notice import address
 
     require_ready(args.dag)
-    stored, code = _stored(hook, args, source)
+    stored, code, git = _stored(hook, args, source)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
-    run = _trigger(args.dag, conf, grant(hook.store, args.dag, stored, code, user_id=None))
+    run = _trigger(args.dag, conf, grant(hook.store, args.dag, stored, code, user_id=None, git=git))
     page = address(f"dags/{args.dag}/runs/{quote(run)}")
     row = {
         "name": stored.document["name"],
@@ -195,8 +196,8 @@ def default_name(path: str | None, config: ExperimentConfig, dag: str) -> str:
     return processor.partition(":")[0] if processor else dag
 
 
-def _stored(hook: DtrainHook, args: Namespace, source: InputDocument) -> tuple[Any, str]:
-    """Return the stored configuration and the digest of the stored code.
+def _stored(hook: DtrainHook, args: Namespace, source: InputDocument) -> tuple[Any, str, GitState]:
+    """Return the stored configuration, the digest of the stored code and its state in git.
 
     A configuration with a problem is not stored.
     """
@@ -206,6 +207,7 @@ def _stored(hook: DtrainHook, args: Namespace, source: InputDocument) -> tuple[A
     from airflow_provider_dtrain.engine.submission.assembly import checked
     from airflow_provider_dtrain.engine.submission.entry import entry_problems
     from airflow_provider_dtrain.engine.submission.submit import put_code, render
+    from airflow_provider_dtrain.hosts.work_tree import git_state
 
     found = assemble(hook, source, args.template)
     config = found.effective.config
@@ -229,7 +231,7 @@ def _stored(hook: DtrainHook, args: Namespace, source: InputDocument) -> tuple[A
     template = find_template(hook, args.template, Path.cwd())
     name = config.name or default_name(args.config, config, args.dag)
     stored = render(hook, {**source.document, "name": name}, template, source.folder)
-    return stored, put_code(hook.store, folder, note, note)
+    return stored, put_code(hook.store, folder, note, note), git_state(folder)
 
 
 def require_ready(dag_id: str) -> None:

@@ -14,6 +14,7 @@ from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReport, MetricReports
+from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
@@ -55,6 +56,19 @@ class ServerSource:
     def ranks(self, trial_id: int) -> AttemptRanks:
         """Return the processes of the latest attempt of a trial."""
         return self._of_trial(trial_id, "ranks").record(AttemptRanks)
+
+    def provenance(self, trial_id: int) -> TrialProvenance:
+        """Return what the latest attempt of a trial was made of."""
+        return self._of_trial(trial_id, "provenance").record(TrialProvenance)
+
+    def trial_differences(self, trial_ids: Sequence[int]) -> Differences:
+        """Return in what trials differ."""
+        return self.session.get("/differences/trials", keep=self.keep, trial=list(trial_ids)).record(Differences)
+
+    def experiment_differences(self, experiment_ids: Sequence[int]) -> Differences:
+        """Return in what experiments differ."""
+        ids = list(experiment_ids)
+        return self.session.get("/differences/experiments", keep=self.keep, experiment=ids).record(Differences)
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -136,12 +136,15 @@ def create(
     :param agree: returns whether the user agrees to a folder of the code that a template names
     :param notify: prints a message
     """
+    from airflow_provider_dtrain.hosts.work_tree import git_state
+
     if len(text.encode()) > CONFIG_MOST:
         raise ConfigError([Problem(path="", message="larger than 1 MiB, the most that is accepted")], source=source)
     values, warnings = checked(session, text, template, source)
     folder = code_folder(text, values.get("model_dir", ""), base, model_dir, agree)
     digest = upload(session, folder, notify)
-    body = {"config": text, "template": template, "payload": digest, "default_name": name}
+    git = asdict(git_state(folder))
+    body = {"config": text, "template": template, "payload": digest, "default_name": name, "git": git}
     found = start(session, body)
     shown = values.get("name", "null")
     return replace(found, name=name if shown in ("null", "") else shown, warnings=warnings)

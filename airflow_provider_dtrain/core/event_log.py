@@ -34,6 +34,8 @@ METRICS_LIMIT, METRIC_NAME_LIMIT = 1000, 256
 SHARDS_LIMIT, LABEL_LIMIT, SKIPPED_LIMIT, COLUMNS_LIMIT = 10_000_000, 1024, 100, 4096
 #: Tensors, or groups of them, of which a record of weights has digests, and hexadecimal digits of each.
 WEIGHTS_LIMIT, WEIGHT_DIGITS = 256, 8
+#: Facts of an event ``init`` that are kept, and characters of each.
+RUNTIME_FIELDS, RUNTIME_LIMIT = ("python", "executable", "torch", "cuda", "cudnn", "nccl", "backend"), 256
 #: Years up to 5138 are dates in every database.
 _LATEST = 1e11
 _HEX = re.compile(r"[0-9a-f]+", re.ASCII)
@@ -266,7 +268,7 @@ _FIELDS: Mapping[str, Mapping[str, _Check]] = {
     },
     "ended": {"reason": _text(64), "cause": _maybe(_text(64)), "first_failure": _maybe(_count)},
     "warning": {"text": _text(1024)},
-    "init": dict.fromkeys(("device", "backend", "torch"), _maybe(_text(256))),
+    "init": dict.fromkeys(("device", *RUNTIME_FIELDS), _maybe(_text(RUNTIME_LIMIT))),
     "first_step": {},
     "report": _REPORT,
     "validation": _REPORT,

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+    from airflow_provider_dtrain.hooks.tasks import TaskFacts
+    from airflow_provider_dtrain.store.records.trials import Ticket
 
 
 class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
@@ -109,10 +110,11 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         self._context = context
         return super().execute(context)
 
-    def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
+    def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
         from airflow_provider_dtrain.engine.submission.submit import render, submit
         from airflow_provider_dtrain.store.configs import model_of
 
+        folder = task.folder
         source = read_function(self.python_callable)
         call = call_of(self.python_callable, list(self.op_args), self.op_kwargs, self._context or {})
         gang = self._gang()
@@ -123,7 +125,10 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
         files = model_of(stored).environment.files()
         with code_with(source, call, folder, stored.document.get("model_dir"), files=files) as root:
-            return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
+            trial = self._planned(task.key)
+            return submit(
+                hook, stored, key=task.key, folder=root, trial=trial, gang=gang, bundle=task.bundle, tree=folder
+            )
 
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> ConfigDocument:
         """Return the configuration with the function as its entrypoint.

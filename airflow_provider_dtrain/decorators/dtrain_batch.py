@@ -18,13 +18,12 @@ from airflow_provider_dtrain.hooks.tasks import log_mistaken_pool
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-    from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+    from airflow_provider_dtrain.hooks.tasks import TaskFacts
+    from airflow_provider_dtrain.store.records.trials import Ticket
 
 #: Module of the payload whose function gets only the batch.
 MODULE = "dtrain_batch"
@@ -109,10 +108,11 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         self._context = context
         return super().execute(context)
 
-    def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
+    def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
         from airflow_provider_dtrain.engine.submission.submit import render, submit
         from airflow_provider_dtrain.store.configs import model_of
 
+        folder = task.folder
         source = read_function(self.python_callable)
         call = call_of(self.python_callable, list(self.op_args), self.op_kwargs, self._context or {})
         gang = self._gang()
@@ -126,7 +126,10 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         loader = template.format(folder=FOLDER, file=source.file_name, name=source.name)
         files = model_of(stored).environment.files()
         with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}, files) as root:
-            return submit(hook, stored, key=key, folder=root, trial=self._planned(key), gang=gang)
+            trial = self._planned(task.key)
+            return submit(
+                hook, stored, key=task.key, folder=root, trial=trial, gang=gang, bundle=task.bundle, tree=folder
+            )
 
     def _fields(self) -> ConfigDocument:
         return {**super()._fields(), "processor": f"{MODULE}:{self.python_callable.__name__}"}

@@ -15,6 +15,7 @@ from airflow_provider_dtrain.errors import DtrainError
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
+    from airflow_provider_dtrain.resources.provenance import DagBundle
     from airflow_provider_dtrain.store.records.trials import TrialKey
     from airflow_provider_dtrain.store.store import Store
 
@@ -48,6 +49,8 @@ class TaskFacts:
     key: TrialKey
     #: Folder of the DAG file, to which paths are relative.
     folder: Path
+    #: Airflow's bundle of the DAG file, None if the context does not have it.
+    bundle: DagBundle | None
     #: Airflow does not run the task again after an error of this try.
     is_last_try: bool
     #: Of the span of the task, None without OpenTelemetry.
@@ -76,11 +79,30 @@ def task_facts(context: Context) -> TaskFacts:
             max_tries=ti.max_tries,
         ),
         folder=Path(context["dag"].fileloc).parent,
+        bundle=_bundle_of(ti),
         is_last_try=getattr(ti, "try_number", 1) > ti.max_tries,
         trace_parent=getattr(ti, "context_carrier", None),
         map_index_template=context.get("map_index_template"),
         context=context,
     )
+
+
+def _bundle_of(ti: Any) -> DagBundle | None:
+    """Return the bundle of a task instance.
+
+    A DAG run has a version of its bundle if Airflow keeps versions. Otherwise the bundle may know its present one.
+    """
+    from airflow_provider_dtrain.resources.provenance import DagBundle
+
+    bundle = getattr(ti, "bundle_instance", None)
+    if bundle is None:
+        return None
+    version = bundle.version
+    if version is None:
+        # A bundle is a plug-in: its error must not fail a task that does not need the version.
+        with suppress(Exception):
+            version = bundle.get_current_version()
+    return DagBundle(name=str(bundle.name), version=None if version is None else str(version))
 
 
 def show_map_index_name(name: str) -> None:

@@ -171,7 +171,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
 
         with failing_at_once():
             hook = DtrainHook()
-            ticket = self._submit(hook, task.key, task.folder)
+            ticket = self._submit(hook, task)
             if not ticket.is_new:
                 revive(hook.store, ticket)
         self._notifications.trial_id = ticket.trial_id
@@ -209,13 +209,11 @@ class TrialOperator(CheckedArguments, BaseOperator):
             loop, runtime = self._running
             loop.call_soon_threadsafe(runtime.kill)
 
-    def _submit(self, hook: DtrainHook, key: TrialKey, folder: Path) -> Ticket:
-        """Write configuration, code, trial and request into the store.
-
-        :param folder: folder of the DAG file
-        """
+    def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
+        """Write configuration, code, trial and request into the store."""
         from airflow_provider_dtrain.engine.submission.submit import config_of, submit
 
+        key, folder = task.key, task.folder
         if self.needs_submission:
             from airflow_provider_dtrain.engine.submission.granted import check_planned
 
@@ -225,7 +223,8 @@ class TrialOperator(CheckedArguments, BaseOperator):
         config = self._configured(folder, held)
         pool = held.pool if held is not None else None
         stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
-        return submit(hook, stored, key=key, folder=folder, trial=self._planned(key), gang=gang)
+        trial = self._planned(key)
+        return submit(hook, stored, key=key, folder=folder, trial=trial, gang=gang, bundle=task.bundle)
 
     def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:
         """Return the configuration with the operator's own arguments.

@@ -198,7 +198,8 @@ class Attempts:
         if rows:
             insert = self.db.insert(ranks)
             keep = {name: insert.excluded[name] for name in ("host", "local_rank", "slot")}
-            conn.execute(insert.on_conflict_do_update(index_elements=["attempt_id", "rank"], set_=keep), rows)
+            values = {**keep, "runtime": None}
+            conn.execute(insert.on_conflict_do_update(index_elements=["attempt_id", "rank"], set_=values), rows)
 
     @writes
     def note_build(

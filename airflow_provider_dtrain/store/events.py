@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.documents import JsonObject
+from airflow_provider_dtrain.core.event_log import RUNTIME_FIELDS
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind, within
 from airflow_provider_dtrain.core.quotas import Usage
 from airflow_provider_dtrain.errors import StoreSetBackError
@@ -364,6 +365,11 @@ def _started(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _:
         _update_rank(conn, attempt, event, entry.get("rank"), pid=_integer(entry.get("pid")))
 
 
+def _initialized(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], rank: int | None) -> None:
+    runtime = {name: event[name] for name in RUNTIME_FIELDS if event.get(name) is not None}
+    _update_rank(conn, attempt, event, rank, runtime=runtime)
+
+
 def _exited(conn: Connection, attempt: AttemptRow, event: Mapping[str, Any], _: int | None) -> None:
     error = event.get("error")
     tail = event.get("log_tail")
@@ -407,7 +413,7 @@ def _integer(value: Any) -> int | None:
 
 #: Handler for each kind of event that changes more than its own row. Other kinds are only stored.
 HANDLERS: Mapping[str, Handler] = {
-    "started": _started, "exit": _exited, "result": _result, "checkpoint": _checkpoint,
+    "started": _started, "init": _initialized, "exit": _exited, "result": _result, "checkpoint": _checkpoint,
 }  # fmt: skip
 
 

@@ -43,6 +43,7 @@ from airflow_provider_dtrain.store.pages.lookup import LookupPage
 from airflow_provider_dtrain.store.pages.rung_page import RungPage
 from airflow_provider_dtrain.store.pages.trial_table import TrialTable
 from airflow_provider_dtrain.store.pools import Pools
+from airflow_provider_dtrain.store.provenance import Provenance
 from airflow_provider_dtrain.store.queue.control_requests import ControlRequests
 from airflow_provider_dtrain.store.queue.explain import QueueView
 from airflow_provider_dtrain.store.queue.requests import Queue
@@ -109,6 +110,7 @@ class Store:
         self.curves = Curves(db)
         self.lookup = LookupPage(db)
         self.labels = LabelStore(db)
+        self.provenance = Provenance(db)
         #: Marks of the notifications that were sent.
         self.notifications = Notifications(db)
         #: Work on hosts that users request through the API.

@@ -248,6 +248,8 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
     :param experiment: row of its experiment, whose control request applies to the trial
     """
     values = {**columns_of(submission, trials), **vars(submission.key), **_sample(conn, submission)}
+    # The column of the code is emptied when the code is removed.
+    values["source"] = {**submission.source, "code": submission.payload}
     request = experiment.control_request
     requested: Values = {}
     if request is not None:

@@ -39,6 +39,13 @@ def experiment(group: str) -> Group:
                 function="list_experiments",
             ),
             reads("experiments", "describe", "Show an experiment", a.EXPERIMENT),
+            reads(
+                "provenance",
+                "diff",
+                "Show in what experiments differ: configuration, code, packages, devices",
+                Arg(("ids",), help="Ids of 2 to 8 experiments", type=a.count, nargs="+", metavar="EXPERIMENT"),
+                function="diff_experiments",
+            ),
             action("experiments", "config", "Print the effective configuration, secrets masked", a.EXPERIMENT),
             controls("experiment", "pause", "Pause its trials: they release their slots", a.EXPERIMENT, a.YES),
             controls("experiment", "activate", "Resume its paused trials", a.EXPERIMENT),
@@ -161,7 +168,14 @@ def trial(group: str) -> Group:
         help="Trials" + (" (short for: trials)" if group == "t" else ""),
         commands=(
             reads("trials", "list", "List trials", of, state, a.WITH_TAGS, _LIMIT, function="list_trials"),
-            reads("trials", "describe", "Show a trial, its ranks and checkpoints", a.TRIAL),
+            reads("trials", "describe", "Show a trial, what it was made of, its ranks and checkpoints", a.TRIAL),
+            reads(
+                "provenance",
+                "diff",
+                "Show in what trials differ: configuration, code, packages, devices",
+                Arg(("ids",), help="Ids of 2 to 8 trials", type=a.count, nargs="+", metavar="TRIAL"),
+                function="diff_trials",
+            ),
             action(
                 "trials_logs",
                 "logs",

@@ -10,6 +10,7 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDetail, Expe
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
@@ -30,6 +31,15 @@ class Source(Protocol):
 
     def ranks(self, trial_id: int) -> AttemptRanks:
         """Return the processes of the latest attempt of a trial."""
+
+    def provenance(self, trial_id: int) -> TrialProvenance:
+        """Return what the latest attempt of a trial was made of."""
+
+    def trial_differences(self, trial_ids: Sequence[int]) -> Differences:
+        """Return in what trials differ."""
+
+    def experiment_differences(self, experiment_ids: Sequence[int]) -> Differences:
+        """Return in what experiments differ."""
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial.

@@ -25,6 +25,7 @@ from airflow_provider_dtrain.terminal.output import (
     show_one,
     task_name,
 )
+from airflow_provider_dtrain.terminal.provenance import provenance_lines
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -100,8 +101,9 @@ def summary_of(trial: TrialSummary) -> str | None:
 
 
 def describe(args: Namespace, source: Source) -> None:
-    """Show a trial, its ranks and checkpoints."""
+    """Show a trial, what it was made of, its ranks and checkpoints."""
     trial = source.trial(args.trial_id)
+    provenance = source.provenance(args.trial_id)
     ranks = source.ranks(args.trial_id).rows
     reproductions = source.reproductions(args.trial_id)
     # A refused checkpoint counts as removed: nothing of it is used.
@@ -109,6 +111,7 @@ def describe(args: Namespace, source: Source) -> None:
     present = [one for one in found if one.removed_at is None or one.refused is not None]
     if not is_table(args):
         parts = {
+            "provenance": asdict(provenance),
             "ranks": [_rank_facts(one) for one in ranks],
             "checkpoints": [asdict(one) for one in present if one.refused is None],
             "refused_checkpoints": [asdict(one) for one in present if one.refused is not None],
@@ -119,7 +122,7 @@ def describe(args: Namespace, source: Source) -> None:
     of = reproductions.of
     own = {"reproduces": of and f"trial {of.original_id}", "reproduction": of and of.text}
     again = {"reproduced": [f"trial {one.trial_id}: {one.text}" for one in reproductions.by]}
-    show_one(args, {**_described(trial), **own, **again}, with_empty=False)
+    show_one(args, {**_described(trial), **provenance_lines(provenance), **own, **again}, with_empty=False)
     usable = [one for one in present if one.refused is None]
     for rows in ([_rank(one) for one in ranks], [_checkpoint(one) for one in usable]):
         if rows:

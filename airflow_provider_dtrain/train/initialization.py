@@ -36,6 +36,8 @@ from airflow_provider_dtrain.train.search.rungs import DEFAULT_TIMEOUT_S as DECI
 from airflow_provider_dtrain.train.search.rungs import RungQuestions
 
 DEFAULT_TIMEOUT_S = 1800.0
+#: Longest text of a fact about this rank that the control side accepts.
+_FACT_CHARS = 256
 #: Backend of ranks that do not use PyTorch.
 SOCKETS = "sockets"
 
@@ -110,8 +112,7 @@ def init(
     profiling = env.config.get("profiling") or {}
     if backend != SOCKETS and profiling.get("enabled", True):
         context.profiler.configure(profiling.get("trace"))
-    facts = {"device": str(chosen or "cpu"), "backend": backend}
-    context._writer.write("init", facts if backend == SOCKETS else {**facts, "torch": _torch_version()})
+    context._writer.write("init", runtime_facts(chosen, backend))
     _live.append(context)
     if env.on_cluster or env.world_size > 1:
         fast_exit.install()
@@ -213,10 +214,42 @@ def _writable(folder: Path, rank: int) -> Path:
     return folder
 
 
-def _torch_version() -> str:
+def runtime_facts(device: Any, backend: str) -> dict[str, str]:
+    """Return device and backend of this rank, its interpreter, and the versions of its libraries as they are loaded.
+
+    :param device: of torch, None without PyTorch
+    """
+    facts = {
+        "device": str(device or "cpu"),
+        "backend": backend,
+        "python": "{}.{}.{}".format(*sys.version_info[:3]),
+        "executable": sys.executable or "",
+    }
+    if device is not None:
+        import torch
+
+        facts |= {"torch": str(torch.__version__), "cuda": torch.version.cuda or "none"}
+        if device.type == "cuda" and (cudnn := _cudnn_version()) is not None:
+            facts["cudnn"] = cudnn
+        if backend == "nccl":
+            facts["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {name: value[:_FACT_CHARS] for name, value in facts.items()}
+
+
+def _cudnn_version() -> str | None:
+    """Return the version of cuDNN, e.g. 9.10.2, None without a usable one."""
     import torch
 
-    return str(torch.__version__)
+    try:
+        version = torch.backends.cudnn.version()
+    except RuntimeError:
+        # Of another version than PyTorch needs. Programs without convolutions work with it.
+        return None
+    if version is None:
+        return None
+    # Source: cudnn_version.h. Until 8 a major version counts 1,000, from 9 on 10,000.
+    major = 10_000 if version >= 90_000 else 1000
+    return f"{version // major}.{version % major // 100}.{version % 100}"
 
 
 def _log_to_stderr() -> None:

@@ -21,7 +21,7 @@ from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from airflow_provider_dtrain.terminal import cluster, experiments, profile, trials, watch
+from airflow_provider_dtrain.terminal import cluster, experiments, profile, provenance, trials, watch
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
@@ -43,6 +43,8 @@ COMMANDS = {
     "trials profile 1": profile.profile,
     "experiments list": experiments.list_experiments,
     "experiments describe 1": experiments.describe,
+    "trials diff 1 2": provenance.diff_trials,
+    "experiments diff 1 2": provenance.diff_experiments,
     "queue list": cluster.list_tasks,
     "hosts list": cluster.list_hosts,
     "slots list": cluster.list_slots,
@@ -59,6 +61,9 @@ def search(store):
     found.submit(2, slots=4)
     store.queue.schedule("gpus")
     found.validate(ticket, **{"loss": 0.5, "odd": float("nan"), "=sum": 1})
+    other = Search(store, name="other", run="r2")
+    other.plan()
+    other.submit(0)
     return found
 
 

@@ -26,6 +26,7 @@ from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.search_world import Search
+from tests.support.task_facts import task_of
 
 pytestmark = [
     pytest.mark.airflow,
@@ -364,7 +365,7 @@ def test_the_operators_ask_as_they_are_told(hook, hidden, tmp_path, monkeypatch,
     for run in (
         lambda: planned.execute(context),
         lambda: best.execute(context),
-        lambda: trial._submit(hook, key, tmp_path),
+        lambda: trial._submit(hook, task_of(key, tmp_path)),
     ):
         if strict:
             with pytest.raises(Exception, match="checkpoint_storage.conn_id|search_id"):

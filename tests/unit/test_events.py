@@ -98,7 +98,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "returned": {"json": "[1]", "part": 0, "parts": 1},
     "stopped": {"step": None},
     "invalid_hp": {"reason": "too large"},
-    "init": {"device": "cpu", "backend": None, "torch": "2.13"},
+    "init": {
+        "device": "cpu", "backend": None, "torch": "2.13", "python": "3.12.1", "executable": "/usr/bin/python3",
+        "cuda": "12.8", "cudnn": "9.10.2", "nccl": "2.27.3",
+    },
     "timings": {"batches": 5, "names": {"train_batch": {"count": 1}}},
     "shards": {
         "total": 9, "missing": 4, "rows": None, "rows_done": 50, "location": "s3://b/o", "batch_size": 64,
@@ -123,6 +126,7 @@ WRONG: list[Any] = ["0", -1, True, 1.5, [1], {"a": []}, [[]], "x" * (1 << 17), {
 #: What is right for a field although it is in WRONG.
 ALSO_RIGHT = {"metric": (-1, 1.5, 2**63), "epoch": (-1, 1.5, 2**63), "exit_code": (-1,), "sent_signal": (True,),
               "value": WRONG, "json": ("0", "x" * (1 << 17)), "device": ("0",), "backend": ("0",), "torch": ("0",),
+              "python": ("0",), "executable": ("0",), "cuda": ("0",), "cudnn": ("0",), "nccl": ("0",),
               "reason": ("0",), "cause": ("0",), "path": ("0",), "sha256": ("0",), "log_tail": ("0",),
               "metrics": (), "removed": (), "error": ("0",), "location": ("0",), "label": ("0",), "part": ("0",),
               "finished": ("0",),

@@ -49,8 +49,20 @@ class Started(Model):
     message: str
 
 
+class SentGitState(Model):
+    """The folder of sent code as git sees it, on the machine of the sender."""
+
+    commit: str | None = Field(default=None, max_length=64, pattern=r"^[0-9a-f]{40,64}$")
+    is_clean: bool | None = None
+    #: Why it is not known.
+    problem: str = Field(default="", max_length=500)
+
+
 class NewExperiment(Document):
     """Body of a start."""
+
+    #: Of the code in ``payload``; None: not known, and for a fork that of the forked experiment.
+    git: SentGitState | None = None
 
     #: Name of an experiment whose configuration has none.
     default_name: str = Field(default="experiment", min_length=1, max_length=200)

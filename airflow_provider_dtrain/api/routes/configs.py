@@ -17,6 +17,7 @@ from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.api.validation import checked_config, validation
 from airflow_provider_dtrain.engine.submission.granted import grant
 from airflow_provider_dtrain.errors import NotFoundError, UserError
+from airflow_provider_dtrain.resources.provenance import GitState
 from airflow_provider_dtrain.store.queries.experiments import config_of
 from airflow_provider_dtrain.store.queries.rights import readable_experiment
 from airflow_provider_dtrain.store.records.trials import TrialKey
@@ -58,15 +59,17 @@ async def start(call: CallDep, body: NewExperiment) -> Started:
 def _started(call: Call, body: NewExperiment) -> Started:
     call.access.require_start()
     payload = body.payload
+    git = None if body.git is None else GitState(**body.git.model_dump())
     if payload is None and body.fork_of is not None:
         payload = payload_of(call, body.fork_of)
+        git = None if payload is None else call.store.provenance.git_of(body.fork_of, payload)
     if payload == "":
         raise UserError("payload must be the digest of code that was sent to /code, or null, got an empty text.")
     stored = checked_config(call, body)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": payload}
     key = TrialKey(dag_id=DAG_ID, run_id="", task_id="")
     call.log_action("experiment_start", key, config_id=stored.config_id, fork_of=body.fork_of, payload=payload)
-    granted = grant(call.store, DAG_ID, stored, payload, call.access.user_id)
+    granted = grant(call.store, DAG_ID, stored, payload, call.access.user_id, git=git)
     run_id = trigger(conf, call.access.name, run_id=granted)
     words = f"DAG run {run_id} of {DAG_ID} plans the experiment '{stored.document['name']}'."
     return Started(dag_id=DAG_ID, run_id=run_id, message=words)

@@ -17,12 +17,14 @@ from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricReports
+from airflow_provider_dtrain.resources.provenance import TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail
 from airflow_provider_dtrain.store.queries.checkpoints import with_records
 from airflow_provider_dtrain.store.queries.logs import log_piece
 from airflow_provider_dtrain.store.queries.metrics import reports_of
+from airflow_provider_dtrain.store.queries.provenance import provenance_of
 from airflow_provider_dtrain.store.queries.ranks import ranks_of
 from airflow_provider_dtrain.store.queries.rights import readable_trial
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
@@ -61,6 +63,12 @@ def ranks(
 ) -> AttemptRanks:
     """Return the processes of an attempt with their exit codes. Errors are for users who may read task logs."""
     return ranks_of(call.store, call.access, trial_id, attempt=attempt, logs=logs)
+
+
+@router.get("/trials/{trial_id}/provenance", **guarded(Rule.READ))
+def provenance(call: CallDep, trial_id: int, attempt: AttemptNumber = None) -> TrialProvenance:
+    """Return what a trial was made of. Files are for users who may read the code of its DAG."""
+    return provenance_of(call.store, call.access, trial_id, attempt=attempt)
 
 
 @router.get("/trials/{trial_id}/timeline", **guarded(Rule.READ))

@@ -64,6 +64,8 @@ class Job:
     archives: Mapping[str, Archive]
     #: host -> slot index -> device UUID, None for CPU slots
     devices: Mapping[str, Mapping[int, str | None]]
+    #: host -> slot index -> name of its device, None for CPU slots
+    device_names: Mapping[str, Mapping[int, str | None]] = field(default_factory=dict)
     #: host -> environment that its administrators set for its ranks
     variables: Mapping[str, Mapping[str, str]]
     #: Packages that the hosts install; None: the ranks use those of the interpreter.
@@ -385,6 +387,10 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
         document=stored.document,
         archives=archives,
         devices={name: {slot.index: slot.device for slot in host.slots} for name, host in hosts.items()},
+        device_names={
+            name: {slot.index: None if slot.device is None else slot.device_name for slot in host.slots}
+            for name, host in hosts.items()
+        },
         variables={name: host.variables or {} for name, host in hosts.items()},
         environment=environment,
         modules=(

@@ -16,6 +16,7 @@ from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.containers import image_error, provide_images
 from airflow_provider_dtrain.engine.attempt.environments import ready_environments
 from airflow_provider_dtrain.engine.attempt.host_calls import on_all, send_archives
+from airflow_provider_dtrain.engine.attempt.provenance import record_images, record_launch
 from airflow_provider_dtrain.engine.copies.collector import send_known
 from airflow_provider_dtrain.engine.copies.last import until_copied
 from airflow_provider_dtrain.engine.copies.output_generations import send_outputs
@@ -62,8 +63,9 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         if job.config.environment.is_contained:
             await until_copied(rt, _provide(rt, job, links, images), requests=(Killed,))
         if not images:
-            job = replace(job, environments=await ready_environments(rt, job, links))
-        network = await _preflight(view, job, links, has_container=bool(images))
+            job = replace(job, environments=await ready_environments(rt, view, job, links))
+        network, found = await _preflight(view, job, links, has_container=bool(images))
+        await record_launch(rt, view, job, found, images)
         record = job.plan(view, network, {host: link.hello for host, link in links.items()}, images)
         await rt.db(rt.store.attempts.set_plan, rt.attempt_id, rt.watch, record)
     master = record["master"]
@@ -72,6 +74,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         await until_copied(rt, _send_files(job, links, record["plans"]), requests=(Killed,))
     await send_known(rt, view, job.config, links[master["host"]])
     prepared = await on_all(links, lambda host, link: _prepare(job, link, record["plans"][host], record["context"]))
+    await record_images(rt, prepared)
     port = master["port"] or prepared[master["host"]]["port"]
 
     async def go(_: str, link: HostLink) -> Any:
@@ -114,20 +117,20 @@ async def _check_devices(rt: Runtime, view: AttemptView, job: Job) -> None:
 
 async def _preflight(
     view: AttemptView, job: Job, links: Mapping[str, HostLink], *, has_container: bool
-) -> NetworkChoice:
-    """Check that the hosts can run the job, and return the network between them."""
+) -> tuple[NetworkChoice, dict[str, dict[str, Any]]]:
+    """Check that the hosts can run the job, and return the network between them, and what each host found."""
     nonce = secrets.token_hex(16)
     several = len(links) > 1
 
     async def one(host: str, link: HostLink) -> Any:
-        _, listening = await asyncio.gather(
+        return await asyncio.gather(
             _check(link, view, job, has_container=has_container),
             _listen(link, job, nonce) if several else _nothing(),
         )
-        return listening
 
     try:
-        listening = await on_all(links, one)
+        answers = await on_all(links, one)
+        listening = {host: answer[1] for host, answer in answers.items()}
         connects = await _connect(links, listening, nonce) if several else {}
         if several and job.shared_path is not None:
             await _check_shared(links, job.shared_path, nonce)
@@ -135,7 +138,8 @@ async def _preflight(
         if several:
             closing = (answer(link, "net_close", nonce=nonce) for link in links.values())
             await asyncio.gather(*closing, return_exceptions=True)
-    return choose_network(list(links), listening, connects, network_interface=job.network_interface)
+    network = choose_network(list(links), listening, connects, network_interface=job.network_interface)
+    return network, {host: answer[0] for host, answer in answers.items()}
 
 
 async def _nothing() -> None:
@@ -157,8 +161,8 @@ async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], 
     return await on_all(links, one)
 
 
-async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: bool) -> None:
-    """Raise when the host cannot run this configuration.
+async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: bool) -> dict[str, Any]:
+    """Return what the host found, or raise when it cannot run this configuration.
 
     :param has_container: interpreter, modules and folders are those of the image, which are checked in its container
     """
@@ -169,6 +173,7 @@ async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: 
         "slots": slots,
         "mounts": [] if has_container else job.mounts,
         "setup": None if has_container else job.setup,
+        "packages": not has_container,
     }
     found = await answer(link, "preflight", timeout_s=60.0, **asked)
     if found["python"] is None:
@@ -194,6 +199,7 @@ async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: 
         )
     if found["problems"]:
         raise HostError(link.host, f"Host '{link.host}': " + "; ".join(found["problems"]))
+    return found
 
 
 async def _check_shared(links: Mapping[str, HostLink], path: str, nonce: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from airflow_provider_dtrain.store.records.submissions import Submission
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
+    from airflow_provider_dtrain.resources.provenance import GitState
     from airflow_provider_dtrain.store.records.trials import Config, TrialKey
     from airflow_provider_dtrain.store.store import Store
 
@@ -35,6 +37,7 @@ def grant(
     payload: str | None,
     user_id: str | None,
     *,
+    git: GitState | None = None,
     reproduces: int | None = None,
 ) -> str:
     """Store what a DAG run may use, and return the id with which it must be triggered. Blocks.
@@ -43,6 +46,7 @@ def grant(
 
     :param payload: digest of stored code; None = the code in the folder of the DAG
     :param user_id: Airflow's id of the user; None = an administrator with the command line
+    :param git: state of the code in git, as the machine of the user has it; None = it is not known
     :param reproduces: the trial that the DAG run runs again; None = it plans the trials of the configuration
     """
     run_id = f"manual__{store.db.now().isoformat()}_{secrets.token_hex(8)}"
@@ -53,6 +57,7 @@ def grant(
             config_id=stored.config_id,
             payload=payload,
             user_id=user_id,
+            git=None if git is None else asdict(git),
             reproduces=reproduces,
         )
     )

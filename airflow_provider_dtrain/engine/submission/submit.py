@@ -6,6 +6,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.config import ExperimentConfig
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+    from airflow_provider_dtrain.resources.provenance import DagBundle, GitState
     from airflow_provider_dtrain.store.records.trials import Config, Ticket, TrialKey, TrialSubmission
     from airflow_provider_dtrain.store.store import Store
 
@@ -158,12 +160,16 @@ def submit(
     folder: Path,
     trial: Mapping[str, Any] | None = None,
     gang: HeldGang | None = None,
+    bundle: DagBundle | None = None,
+    tree: Path | None = None,
 ) -> Ticket:
     """Pack the user code, and store the trial and its gang request. Repeatable by key. Blocks.
 
     :param folder: where a relative ``model_dir`` starts
     :param trial: number and hyperparameters of a planned trial; None = trial 0 with the constants
     :param gang: held gang that the trial uses; None = the trial waits for a gang of its own
+    :param bundle: Airflow's bundle of the DAG file
+    :param tree: folder whose state in git is that of the code; None = the folder of the code
     :raises GangEndedError: the held gang has ended, or is held under another token
     :raises GangMismatchError: the held gang has other slots than the configuration requests
     :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
@@ -180,16 +186,33 @@ def submit(
     refuse_unsupported(config, stored.origins)
     source_of(hook.store, config, stored.secrets)
     hook.ensure_local()
-    submission = _submission(hook.store, stored, config, key=key, folder=folder, trial=trial or {}, gang=gang)
+    trial = trial or {}
+    git = _git(hook.store, config, key, tree or folder, trial.get("payload"))
+    source = {"git": asdict(git), "bundle": None if bundle is None else asdict(bundle)}
+    submission = _submission(hook.store, stored, config, source, key=key, folder=folder, trial=trial, gang=gang)
     if gang is not None:
         return hook.store.gangs.submit_trial(submission, gang.token)
     return hook.store.trials.submit(submission)
+
+
+def _git(store: Store, config: ExperimentConfig, key: TrialKey, folder: Path, payload: str | None) -> GitState:
+    """Return the state of the code in git: as its sender had it, else as the machine of the task has it."""
+    from airflow_provider_dtrain.hosts.work_tree import git_state
+    from airflow_provider_dtrain.resources.provenance import GitState
+
+    if payload is None:
+        return git_state(folder / (config.model_dir or "."))
+    submission = store.submissions.find(key.dag_id, key.run_id)
+    if submission is None or submission.git is None:
+        return GitState(problem="the code was stored without it")
+    return GitState(**submission.git)
 
 
 def _submission(
     store: Store,
     stored: Config,
     config: ExperimentConfig,
+    source: Mapping[str, Any],
     *,
     key: TrialKey,
     folder: Path,
@@ -210,6 +233,7 @@ def _submission(
         experiment_name=search.experiment if search is not None else config.name or _name_of(config, key),
         config_id=stored.config_id,
         payload=_payload(store, config, folder, trial.get("payload")),
+        source=source,
         pool=choose_pool(store, pool),
         slots=resources.slots_per_trial,
         priority=resources.priority,

@@ -173,6 +173,7 @@ class TrialRow(Protocol):
     max_tries: int
     config_id: int
     payload: str | None
+    source: Any
     hparams: Any
     seed: int
     state: TrialState

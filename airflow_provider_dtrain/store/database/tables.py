@@ -110,6 +110,15 @@ payloads = sa.Table(
     _time("created_at", nullable=False),
 )
 
+#: Lists that many trials share, by their digest: packages of an interpreter (name -> version), and, by the digest of
+#: its archive, the files of user code (path -> digest). They stay when the code is removed.
+manifests = sa.Table(
+    "manifests",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("content", Json, nullable=False),
+)
+
 #: Users who have sent user code, by Airflow's ids.
 payload_senders = sa.Table(
     "payload_senders",
@@ -129,6 +138,8 @@ submissions = sa.Table(
     sa.Column("user_id", sa.Text),
     # The trial that the DAG run runs again.
     sa.Column("reproduces", Id, index=True),
+    # State of the code's folder in git, as the user's machine has it; None: the code is not sent from there.
+    sa.Column("git", Json),
     _time("created_at", nullable=False),
 )
 
@@ -259,6 +270,8 @@ trials = sa.Table(
     _int("max_tries"),
     _ref("config_id", "configs.config_id"),
     sa.Column("payload", sa.String(64), sa.ForeignKey("payloads.digest")),
+    # {"code": digest, "git": state in git, "bundle": Airflow's bundle}
+    sa.Column("source", Json),
     sa.Column("hparams", Json, nullable=False),
     sa.Column("seed", sa.BigInteger, nullable=False),
     sa.Column("state", StateName(TrialState), nullable=False),
@@ -430,6 +443,16 @@ attempts = sa.Table(
     sa.Index("ix_attempts_allocation_id", "allocation_id"),
 )
 
+#: What the ranks of an attempt were made of, as its launch found it. See ``store/provenance.py``.
+launches = sa.Table(
+    "launches",
+    metadata,
+    sa.Column("attempt_id", Id, sa.ForeignKey("attempts.id"), primary_key=True, autoincrement=False),
+    # {"path", "digest"} of the lock file, and {host: facts}
+    sa.Column("lock", Json),
+    sa.Column("hosts", Json, nullable=False),
+)
+
 #: Committed position in each file of a run. A new grant is a new run, whose files begin at 0.
 streams = sa.Table(
     "streams",
@@ -470,6 +493,8 @@ ranks = sa.Table(
     sa.Column("exit_code", sa.Integer),
     _time("exited_at"),
     sa.Column("error", Json),
+    # What the rank reported of its libraries.
+    sa.Column("runtime", Json),
     _flag("sent_signal"),
     sa.Column("log_tail", sa.LargeBinary),
     #: Offset behind the last byte of ``log_tail`` in the log; NULL: not known.

@@ -28,6 +28,9 @@ class Rights(Protocol):
     def may_read_logs(self, dag_id: str) -> bool:
         """Return whether the user may read the task logs of a DAG."""
 
+    def may_read_code(self, dag_id: str) -> bool:
+        """Return whether the user may read the code of a DAG."""
+
     def require_logs(self, dag_id: str) -> None:
         """Raise an error unless the user may read the task logs of a DAG."""
 
@@ -50,6 +53,10 @@ class AllRights:
         return True
 
     def may_read_logs(self, dag_id: str) -> bool:
+        """Return True."""
+        return True
+
+    def may_read_code(self, dag_id: str) -> bool:
         """Return True."""
         return True
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,3 +21,5 @@ class Submission:
     user_id: str | None
     #: The trial that the DAG run runs again; None: it runs none again.
     reproduces: int | None = None
+    #: State of the folder of the code in git, on the machine from which the code was sent; None = it was not sent.
+    git: Mapping[str, Any] | None = None

@@ -167,6 +167,8 @@ class TrialSubmission:
     slots: int
     #: sha256 of the stored user code; None: no code is sent.
     payload: str | None = None
+    #: State of the code in git, and Airflow's bundle: ``git`` and ``bundle``.
+    source: Mapping[str, Any] = field(default_factory=dict)
     priority: int = 42
     is_single_host: bool = False
     #: Number of the trial in its experiment.
@@ -307,6 +309,8 @@ class RankView:
     exited_at: datetime | None
     #: ``{message, traceback}`` of the training code.
     error: Mapping[str, Any] | None
+    #: Versions of its libraries, as it reported them.
+    runtime: Mapping[str, Any] | None
     #: True when the supervisor ended it with a signal.
     sent_signal: bool
     #: Last bytes of its log, at most 64 KiB, undecodable bytes replaced.

@@ -378,6 +378,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/provenance": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Provenance
+         * @description Return what a trial was made of. Files are for users who may read the code of its DAG.
+         */
+        get: operations["provenance_api_v1_trials__trial_id__provenance_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/trials/{trial_id}/timeline": {
         parameters: {
             query?: never;
@@ -638,6 +658,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/differences/trials": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Trials
+         * @description Return in what 2 to 8 trials differ: configuration, code, packages, devices. What is not known is named.
+         */
+        get: operations["of_trials_api_v1_differences_trials_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/differences/experiments": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Of Experiments
+         * @description Return in what 2 to 8 experiments differ, as for trials.
+         */
+        get: operations["of_experiments_api_v1_differences_experiments_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/lookup": {
         parameters: {
             query?: never;
@@ -712,46 +772,6 @@ export interface paths {
         get: operations["fork_source_api_v1_experiments__experiment_id__fork_get"];
         put?: never;
         post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/trials/{trial_id}/reproductions": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Reproductions
-         * @description Return the trial that a trial runs again, and those that run it again, each with a comparison of the weights.
-         */
-        get: operations["reproductions_api_v1_trials__trial_id__reproductions_get"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/trials/{trial_id}/reproduce": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Reproduce
-         * @description Run a trial again: with the same code, configuration, hyperparameters, seed and slots.
-         */
-        post: operations["reproduce_api_v1_trials__trial_id__reproduce_post"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1474,7 +1494,7 @@ export interface components {
             /** Metrics */
             metrics: components["schemas"]["MetricName"][];
             /** Differences */
-            differences: components["schemas"]["Difference"][];
+            differences: components["schemas"]["airflow_provider_dtrain__api__models__charts__Difference"][];
             /** Same */
             same: number;
             /** Has Epochs */
@@ -1558,6 +1578,28 @@ export interface components {
             series: components["schemas"]["Curve"][];
         };
         /**
+         * DagBundle
+         * @description Airflow's bundle of the DAG that submitted the trial.
+         */
+        DagBundle: {
+            /** Name */
+            name: string;
+            /** Version */
+            version: string | null;
+        };
+        /**
+         * DataManifest
+         * @description Results that a batch inference has published.
+         */
+        DataManifest: {
+            /** Location */
+            location: string;
+            /** Sha256 */
+            sha256: string;
+            /** Rows */
+            rows: number;
+        };
+        /**
          * DeviceUtilization
          * @description Utilization of one GPU.
          */
@@ -1578,6 +1620,18 @@ export interface components {
             path: string;
             /** Values */
             values: unknown[];
+        };
+        /**
+         * Differences
+         * @description Differences between trials or experiments. For an experiment stands its best trial, else its latest one.
+         */
+        Differences: {
+            /** Trials */
+            trials: number[];
+            /** Rows */
+            rows: components["schemas"]["airflow_provider_dtrain__resources__provenance__Difference"][];
+            /** Same */
+            same: string[];
         };
         /**
          * DoctorRequest
@@ -2045,14 +2099,19 @@ export interface components {
             at: string;
         };
         /**
-         * GivenSecret
-         * @description Value of a secret.
+         * GitState
+         * @description The folder of the code as git sees it, on the machine that submitted the code.
          */
-        GivenSecret: {
-            /** Name */
-            name: string;
-            /** Value */
-            value: string;
+        GitState: {
+            /** Commit */
+            commit?: string | null;
+            /** Is Clean */
+            is_clean?: boolean | null;
+            /**
+             * Problem
+             * @default
+             */
+            problem: string;
         };
         /**
          * Holder
@@ -2101,12 +2160,34 @@ export interface components {
             python: string | null;
             /** Torch */
             torch: string | null;
-            /** Environments */
-            environments: number;
-            /** Environments Bytes */
-            environments_bytes: number;
             /** Other Stores */
             other_stores: string[];
+        };
+        /**
+         * HostProvenance
+         * @description A host of the gang, as it was at the launch.
+         */
+        HostProvenance: {
+            /** Host */
+            host: string;
+            /** Devices */
+            devices: {
+                [key: string]: string | null;
+            };
+            /** Driver */
+            driver: string | null;
+            /** Image */
+            image: string | null;
+            /** Python */
+            python: string | null;
+            /** Executable */
+            executable: string | null;
+            /** Cuda */
+            cuda: string | null;
+            /** Packages */
+            packages: string | null;
+            /** Other Interpreter */
+            other_interpreter: string | null;
         };
         /**
          * HostState
@@ -2225,6 +2306,16 @@ export interface components {
             rows_per_s: number | null;
             /** Eta S */
             eta_s: number | null;
+        };
+        /**
+         * LockFile
+         * @description A lock file from which hosts built the environment of the ranks.
+         */
+        LockFile: {
+            /** Path */
+            path: string;
+            /** Digest */
+            digest: string;
         };
         /**
          * LogPiece
@@ -2407,6 +2498,7 @@ export interface components {
             fork_of?: number | null;
             /** Payload */
             payload?: string | null;
+            git?: components["schemas"]["SentGitState"] | null;
             /**
              * Default Name
              * @default experiment
@@ -2623,6 +2715,30 @@ export interface components {
             log_tail: string;
         };
         /**
+         * RankRuntime
+         * @description What ranks reported of themselves. Only ranks that use the training library report it.
+         */
+        RankRuntime: {
+            /** Ranks */
+            ranks: number[];
+            /** Host */
+            host: string;
+            /** Python */
+            python: string | null;
+            /** Executable */
+            executable: string | null;
+            /** Torch */
+            torch: string | null;
+            /** Cuda */
+            cuda: string | null;
+            /** Cudnn */
+            cudnn: string | null;
+            /** Nccl */
+            nccl: string | null;
+            /** Backend */
+            backend: string | null;
+        };
+        /**
          * Reason
          * @description Body of an action on a host.
          */
@@ -2632,39 +2748,6 @@ export interface components {
              * @default
              */
             reason: string;
-        };
-        /**
-         * Reproduction
-         * @description A trial that runs another one again.
-         */
-        Reproduction: {
-            /** Original Id */
-            original_id: number;
-            /** Trial Id */
-            trial_id: number;
-            state: components["schemas"]["TrialState"];
-            verdict: components["schemas"]["Verdict"];
-            /** Checkpoints */
-            checkpoints: number;
-            /** Steps */
-            steps: number;
-            /** Step */
-            step: number | null;
-            /** Tensor */
-            tensor: string | null;
-            /** Text */
-            text: string;
-        };
-        /**
-         * ReproductionRequest
-         * @description Body of a request to run a trial again.
-         */
-        ReproductionRequest: {
-            /**
-             * Secrets
-             * @default []
-             */
-            secrets: components["schemas"]["GivenSecret"][];
         };
         /**
          * Rung
@@ -2756,6 +2839,21 @@ export interface components {
             max_concurrent_trials: number;
             /** Sampler */
             sampler: string;
+        };
+        /**
+         * SentGitState
+         * @description The folder of sent code as git sees it, on the machine of the sender.
+         */
+        SentGitState: {
+            /** Commit */
+            commit?: string | null;
+            /** Is Clean */
+            is_clean?: boolean | null;
+            /**
+             * Problem
+             * @default
+             */
+            problem: string;
         };
         /**
          * ShardTrouble
@@ -3080,7 +3178,7 @@ export interface components {
          * @description Kind of an entry in the timeline of a trial. Entries of one time are in this order.
          * @enum {string}
          */
-        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
+        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
         /**
          * TimingPart
          * @description Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step.
@@ -3319,13 +3417,40 @@ export interface components {
             expected_end: string | null;
         };
         /**
-         * TrialReproductions
-         * @description Reproductions that a trial is part of.
+         * TrialProvenance
+         * @description What a trial was made of, as recorded at the start of an attempt.
          */
-        TrialReproductions: {
-            of: components["schemas"]["Reproduction"] | null;
-            /** By */
-            by: components["schemas"]["Reproduction"][];
+        TrialProvenance: {
+            /** Trial Id */
+            trial_id: number;
+            /** Attempt */
+            attempt: number;
+            /** Config Id */
+            config_id: number;
+            /** Seed */
+            seed: number;
+            /** Code */
+            code: string | null;
+            /** Files */
+            files: {
+                [key: string]: string;
+            } | null;
+            git: components["schemas"]["GitState"];
+            bundle: components["schemas"]["DagBundle"] | null;
+            /** Is Launched */
+            is_launched: boolean;
+            lock: components["schemas"]["LockFile"] | null;
+            /** Hosts */
+            hosts: components["schemas"]["HostProvenance"][];
+            /** Packages */
+            packages: {
+                [key: string]: {
+                    [key: string]: string | null;
+                };
+            };
+            /** Runtimes */
+            runtimes: components["schemas"]["RankRuntime"][];
+            data: components["schemas"]["DataManifest"] | null;
         };
         /**
          * TrialState
@@ -3434,12 +3559,6 @@ export interface components {
             effective: components["schemas"]["ConfigLine"][];
         };
         /**
-         * Verdict
-         * @description Result of a comparison.
-         * @enum {string}
-         */
-        Verdict: "pending" | "equal" | "differs" | "nothing";
-        /**
          * _OfTrial
          * @description Request that concerns a trial.
          */
@@ -3448,6 +3567,30 @@ export interface components {
             trial_id: number;
             /** @default null */
             through: components["schemas"]["Through"] | null;
+        };
+        /**
+         * Difference
+         * @description A value in which the configurations differ.
+         */
+        airflow_provider_dtrain__api__models__charts__Difference: {
+            /** Path */
+            path: string;
+            /** Values */
+            values: unknown[];
+        };
+        /**
+         * Difference
+         * @description A value in which trials differ, or that cannot be compared.
+         */
+        airflow_provider_dtrain__resources__provenance__Difference: {
+            /** Subject */
+            subject: string;
+            /** Name */
+            name: string;
+            /** Values */
+            values: (string | null)[];
+            /** Is Unknown */
+            is_unknown: boolean;
         };
     };
     responses: never;
@@ -5335,6 +5478,94 @@ export interface operations {
             };
         };
     };
+    provenance_api_v1_trials__trial_id__provenance_get: {
+        parameters: {
+            query?: {
+                /** @description number of the attempt; the latest without it */
+                attempt?: number | null;
+            };
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialProvenance"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     timeline_api_v1_trials__trial_id__timeline_get: {
         parameters: {
             query?: never;
@@ -6477,6 +6708,176 @@ export interface operations {
             };
         };
     };
+    of_trials_api_v1_differences_trials_get: {
+        parameters: {
+            query?: {
+                trial?: number[] | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Differences"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    of_experiments_api_v1_differences_experiments_get: {
+        parameters: {
+            query?: {
+                experiment?: number[] | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Differences"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
     lookup_api_v1_lookup_get: {
         parameters: {
             query: {
@@ -6753,180 +7154,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkSource"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    reproductions_api_v1_trials__trial_id__reproductions_get: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                trial_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TrialReproductions"];
-                };
-            };
-            /** @description not logged in */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not allowed */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not found, or not readable */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not possible in this state */
-            409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the body is too large */
-            413: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description not valid */
-            422: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-            /** @description the store does not answer */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorAnswer"];
-                };
-            };
-        };
-    };
-    reproduce_api_v1_trials__trial_id__reproduce_post: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                trial_id: number;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["ReproductionRequest"];
-            };
-        };
-        responses: {
-            /** @description Successful Response */
-            202: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Started"];
                 };
             };
             /** @description not logged in */
