@@ -778,6 +778,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/trials/{trial_id}/reproductions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Reproductions
+         * @description Return the trial that a trial runs again, and those that run it again, each with a comparison of the weights.
+         */
+        get: operations["reproductions_api_v1_trials__trial_id__reproductions_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/trials/{trial_id}/reproduce": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Reproduce
+         * @description Run a trial again: with the same code, configuration, hyperparameters, seed and slots.
+         */
+        post: operations["reproduce_api_v1_trials__trial_id__reproduce_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/code/{digest}": {
         parameters: {
             query?: never;
@@ -2114,6 +2154,16 @@ export interface components {
             problem: string;
         };
         /**
+         * GivenSecret
+         * @description Value of a secret.
+         */
+        GivenSecret: {
+            /** Name */
+            name: string;
+            /** Value */
+            value: string;
+        };
+        /**
          * Holder
          * @description A gang that holds slots.
          */
@@ -2160,6 +2210,10 @@ export interface components {
             python: string | null;
             /** Torch */
             torch: string | null;
+            /** Environments */
+            environments: number;
+            /** Environments Bytes */
+            environments_bytes: number;
             /** Other Stores */
             other_stores: string[];
         };
@@ -2750,6 +2804,39 @@ export interface components {
             reason: string;
         };
         /**
+         * Reproduction
+         * @description A trial that runs another one again.
+         */
+        Reproduction: {
+            /** Original Id */
+            original_id: number;
+            /** Trial Id */
+            trial_id: number;
+            state: components["schemas"]["TrialState"];
+            verdict: components["schemas"]["Verdict"];
+            /** Checkpoints */
+            checkpoints: number;
+            /** Steps */
+            steps: number;
+            /** Step */
+            step: number | null;
+            /** Tensor */
+            tensor: string | null;
+            /** Text */
+            text: string;
+        };
+        /**
+         * ReproductionRequest
+         * @description Body of a request to run a trial again.
+         */
+        ReproductionRequest: {
+            /**
+             * Secrets
+             * @default []
+             */
+            secrets: components["schemas"]["GivenSecret"][];
+        };
+        /**
          * Rung
          * @description One rung of a bracket.
          */
@@ -3178,7 +3265,7 @@ export interface components {
          * @description Kind of an entry in the timeline of a trial. Entries of one time are in this order.
          * @enum {string}
          */
-        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
+        TimelineKind: "submitted" | "cleared" | "restarted" | "waited" | "paused" | "activated" | "priority_set" | "granted" | "returned" | "environment" | "launched" | "first_step" | "warned" | "checkpoint" | "rung" | "give_way" | "stop_requested" | "kill_requested" | "rank_failed" | "host_excluded" | "preempted" | "ended" | "omitted";
         /**
          * TimingPart
          * @description Part of the steps of an attempt, mean over the ranks. The parts add up to the whole step.
@@ -3453,6 +3540,15 @@ export interface components {
             data: components["schemas"]["DataManifest"] | null;
         };
         /**
+         * TrialReproductions
+         * @description Reproductions that a trial is part of.
+         */
+        TrialReproductions: {
+            of: components["schemas"]["Reproduction"] | null;
+            /** By */
+            by: components["schemas"]["Reproduction"][];
+        };
+        /**
          * TrialState
          * @description State of a trial.
          * @enum {string}
@@ -3558,6 +3654,12 @@ export interface components {
             /** Effective */
             effective: components["schemas"]["ConfigLine"][];
         };
+        /**
+         * Verdict
+         * @description Result of a comparison.
+         * @enum {string}
+         */
+        Verdict: "pending" | "equal" | "differs" | "nothing";
         /**
          * _OfTrial
          * @description Request that concerns a trial.
@@ -7154,6 +7256,180 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkSource"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    reproductions_api_v1_trials__trial_id__reproductions_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrialReproductions"];
+                };
+            };
+            /** @description not logged in */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not allowed */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not found, or not readable */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not possible in this state */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the body is too large */
+            413: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description not valid */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+            /** @description the store does not answer */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorAnswer"];
+                };
+            };
+        };
+    };
+    reproduce_api_v1_trials__trial_id__reproduce_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                trial_id: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReproductionRequest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Started"];
                 };
             };
             /** @description not logged in */
