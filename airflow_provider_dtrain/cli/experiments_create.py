@@ -120,7 +120,8 @@ def reproduce(args: Namespace) -> int:
     submitted = store.submissions.find(trial.key.dag_id, trial.key.run_id)
     # Administrators may read all configurations of DAG files and of this command, and not the secrets of users.
     stored = with_secrets(store, trial, given, copies=submitted is None or submitted.user_id is None)
-    granted = grant(store, DAG_ID, stored, code, user_id=None, reproduces=trial.trial_id)
+    git = store.provenance.git_of(trial.experiment_id, code)
+    granted = grant(store, DAG_ID, stored, code, user_id=None, git=git, reproduces=trial.trial_id)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
     run = _trigger(DAG_ID, conf, granted)
     row = {"trial": trial.trial_id, "dag": DAG_ID, "dag_run": run, "page": address(f"dags/{DAG_ID}/runs/{quote(run)}")}

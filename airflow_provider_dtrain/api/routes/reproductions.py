@@ -46,7 +46,8 @@ def _started(call: Call, trial_id: int, body: ReproductionRequest) -> Started:
     given = {one.name: one.value for one in body.secrets}
     stored = with_secrets(call.store, trial, given, copies=copies)
     call.log_action("trial_reproduce", trial.key, trial_id=trial_id, config_id=stored.config_id)
-    granted = grant(call.store, DAG_ID, stored, code, call.access.user_id, reproduces=trial_id)
+    git = call.store.provenance.git_of(trial.experiment_id, code)
+    granted = grant(call.store, DAG_ID, stored, code, call.access.user_id, git=git, reproduces=trial_id)
     conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
     run_id = trigger(conf, call.access.name, run_id=granted)
     return Started(dag_id=DAG_ID, run_id=run_id, message=f"DAG run {run_id} of {DAG_ID} runs trial {trial_id} again.")

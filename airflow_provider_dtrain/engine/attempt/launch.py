@@ -63,7 +63,7 @@ async def launch(rt: Runtime, view: AttemptView, job: Job) -> None:
         if job.config.environment.is_contained:
             await until_copied(rt, _provide(rt, job, links, images), requests=(Killed,))
         if not images:
-            job = replace(job, environments=await ready_environments(rt, view, job, links))
+            job = replace(job, environments=await ready_environments(rt, job, links))
         network, found = await _preflight(view, job, links, has_container=bool(images))
         await record_launch(rt, view, job, found, images)
         record = job.plan(view, network, {host: link.hello for host, link in links.items()}, images)
