@@ -27,13 +27,8 @@ OF_FRAMEWORKS = {
     "accelerate_loop": "accelerate",
     "hugging_face_trainer": "transformers",
 }
-#: Hosts and ranks of each. Each landing runs one of them.
-SHAPES = [
-    (1, 2),
-    pytest.param(1, 1, marks=pytest.mark.nightly),
-    pytest.param(1, 4, marks=pytest.mark.nightly),
-    pytest.param(2, 2, marks=pytest.mark.nightly),
-]
+#: Hosts and ranks of each.
+SHAPES = [(1, 2), (1, 1), (1, 4), (2, 2)]
 
 
 def compare(folder: Path, name: str, hosts: int, per_host: int, arguments: tuple[str, ...] = ()) -> None:
@@ -54,6 +49,8 @@ def compare(folder: Path, name: str, hosts: int, per_host: int, arguments: tuple
     assert ours == theirs
 
 
+@pytest.mark.nightly
+@pytest.mark.each_change("1-2-ddp_tutorial", "1-2-local_rank_argument")
 @pytest.mark.parametrize("name", OF_PYTORCH)
 @pytest.mark.parametrize(("hosts", "per_host"), SHAPES)
 def test_a_program_for_torchrun_trains_as_under_torchrun(tmp_path: Path, name: str, hosts: int, per_host: int) -> None:
@@ -62,7 +59,7 @@ def test_a_program_for_torchrun_trains_as_under_torchrun(tmp_path: Path, name: s
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", OF_FRAMEWORKS)
-@pytest.mark.parametrize(("hosts", "per_host"), [(1, 1), (1, 2), (1, 4), (2, 2)])
+@pytest.mark.parametrize(("hosts", "per_host"), SHAPES)
 def test_a_program_of_a_framework_trains_as_under_torchrun(
     tmp_path: Path, name: str, hosts: int, per_host: int
 ) -> None:

@@ -51,7 +51,7 @@ def as_command(
     ("hosts", "per_host", "options"),
     [
         (1, 2, ()),
-        (2, 2, ("--nnodes", "2", "--nproc-per-node=2")),
+        pytest.param(2, 2, ("--nnodes", "2", "--nproc-per-node=2"), marks=pytest.mark.nightly),
         pytest.param(1, 1, (), marks=pytest.mark.nightly),
         pytest.param(1, 4, ("--standalone",), marks=pytest.mark.nightly),
         pytest.param(2, 1, ("--rdzv-backend", "c10d"), marks=pytest.mark.nightly),
