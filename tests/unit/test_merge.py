@@ -13,7 +13,7 @@ from airflow_provider_dtrain.core.config.merge import (
     merge_config,
     merge_layers,
 )
-from airflow_provider_dtrain.core.config.unions import MEMBERS
+from airflow_provider_dtrain.core.config.unions import MEMBERS, SEARCHERS
 from airflow_provider_dtrain.errors import ConfigError
 
 
@@ -224,3 +224,10 @@ def test_a_key_with_a_dot_is_no_path() -> None:
 def test_a_tag_inside_a_list_item_is_an_error(path: str, tag: object) -> None:
     with pytest.raises(ConfigError, match="list item"):
         merge_config({}, {path: [{"host_path": {"a": tag}}]})
+
+
+def test_every_searcher_says_whether_it_samples() -> None:
+    assert {name: model.draws_samples for name, model in SEARCHERS.items() if not model.draws_samples} == {
+        "single": False,
+        "grid": False,
+    }

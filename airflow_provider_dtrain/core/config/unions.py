@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -26,6 +26,8 @@ Mode = Literal["aggressive", "standard", "conservative"]
 class _Search(Section):
     """Fields common to all searchers."""
 
+    #: It samples hyperparameters: those that the training code refuses are replaced by another sample.
+    draws_samples: ClassVar[bool]
     metric: Line | None = None
     smaller_is_better: bool = True
     #: Maximum training length of a trial.
@@ -47,12 +49,14 @@ class _Search(Section):
 class SingleSearcher(_Search):
     """One trial."""
 
+    draws_samples = False
     name: Literal["single"] = "single"
 
 
 class RandomSearcher(_Search):
     """Independent samples."""
 
+    draws_samples = True
     name: Literal["random"]
     metric: Line
     max_trials: Positive
@@ -62,6 +66,7 @@ class RandomSearcher(_Search):
 class GridSearcher(_Search):
     """Every point of the grid."""
 
+    draws_samples = False
     name: Literal["grid"]
     metric: Line
     max_concurrent_trials: Count = 16
@@ -77,6 +82,7 @@ class _Halving(_Search):
 class AsyncHalvingSearcher(_Halving):
     """ASHA with one bracket."""
 
+    draws_samples = True
     name: Literal["async_halving"]
     num_rungs: int = Field(ge=1, le=100)
 
@@ -84,6 +90,7 @@ class AsyncHalvingSearcher(_Halving):
 class AdaptiveAshaSearcher(_Halving):
     """ASHA with several brackets."""
 
+    draws_samples = True
     name: Literal["adaptive_asha"]
     mode: Mode = "standard"
     max_rungs: int = Field(default=5, ge=1, le=100)
@@ -93,6 +100,7 @@ class AdaptiveAshaSearcher(_Halving):
 class OptunaSearcher(_Search):
     """Samples drawn by Optuna when a trial starts."""
 
+    draws_samples = True
     name: Literal["optuna"]
     metric: Line
     max_trials: Positive
@@ -178,16 +186,18 @@ class AzureStorage(_Storage):
         return self
 
 
+#: Name -> model of a searcher.
+SEARCHERS: Final[dict[str, type[_Search]]] = {
+    "single": SingleSearcher,
+    "random": RandomSearcher,
+    "grid": GridSearcher,
+    "async_halving": AsyncHalvingSearcher,
+    "adaptive_asha": AdaptiveAshaSearcher,
+    "optuna": OptunaSearcher,
+}
 #: Union -> member -> model. The first member is the default.
 MEMBERS: Final[dict[str, dict[str, type[Section]]]] = {
-    "searcher": {
-        "single": SingleSearcher,
-        "random": RandomSearcher,
-        "grid": GridSearcher,
-        "async_halving": AsyncHalvingSearcher,
-        "adaptive_asha": AdaptiveAshaSearcher,
-        "optuna": OptunaSearcher,
-    },
+    "searcher": {**SEARCHERS},
     "checkpoint_storage": {
         "run folder": RunFolderStorage,
         "shared_fs": SharedFsStorage,

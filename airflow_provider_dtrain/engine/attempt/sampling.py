@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 #: Samples of one trial that the training code may reject before the trial fails.
 MOST_DRAWS = 20
-#: Searchers whose trials are as good with other hyperparameters.
-_DRAWN = ("random", "async_halving", "adaptive_asha", "optuna")
 
 
 def drawn(store: Store, view: AttemptView, draw: int) -> Hyperparameters | None:
@@ -27,10 +25,11 @@ def drawn(store: Store, view: AttemptView, draw: int) -> Hyperparameters | None:
     :param draw: index of the sample for the trial's number, from 0
     :raises ConfigError: the stored space is not valid for this version, or a package for sampling is missing here
     """
+    from airflow_provider_dtrain.core.config.unions import SEARCHERS
     from airflow_provider_dtrain.core.hyperparameters.space import sample
 
     search = store.searches.get(view.search_id) if view.search_id is not None else None
-    if search is None or search.method not in _DRAWN:
+    if search is None or not SEARCHERS[search.method].draws_samples:
         return None
     document = store.configs.get(search.config_id).document
     space = document.get("hyperparameters") or {}
