@@ -21,7 +21,7 @@ def render(args: Namespace) -> None:
     """Print the effective configuration, secrets masked."""
     from airflow_provider_dtrain.cli._inputs import assemble, read
     from airflow_provider_dtrain.core.config import mask, unsupported
-    from airflow_provider_dtrain.core.config.differences import leaves
+    from airflow_provider_dtrain.core.config.leaves import leaves
     from airflow_provider_dtrain.core.config.merge import origin_of
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 

@@ -1,4 +1,4 @@
-"""What a trial was made of, and what differs between trials."""
+"""Provenance of trials: code, packages and devices that they were made of, and differences between them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class HostProvenance:
 
 @dataclass(frozen=True, kw_only=True)
 class RankRuntime:
-    """What ranks reported of themselves. Only ranks that use the training library report it."""
+    """Report of ranks about themselves. Only ranks that use the training library report it."""
 
     ranks: list[int]
     host: str
@@ -85,7 +85,7 @@ class DataManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProvenance:
-    """What a trial was made of, as recorded at the start of an attempt."""
+    """Parts that a trial was made of, as recorded at its submission and at the start of an attempt."""
 
     trial_id: int
     attempt: int

@@ -1,4 +1,4 @@
-"""What trials were made of, and commands that show differences."""
+"""Provenance of trials in a terminal, and commands that show differences."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _short(digest: str) -> str:
 def _host_text(host: HostProvenance, found: TrialProvenance) -> str:
     packages = found.packages.get(host.packages or "")
     devices = sorted({name for name in host.devices.values() if name is not None})
-    listed = "packages unknown" if packages is None else f"{len(packages)} packages, {_short(host.packages or '')}"
+    listed = "packages unknown" if packages is None else f"{len(packages)} package(s), {_short(host.packages or '')}"
     if host.other_interpreter is not None:
         listed = f"but ranks run {host.other_interpreter}, whose packages are unknown"
     parts = [
@@ -124,6 +124,6 @@ def _row(one: Difference, columns: Sequence[str]) -> dict[str, Any]:
 def _cell(value: str | None, one: Difference) -> str:
     if value is None:
         return "unknown" if one.is_unknown else "-"
-    if one.subject in ("code", "files"):
+    if one.subject in ("code", "files") or one.name == "digest":
         return value if value.startswith("->") else _short(value)
     return value if len(value) <= _SHOWN_CHARS else f"{value[: _SHOWN_CHARS - 3]}..."

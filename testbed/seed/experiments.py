@@ -21,6 +21,13 @@ from airflow_provider_dtrain.store.store import Store
 CODE = Path(__file__).parents[2] / "dags" / "digits"
 SEED = 17
 
+#: The code of all trials is of one commit, in a bundle of this version.
+COMMIT = "9f2c41d07ab35e68d1c4f0937be52a86c7d3e510"
+SOURCE = {
+    "git": {"commit": COMMIT, "is_clean": True, "problem": ""},
+    "bundle": {"name": "experiments", "version": COMMIT},
+}
+
 
 class Planned:
     """An experiment of a DAG run: its stored configuration, and the submissions of its trials.
@@ -91,6 +98,7 @@ class Planned:
             "experiment_name": self.name,
             "config_id": self.stored.config_id,
             "payload": self.payload,
+            "source": SOURCE,
             "pool": resources.pool,
             "slots": resources.slots_per_trial,
             "priority": resources.priority,

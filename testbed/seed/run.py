@@ -14,6 +14,17 @@ SUPERVISOR = "supervisor.events"
 #: Bytes that an event moves its stream by. The store only compares offsets.
 EVENT_BYTES = 100
 Failure = Mapping[str, Any]
+#: What the ranks of every seeded trial run with.
+RUNTIME = {
+    "python": "3.12.4", "executable": "/opt/venvs/train/bin/python", "torch": "2.8.0", "cuda": "12.8",
+    "cudnn": "9.10.2", "nccl": "2.27.3",
+}  # fmt: skip
+PACKAGES = {
+    "filelock": "3.18.0", "fsspec": "2025.5.1", "jinja2": "3.1.6", "mpmath": "1.3.0", "networkx": "3.5",
+    "numpy": "2.3.1", "nvidia-cudnn-cu12": "9.10.2.21", "nvidia-nccl-cu12": "2.27.3", "pandas": "2.3.0",
+    "pyarrow": "20.0.0", "sympy": "1.14.0", "torch": "2.8.0", "torchvision": "0.23.0", "transformers": "4.53.1",
+    "triton": "3.4.0",
+}  # fmt: skip
 
 
 def killed(by: str) -> Failure:
@@ -82,6 +93,7 @@ class Run:
             plans[host]["ranks"].append({"rank": rank, "local_rank": len(self.ranks[host]), "slot": slot})
             self.ranks[host].append(rank)
         self.first_host = places[0][0]
+        self._record_launch()
         self.store.attempts.set_plan(attempt, self.watch, {"plans": plans}, {"host": self.first_host, "port": 29500})
         self._seq.clear()
         for host, ranks in self.ranks.items():
@@ -91,7 +103,18 @@ class Run:
         self.started_s = self.site.clock.unix
         self.has_gpus = self.store.hosts.get(self.first_host).slot_type == "cuda"
         self.site.leases[attempt] = self.watch
-        self.commit([{"kind": "init", "device": "cuda:0", "backend": "nccl", "torch": "2.8.0"}, {"kind": "first_step"}])
+        self.commit([{"kind": "init", "device": "cuda:0", "backend": "nccl", **RUNTIME}, {"kind": "first_step"}])
+
+    def _record_launch(self) -> None:
+        hosts: dict[str, Any] = {}
+        for name in self.placement:
+            host = self.store.hosts.get(name)
+            devices = {str(one.index): one.device and one.device_name for one in host.slots}
+            own = {str(slot): devices.get(str(slot)) for slot in self.placement[name]}
+            driver = "570.124.06" if host.slot_type == "cuda" else None
+            facts = {"python": RUNTIME["python"], "executable": RUNTIME["executable"], "cuda": RUNTIME["cuda"]}
+            hosts[name] = {"devices": own, "driver": driver, "image": None, "packages": PACKAGES, **facts}
+        self.store.provenance.set_launch(self.ticket.attempt_id, self.watch, None, hosts)
 
     def _follow(self, ticket: Ticket) -> None:
         self.ticket = ticket

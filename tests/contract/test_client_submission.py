@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import hashlib
 import http.client
@@ -12,8 +13,10 @@ import re
 import tarfile
 import tracemalloc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_provider_dtrain.api import code_archive
 from airflow_provider_dtrain.api.code_archive import ARCHIVE_MOST, digest_of
@@ -21,7 +24,11 @@ from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.errors import PayloadError, UserError
+from airflow_provider_dtrain.hooks.secrets import seal
+from airflow_provider_dtrain.hosts import work_tree
 from airflow_provider_dtrain.hosts.payload import LIMIT_BYTES, pack
+from airflow_provider_dtrain.resources.provenance import GitState
+from airflow_provider_dtrain.store.database.tables import submissions
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
@@ -341,3 +348,56 @@ def test_a_fork_starts_with_the_configuration_of_the_other_experiment(server, se
     assert conf["payload"] == digest
     kept = search.store.configs.get(conf["config"]["config_id"]).document
     assert (kept["name"], kept["entrypoint"]) == ("e", "python train.py")
+
+
+def test_a_fork_names_the_private_variables_that_its_user_must_give_again(server, search, triggered, capsys):
+    document = {
+        "name": "e",
+        "entrypoint": "python train.py",
+        "resources": {"pool": "gpus", "slots_per_trial": 1},
+        "environment": {"variables": {"TOKEN": "hush-1", "MODE": "fast"}, "public_variables": ["MODE"]},
+    }
+    masked, sealed = seal(document)
+    search.config = search.store.configs.put(masked, origins={}, secrets=sealed).config_id
+    search.name, search.view = "other", None
+    search.plan(task="other")
+    digest = "c0de" * 16
+    search.store.payloads.put(digest, b"code")
+    search.submit(3, payload=digest)
+    assert main(["experiments", "fork", str(search.view.experiment_id)]) == 1
+    message = capsys.readouterr().err
+    assert "environment.variables.TOKEN: the value is masked" in message
+    assert "MODE" not in message
+    assert "hush" not in message
+    assert triggered == []
+
+
+def submitted(store) -> list:
+    with store.db.engine.connect() as conn:
+        return conn.execute(sa.select(submissions).order_by(submissions.c.created_at)).all()
+
+
+def test_the_state_of_the_code_in_git_is_that_of_the_users_machine_and_a_fork_has_that_of_its_code(
+    server, store, triggered, project, capsys, monkeypatch
+):
+    state = GitState(commit="a" * 40, is_clean=False)
+    seen: list[Path] = []
+    monkeypatch.setattr(work_tree, "git_state", lambda folder: seen.append(folder) or state)
+    assert main(["experiments", "create", str(project / "mine.yaml")]) == 0, capsys.readouterr()
+    assert seen == [project / "code"]
+    (run,) = submitted(store)
+    assert run.git == dataclasses.asdict(state)
+    planned = Search(store, name="mine", dag=run.dag_id, run=run.run_id)
+    planned.plan()
+    planned.submit(0, payload=run.payload, source={"git": run.git, "bundle": None})
+    monkeypatch.setattr(work_tree, "git_state", None)
+    assert main(["experiments", "fork", str(planned.view.experiment_id)]) == 0, capsys.readouterr()
+    latest = submitted(store)[-1]
+    assert (latest.git, latest.payload) == (run.git, run.payload)
+
+
+@pytest.mark.parametrize("git", [{"commit": "a; rm"}, {"commit": "A" * 40}, {"problem": "x" * 501}, {"is_clean": "?"}])
+def test_a_state_in_git_that_no_client_sends_is_refused(api, search, triggered, git):
+    body = {"config": CONFIG, "git": git}
+    assert api.refusal("POST", "/experiments", json=body)[0] == 422
+    assert triggered == []

@@ -1,4 +1,4 @@
-"""What trials were made of: stored once, shown by rights, and compared without a claim about what is not known."""
+"""Provenance of trials: stored once, shown by rights, and compared without a claim about what is not known."""
 
 from __future__ import annotations
 
@@ -161,6 +161,16 @@ def test_a_rank_reports_for_its_own_host_and_only_the_known_facts(world: World) 
     world.initialized(trial, secret="x")
     (rank,) = world.store.events.ranks(attempt)
     assert rank.runtime == {name: value for name, value in RUNTIME.items() if name != "device"}
+
+
+def test_a_new_launch_forgets_what_ranks_of_the_earlier_one_reported(world: World) -> None:
+    trial = world.trial(0)
+    world.initialized(trial)
+    attempt = world.store.trials.get(trial).attempt_id
+    assert len(world.of(trial).runtimes) == 1
+    plans = {"plans": {"a": {"ranks": [{"rank": 0}]}}}
+    world.store.attempts.set_plan(attempt, world.search.watches[attempt], plans)
+    assert world.of(trial).runtimes == []
 
 
 def test_the_list_of_files_outlives_the_code(world: World) -> None:

@@ -57,6 +57,7 @@ PAGES = (
         "FileNotFoundError: [Errno 2] No such file or directory: '/data/imagenet/shard-017.tar'",
         "SIGTERM, sent by the supervisor",
     )),
+    Facts("trial-config", "/plugin/dtrain/trials/{trial cifar10-asha/0}?tab=config", ("Code, packages and devices",)),
     Facts("trial-files", "/plugin/dtrain/trials/{trial mnist-grid/0}?tab=files", ("work/report.html", "Download")),
     Facts("trial-profile", "/plugin/dtrain/trials/{trial gpt2-finetune/0}?tab=profile", ("gpu_util", "a100-04")),
     Facts("trial-nan", "/plugin/dtrain/trials/{trial lr-too-high/0}", ("grad_norm", "Completed")),
@@ -67,7 +68,7 @@ PAGES = (
         HOSTILE_METRIC, "ValueError: <script>window.hacked=1</script>",
     )),
     Facts("compare", "/plugin/dtrain/compare?trial={trial cifar10-asha/0}&trial={trial cifar10-asha/2}", (
-        "Compare 2 trials", "Number in its experiment", "global_batch_size", "are the same and not shown",
+        "Compare 2 trials", "Number in its experiment", "global_batch_size", "The same, and not shown",
     )),
     Facts("editor", "/plugin/dtrain/experiments/new", ("entrypoint",)),
     Facts("run-tab", "/dags/cifar10_asha/runs/{run cifar10_asha}/plugin/dtrain-run", ("cifar10-asha",)),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from airflow_provider_dtrain.core.config import assemble
-from airflow_provider_dtrain.core.config.differences import leaves
+from airflow_provider_dtrain.core.config.leaves import leaves
 from airflow_provider_dtrain.core.config.merge import origin_of
 from airflow_provider_dtrain.core.config.positions import rendered
 from airflow_provider_dtrain.core.config.submitted import set_by

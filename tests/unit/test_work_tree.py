@@ -93,17 +93,20 @@ def test_programs_that_the_settings_of_a_repository_name_do_not_run(code: Path, 
     program.with_name("post-index-change").symlink_to(program)
     os.utime(code / "train.py", (1, 1))
     assert git_state(code) == GitState(commit=git(code, "rev-parse", "HEAD"), is_clean=True)
-    # Of the program, git has run what this test itself has asked for: nothing.
     assert not mark.exists()
 
 
 def test_files_of_submodules_are_not_compared_and_their_settings_run_nothing(code: Path, tmp_path: Path) -> None:
     other, mark = tmp_path / "other", tmp_path / "ran"
     git(tmp_path, "init", "-q", "other")
-    git(other, "commit", "-qm", "1", "--allow-empty")
+    (other / "part.py").write_text("pass\n")
+    (other / ".gitattributes").write_text("*.py filter=evil\n")
+    git(other, "add", ".")
+    git(other, "commit", "-qm", "1")
     git(code, "submodule", "add", "-q", str(other), "part")
     git(code, "commit", "-qm", "2")
-    git(code / "part", "config", "core.fsmonitor", f"touch {mark}; false")
+    git(code / "part", "config", "filter.evil.clean", f"touch {mark}; cat")
+    os.utime(code / "part" / "part.py", (1, 1))
     found = git_state(code)
     assert (found.is_clean, found.problem) == (None, "files of submodules are not compared")
     assert found.commit == git(code, "rev-parse", "HEAD")

@@ -144,21 +144,10 @@ class ComparedTrial(TrialSummary):
     metric: str | None
 
 
-class Difference(Model):
-    """A value in which the configurations differ."""
-
-    path: str
-    #: One value per trial; None: the configuration has none.
-    values: list[Any]
-
-
 class Comparison(Model):
     """2 to 8 trials."""
 
     trials: list[ComparedTrial]
     metrics: list[MetricName]
-    differences: list[Difference]
-    #: Number of values that are the same in all configurations.
-    same: int
     #: Latest reports of a trial name their epoch.
     has_epochs: bool

@@ -11,13 +11,11 @@ from airflow_provider_dtrain.api.bounds import COMPARED_MOST, TRIALS_MOST, Compa
 from airflow_provider_dtrain.api.call import Call, CallDep
 from airflow_provider_dtrain.api.curve_rows import curve_of, metric_series
 from airflow_provider_dtrain.api.execution import StoreRoute
-from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves, Difference
+from airflow_provider_dtrain.api.models.charts import Axis, ComparedTrial, Comparison, Curves
 from airflow_provider_dtrain.api.models.trials import TrialCurves
 from airflow_provider_dtrain.api.prepared import as_json, with_list
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.core.config import mask
-from airflow_provider_dtrain.core.config.differences import differences
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.resources.metrics import MetricGroup, MetricName
 from airflow_provider_dtrain.resources.trials import TrialSummary
@@ -142,25 +140,17 @@ def trial_curves(
 
 @router.get("/compare", **guarded(Rule.READ))
 def compare(call: CallDep, trial: ComparedIds = None) -> Comparison:
-    """Return trials beside each other, with the values in which their configurations differ."""
+    """Return trials beside each other, with the metrics that they have reported."""
     ids = list(dict.fromkeys(trial or []))
     if len(ids) < 2:
         raise UserError(f"trial must be given 2 to {COMPARED_MOST} times, got {len(ids)}.")
     trials = trials_by_id(call.store, call.access, ids)
     configs = {one.config_id: one for one in call.store.configs.some({one.config_id for one in trials})}
-    found, same = differences([_document(one, configs[one.config_id]) for one in trials])
     return Comparison(
         trials=[_compared(one, configs[one.config_id]) for one in trials],
         metrics=shown_names(call.store.curves.names(ids)),
-        differences=[Difference(path=path, values=values) for path, values in found],
-        same=same,
         has_epochs=call.store.curves.have_epochs(ids),
     )
-
-
-def _document(trial: TrialSummary, config: Config) -> dict[str, Any]:
-    """Return the configuration of a trial with its own hyperparameters instead of their space."""
-    return {**mask(config.document), "hyperparameters": trial.hparams}
 
 
 def _compared(trial: TrialSummary, config: Config) -> ComparedTrial:

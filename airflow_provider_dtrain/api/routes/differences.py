@@ -1,4 +1,4 @@
-"""What differs between trials, and between experiments."""
+"""Differences between trials, and between experiments."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from airflow_provider_dtrain.core.config.differences import leaves
+from airflow_provider_dtrain.core.config.leaves import leaves
 from airflow_provider_dtrain.core.config.secrets import MASK, mask
 from airflow_provider_dtrain.core.fact_differences import Facts, fact_differences
 from airflow_provider_dtrain.errors import NotFoundError
@@ -119,7 +119,7 @@ def _launched(found: TrialProvenance) -> dict[str, Facts]:
         "interpreter": _interpreter(found),
         "packages": packages,
         "PyTorch": {"": _version(found, "torch", packages, "torch")},
-        "CUDA": {"": _joined(one.cuda for one in found.runtimes) or _joined(map(_cuda, hosts))},
+        "CUDA": {"": _cuda(found, packages)},
         "cuDNN": {"": _version(found, "cudnn", packages, "nvidia-cudnn")},
         "NCCL": {"": _version(found, "nccl", packages, "nvidia-nccl")},
         "driver": {"": _joined(host.driver for host in hosts) if has_gpus else _NONE},
@@ -135,8 +135,12 @@ def _joined(values: Iterable[str | None]) -> str | None:
     return None if None in found or not found else " | ".join(sorted(map(str, found)))
 
 
-def _cuda(host: HostProvenance) -> str | None:
-    return None if host.other_interpreter is not None else host.cuda
+def _cuda(found: TrialProvenance, packages: Facts) -> str | None:
+    """Return the CUDA for which PyTorch was built: as ranks loaded it, else as its files name it."""
+    loaded = {one.cuda for one in found.runtimes} - {None}
+    if loaded or packages is None:
+        return _joined(loaded)
+    return _joined(host.cuda for host in found.hosts) if "torch" in packages else _NONE
 
 
 def _interpreter(found: TrialProvenance) -> Facts:

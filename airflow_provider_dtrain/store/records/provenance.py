@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """What the ranks of an attempt were made of."""
+    """Parts that the ranks of an attempt were made of."""
 
     #: ``path`` and ``digest``; None: the ranks use the packages of an interpreter.
     lock: Mapping[str, Any] | None

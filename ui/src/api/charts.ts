@@ -12,3 +12,4 @@ export type Rungs = Schemas["Rungs"];
 export type TrialRow = Schemas["TrialSummary"];
 export type ComparedTrial = Schemas["ComparedTrial"];
 export type Comparison = Schemas["Comparison"];
+export type Differences = Schemas["Differences"];

@@ -647,7 +647,7 @@ export interface paths {
         };
         /**
          * Compare
-         * @description Return trials beside each other, with the values in which their configurations differ.
+         * @description Return trials beside each other, with the metrics that they have reported.
          */
         get: operations["compare_api_v1_compare_get"];
         put?: never;
@@ -1533,10 +1533,6 @@ export interface components {
             trials: components["schemas"]["ComparedTrial"][];
             /** Metrics */
             metrics: components["schemas"]["MetricName"][];
-            /** Differences */
-            differences: components["schemas"]["airflow_provider_dtrain__api__models__charts__Difference"][];
-            /** Same */
-            same: number;
             /** Has Epochs */
             has_epochs: boolean;
         };
@@ -1653,13 +1649,17 @@ export interface components {
         };
         /**
          * Difference
-         * @description A value in which the configurations differ.
+         * @description A value in which trials differ, or that cannot be compared.
          */
         Difference: {
-            /** Path */
-            path: string;
+            /** Subject */
+            subject: string;
+            /** Name */
+            name: string;
             /** Values */
-            values: unknown[];
+            values: (string | null)[];
+            /** Is Unknown */
+            is_unknown: boolean;
         };
         /**
          * Differences
@@ -1669,7 +1669,7 @@ export interface components {
             /** Trials */
             trials: number[];
             /** Rows */
-            rows: components["schemas"]["airflow_provider_dtrain__resources__provenance__Difference"][];
+            rows: components["schemas"]["Difference"][];
             /** Same */
             same: string[];
         };
@@ -2770,7 +2770,7 @@ export interface components {
         };
         /**
          * RankRuntime
-         * @description What ranks reported of themselves. Only ranks that use the training library report it.
+         * @description Report of ranks about themselves. Only ranks that use the training library report it.
          */
         RankRuntime: {
             /** Ranks */
@@ -3505,7 +3505,7 @@ export interface components {
         };
         /**
          * TrialProvenance
-         * @description What a trial was made of, as recorded at the start of an attempt.
+         * @description Parts that a trial was made of, as recorded at its submission and at the start of an attempt.
          */
         TrialProvenance: {
             /** Trial Id */
@@ -3669,30 +3669,6 @@ export interface components {
             trial_id: number;
             /** @default null */
             through: components["schemas"]["Through"] | null;
-        };
-        /**
-         * Difference
-         * @description A value in which the configurations differ.
-         */
-        airflow_provider_dtrain__api__models__charts__Difference: {
-            /** Path */
-            path: string;
-            /** Values */
-            values: unknown[];
-        };
-        /**
-         * Difference
-         * @description A value in which trials differ, or that cannot be compared.
-         */
-        airflow_provider_dtrain__resources__provenance__Difference: {
-            /** Subject */
-            subject: string;
-            /** Name */
-            name: string;
-            /** Values */
-            values: (string | null)[];
-            /** Is Unknown */
-            is_unknown: boolean;
         };
     };
     responses: never;

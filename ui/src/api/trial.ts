@@ -27,3 +27,5 @@ export type RankRow = Schemas["RankRow"];
 export type Profile = Schemas["Profile"];
 export type Shards = Schemas["Shards"];
 export type ShardTrouble = Schemas["ShardTrouble"];
+export type Provenance = Schemas["TrialProvenance"];
+export type HostProvenance = Schemas["HostProvenance"];

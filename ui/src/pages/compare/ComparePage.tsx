@@ -1,7 +1,7 @@
 import { Box, Button, CloseButton, Flex, Grid, Heading, HStack, Stack, Table, Text } from "@chakra-ui/react";
 import { useMemo, useState } from "react";
 
-import { type Comparison, type Curves, type MetricName } from "../../api/charts";
+import { type Comparison, type Curves, type Differences, type MetricName } from "../../api/charts";
 import { withQuery } from "../../api/client";
 import { paths } from "../../app/paths";
 import { ChartGroup } from "../../charts/ChartContext";
@@ -26,13 +26,16 @@ import { curvesOf } from "../experiment/curves";
 import { axesOf, X_AXES } from "../experiment/axes";
 import { MOST_COMPARED } from "../experiment/TrialList";
 import { ENDED } from "../trial/words";
-import { differenceRows } from "./differences";
+import { countText, type DifferenceGroup, differenceGroups, type DifferenceRow } from "./differences";
 import { TrialAdder } from "./TrialAdder";
 
 const USUAL = { ...USUAL_CURVE_VIEW, trial: [] as readonly string[], metric: [] as readonly string[], x: "batches" };
 
 /** Charts before the user chooses metrics. */
 const SHOWN = 2;
+
+/** Rows of a subject that are shown at once: hundreds of packages may differ. */
+const MOST_UNFOLDED = 8;
 
 const NONE_MARKED: ReadonlySet<string> = new Set();
 
@@ -83,8 +86,51 @@ const MetricChart = ({ ids, looks, metric, view, isLive, focus }: ChartProps) =>
   );
 };
 
-const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks: ReadonlyMap<number, Look>; onRemove: (id: number) => void; onFocus: (id: string | null) => void }) => {
-  const rows = differenceRows(data);
+interface GroupProps {
+  group: DifferenceGroup;
+  ids: readonly number[];
+}
+
+/** Differences in one subject. Many of them are folded into a row that says how many there are. */
+const Group = ({ group: { subject, rows }, ids }: GroupProps) => {
+  const [isOpen, setOpen] = useState(rows.length <= MOST_UNFOLDED || subject === "configuration");
+  if (!isOpen) {
+    return (
+      <Table.Row>
+        <Table.Cell colSpan={ids.length + 1}>
+          <Button onClick={() => setOpen(true)} size="xs" variant="ghost">
+            Show {plural(rows.length, "difference")} of {subject}
+          </Button>
+        </Table.Cell>
+      </Table.Row>
+    );
+  }
+  return rows.map(({ name, values, isHparam, isUnknown }: DifferenceRow) => (
+    <Table.Row key={`${isHparam ? "h" : "c"} ${name}`}>
+      <Table.Cell fontWeight={isHparam ? "medium" : undefined} overflowWrap="anywhere">
+        {name}
+      </Table.Cell>
+      {values.map((value, index) => (
+        <Table.Cell color={isUnknown ? "fg.muted" : undefined} key={ids[index]} overflowWrap="anywhere" verticalAlign="top">
+          {value}
+        </Table.Cell>
+      ))}
+    </Table.Row>
+  ));
+};
+
+interface OverviewProps {
+  data: Comparison;
+  differences: Differences | undefined;
+  looks: ReadonlyMap<number, Look>;
+  onRemove: (id: number) => void;
+  onFocus: (id: string | null) => void;
+}
+
+const Overview = ({ data, differences, looks, onRemove, onFocus }: OverviewProps) => {
+  const groups = useMemo(() => (differences === undefined ? [] : differenceGroups(differences)), [differences]);
+  const ids = data.trials.map(({ trial_id }) => trial_id);
+  const isOf = differences !== undefined && differences.trials.length === ids.length && differences.trials.every((id, index) => id === ids[index]);
   const facts: { name: string; cells: string[] }[] = [
     { name: "Best metric", cells: data.trials.map(({ best_metric, best_step, metric }) => `${metric === null ? "" : `${metric} `}${number(best_metric)}${best_step === null ? "" : ` at step ${count(best_step)}`}`) },
     { name: "Trained for", cells: data.trials.map(({ duration_s }) => duration(duration_s)) },
@@ -97,7 +143,7 @@ const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks:
       <Table.Root size="sm">
         <Table.Header>
           <Table.Row>
-            <Table.ColumnHeader minW="180px">{plural(rows.length, "difference")}</Table.ColumnHeader>
+            <Table.ColumnHeader minW="180px">{isOf ? countText(differences) : ""}</Table.ColumnHeader>
             {data.trials.map(({ trial_id, name, display_name, state }) => (
               <Table.ColumnHeader key={trial_id} maxW="260px" minW="150px" onMouseEnter={() => onFocus(String(trial_id))} onMouseLeave={() => onFocus(null)}>
                 <HStack gap={2}>
@@ -123,23 +169,14 @@ const Overview = ({ data, looks, onRemove, onFocus }: { data: Comparison; looks:
               ))}
             </Table.Row>
           ))}
-          {rows.map(({ path, values, isHparam }) => (
-            <Table.Row key={`${isHparam ? "h" : "c"} ${path}`}>
-              <Table.Cell fontWeight={isHparam ? "medium" : undefined} overflowWrap="anywhere">
-                {path}
-              </Table.Cell>
-              {values.map((value, index) => (
-                <Table.Cell key={data.trials[index]?.trial_id} overflowWrap="anywhere" verticalAlign="top">
-                  {value}
-                </Table.Cell>
-              ))}
-            </Table.Row>
-          ))}
+          {isOf ? groups.map((group) => <Group group={group} ids={ids} key={`${group.subject} ${ids.join()}`} />) : null}
         </Table.Body>
       </Table.Root>
-      <Text color="fg.muted" fontSize="xs" p={2}>
-        {plural(data.same, "value")} of the configurations {data.same === 1 ? "is" : "are"} the same and not shown.
-      </Text>
+      {differences === undefined || differences.same.length === 0 ? null : (
+        <Text color="fg.muted" fontSize="xs" p={2}>
+          The same, and not shown: {differences.same.join(", ")}. All other values of the configurations are the same as well.
+        </Text>
+      )}
     </Box>
   );
 };
@@ -149,6 +186,7 @@ const Compared = ({ ids, onIds }: { ids: readonly string[]; onIds: (ids: readonl
   const [focus, setFocus] = useState<string | null>(null);
   const [isLive, setLive] = useState(true);
   const { data, error, loading, refresh, stale } = useData<Comparison>(withQuery("compare", { trial: ids }), { everyMs: isLive ? 2 * LIVE_MS : null, keepPrevious: true });
+  const compared = useData<Differences>(withQuery("differences/trials", { trial: ids }), { everyMs: isLive ? 6 * LIVE_MS : null, keepPrevious: true });
   const running = data === undefined || data.trials.some(({ state }) => !ENDED.has(state));
   if (running !== isLive) setLive(running);
   const looks = useMemo(() => {
@@ -168,9 +206,10 @@ const Compared = ({ ids, onIds }: { ids: readonly string[]; onIds: (ids: readonl
   return (
     <ChartGroup>
       {error === null ? null : <ErrorNotice error={error} onRetry={refresh} wasKnown={isShown} what="Comparison" />}
+      {compared.error === null || error !== null ? null : <ErrorNotice error={compared.error} onRetry={compared.refresh} what="Differences" />}
       <Stack gap={4}>
         <Stale stale={stale}>
-          <Overview data={data} looks={looks} onFocus={setFocus} onRemove={(id) => onIds(ids.filter((item) => item !== String(id)))} />
+          <Overview data={data} differences={compared.data} looks={looks} onFocus={setFocus} onRemove={(id) => onIds(ids.filter((item) => item !== String(id)))} />
         </Stale>
         <Flex align="center" columnGap={5} rowGap={2} wrap="wrap">
           <HStack gap={2}>

@@ -1,34 +1,60 @@
 /** Table of differences between trials. */
-import { type ComparedTrial, type Comparison } from "../../api/charts";
+import { type Differences } from "../../api/charts";
 import { textOf } from "../../charts/dimensions";
-import { number } from "../../format/numbers";
-import { own } from "../../lib/own";
+import { count, number, plural } from "../../format/numbers";
+import { shortDigest } from "../trial/provenance";
 
 export interface DifferenceRow {
-  readonly path: string;
+  readonly name: string;
   readonly values: readonly string[];
   /** Whether it is a hyperparameter. */
   readonly isHparam: boolean;
+  /** A value is not known, so whether the trials differ is not known either. */
+  readonly isUnknown: boolean;
 }
 
-const shown = (value: unknown): string => (typeof value === "number" ? number(value, 6) : textOf(value));
+/** Rows of one subject, such as the packages. */
+export interface DifferenceGroup {
+  readonly subject: string;
+  readonly rows: readonly DifferenceRow[];
+}
 
-const isSame = (values: readonly string[]): boolean => values.every((value) => value === values[0]);
+type Row = Differences["rows"][number];
 
-/** Return the hyperparameters in which trials differ. */
-export const hparamRows = (trials: readonly ComparedTrial[]): DifferenceRow[] => {
-  const names = [...new Set(trials.flatMap(({ hparams }) => Object.keys(hparams)))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-  return names.map((path) => ({ path, values: trials.map(({ hparams }) => shown(own(hparams, path))), isHparam: true })).filter(({ values }) => !isSame(values));
+const HPARAM = "hyperparameters.";
+const CONFIGURATION = "configuration";
+/** Subjects whose values are digests. */
+const OF_DIGESTS: ReadonlySet<string> = new Set(["code", "files"]);
+
+const configText = (text: string): string => {
+  const value: unknown = JSON.parse(text);
+  return typeof value === "number" ? number(value, 6) : textOf(value);
 };
 
-const PREFIX = "hyperparameters.";
+const valueText = ({ subject, is_unknown }: Row, value: string | null): string => {
+  if (value === null) return is_unknown ? "unknown" : textOf(null);
+  if (subject === CONFIGURATION) return configText(value);
+  return OF_DIGESTS.has(subject) && /^[0-9a-f]{64}/.test(value) ? shortDigest(value) : value;
+};
 
-/** Return all differences: hyperparameters first, and values of the configuration that are no hyperparameter. */
-export const differenceRows = ({ trials, differences }: Pick<Comparison, "differences" | "trials">): DifferenceRow[] => {
-  const hparams = hparamRows(trials);
-  const known = new Set(hparams.map(({ path }) => path));
-  const rest = differences
-    .filter(({ path }) => !known.has(path.startsWith(PREFIX) ? path.slice(PREFIX.length) : path))
-    .map(({ path, values }): DifferenceRow => ({ path, values: values.map(shown), isHparam: false }));
-  return [...hparams, ...rest];
+const nameOf = ({ subject, name }: Row): string => {
+  if (subject === CONFIGURATION) return name.startsWith(HPARAM) ? name.slice(HPARAM.length) : name;
+  return name === "" ? subject : `${subject} ${name}`;
+};
+
+/** Return how many differences there are, and how many values cannot be compared. */
+export const countText = ({ rows }: Differences): string => {
+  const unknown = rows.filter(({ is_unknown }) => is_unknown).length;
+  return `${plural(rows.length - unknown, "difference")}${unknown === 0 ? "" : `, ${count(unknown)} unknown`}`;
+};
+
+/** Return the differences by subject: hyperparameters first, then the rest of the configuration. */
+export const differenceGroups = ({ rows }: Differences): DifferenceGroup[] => {
+  const groups = new Map<string, DifferenceRow[]>();
+  const isHparam = (row: Row) => row.subject === CONFIGURATION && row.name.startsWith(HPARAM);
+  for (const row of [...rows.filter(isHparam), ...rows.filter((one) => !isHparam(one))]) {
+    const shown = { name: nameOf(row), values: row.values.map((value) => valueText(row, value)), isHparam: isHparam(row), isUnknown: row.is_unknown };
+    groups.set(row.subject, [...(groups.get(row.subject) ?? []), shown]);
+  }
+  return [...groups].map(([subject, own]) => ({ subject, rows: own }));
 };

@@ -128,6 +128,29 @@ describe("the page of a trial", () => {
     expect(await screen.findByText("2 values NaN or infinite: the curve has gaps there.")).toBeTruthy();
   });
 
+  it("shows what it was made of once that is unfolded, with a search for packages", async () => {
+    const packages = { abc: { numpy: "2.1", torch: "2.13.0", mine: null } };
+    const host = { host: "gpu-1", devices: { 0: "NVIDIA H100" }, driver: "570.1", image: null, python: "3.12.4", executable: "/usr/bin/python3", cuda: "12.8", packages: "abc", other_interpreter: null };
+    const provenance = {
+      trial_id: 7, attempt: 1, config_id: 1, seed: 3, code: "f".repeat(64), files: { "train.py": "a" }, git: { commit: null, is_clean: null, problem: HOSTILE }, bundle: null, is_launched: true, lock: null,
+      hosts: [host], packages, runtimes: [], data: null,
+    };
+    let asked = 0;
+    serve({ ...routes(), "trials/7/config": { body: { config_id: 1, yaml: "", template: null, template_version: null, lines: [] } }, "trials/7/provenance": () => ((asked += 1), { body: provenance }) });
+    const { container } = show(<App />, `${ADDRESS}?tab=config`);
+    const fold = await screen.findByText("Code, packages and devices");
+    expect(asked).toBe(0);
+    await userEvent.click(fold);
+    expect(await screen.findByText(`${"f".repeat(12)}, 1 file`)).toBeTruthy();
+    expect(screen.getByText("NVIDIA H100 (slot 0)")).toBeTruthy();
+    expect(screen.getByText(`unknown: ${HOSTILE}`)).toBeTruthy();
+    expect(container.querySelector("img")).toBeNull();
+    expect(screen.getByText("3 of 3 packages")).toBeTruthy();
+    await userEvent.type(screen.getByPlaceholderText("Search for a package"), "TORCH{Enter}");
+    expect(await screen.findByText("1 of 3 packages")).toBeTruthy();
+    expect(screen.queryByText("numpy")).toBeNull();
+  });
+
   it("shows texts of the store as text, and the cause of a failure first", async () => {
     const failure = { error: "RankFailedError", kind: "user", message: `ValueError: ${HOSTILE}`, host: "gpu-1", rank: 0 };
     serve(routes({ state: "errored", failure, experiment: HOSTILE, name: HOSTILE, hparams: { [HOSTILE]: HOSTILE }, metrics: [{ group: "validation", name: HOSTILE }] }, [series({ name: HOSTILE })]));

@@ -17,6 +17,7 @@ import { useUrlState } from "../../hooks/useUrlState";
 import { ConfigView } from "../experiment/ConfigView";
 import { FilesTab } from "./FilesTab";
 import { ProfileTab } from "./ProfileTab";
+import { ProvenanceSection } from "./ProvenanceSection";
 import { RanksTab } from "./RanksTab";
 import { ReproductionFacts } from "./ReproductionFacts";
 import { ShardsTab } from "./ShardsTab";
@@ -58,7 +59,15 @@ export const TrialView = ({ id }: { id: string }) => {
     { id: "ranks", label: "Ranks and logs", content: () => <RanksTab trial={data} /> },
     { id: "files", label: "Checkpoints and outputs", content: () => <FilesTab trial={data} /> },
     { id: "profile", label: "Profile", content: () => <ProfileTab trial={data} /> },
-    { id: "config", label: "Configuration", content: () => <ConfigView path={`${path}/config`} /> },
+    {
+      id: "config", label: "Configuration",
+      content: () => (
+        <>
+          <ProvenanceSection id={id} />
+          <ConfigView path={`${path}/config`} />
+        </>
+      ),
+    },
   ];
   return (
     <>
