@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Trials or experiments that one command compares, as the API accepts them.
 _LEAST, _MOST = 2, 8
-#: Characters of a digest that distinguish it in a line.
-_DIGEST_CHARS: Final = 12
+#: A SHA-256, of which 12 characters distinguish it in a line.
+_DIGEST: Final = re.compile("([0-9a-f]{12})[0-9a-f]{52}")
 _SHOWN_CHARS: Final = 60
 
 
@@ -57,7 +58,8 @@ def _version(version: str | None) -> str:
 
 
 def _short(digest: str) -> str:
-    return digest.removeprefix("sha256:")[:_DIGEST_CHARS]
+    """Return a digest, or the name of an image with one, with as many characters as distinguish it."""
+    return _DIGEST.sub(r"\1", digest)
 
 
 def _host_text(host: HostProvenance, found: TrialProvenance) -> str:
@@ -124,6 +126,5 @@ def _row(one: Difference, columns: Sequence[str]) -> dict[str, Any]:
 def _cell(value: str | None, one: Difference) -> str:
     if value is None:
         return "unknown" if one.is_unknown else "-"
-    if one.subject in ("code", "files") or one.name == "digest":
-        return value if value.startswith("->") else _short(value)
+    value = _short(value)
     return value if len(value) <= _SHOWN_CHARS else f"{value[: _SHOWN_CHARS - 3]}..."

@@ -101,7 +101,8 @@ NAMES = ["0.weight", "0.bias"]
 
 # -- the request -----------------------------------------------------------------------------------
 def test_a_trial_is_run_again_with_the_record_of_the_original(world, triggered):
-    store, ticket = world.store, world.trial(3)
+    git = {"commit": "a" * 40, "is_clean": True, "problem": ""}
+    store, ticket = world.store, world.trial(3, source={"git": git, "bundle": None})
     api = api_of(store)
     found = reproduce(api, ticket.trial_id)
     assert found.status_code == 202, found.text
@@ -111,7 +112,7 @@ def test_a_trial_is_run_again_with_the_record_of_the_original(world, triggered):
     assert conf["config"]["config_id"] == trial.config_id
     assert store.submissions.find(DAG, run_id) == Submission(
         dag_id=DAG, run_id=run_id, config_id=trial.config_id, payload=CODE, user_id="id of ann",
-        reproduces=ticket.trial_id,
+        git=git, reproduces=ticket.trial_id,
     )  # fmt: skip
     assert [(event, extra["trial_id"]) for event, _, _, extra in api.logged] == [("trial_reproduce", ticket.trial_id)]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
 from tests.support.containers import IMAGE, WITHOUT_PYTHON, need_podman, settings
 from tests.support.engines import Engine, config, held
@@ -64,6 +65,8 @@ async def test_an_image_is_downloaded_and_ranks_run_in_it(
     assert plan is not None
     assert plan["images"]["local"].startswith("train:1@sha256:")
     assert f"Image train:1 ({plan['images']['local']}) with docker" in caplog.text
+    (made,) = StoreSource(with_docker.hook.store).provenance(ticket.trial_id).hosts
+    assert (made.image, made.driver) == (plan["images"]["local"], None)
     assert [call[0] for call in calls(docker_folder)][:4] == ["image", "version", "pull", "image"]
     assert held(with_docker) == []
 
@@ -181,9 +184,15 @@ async def test_a_gang_runs_in_a_container_of_podman_with_folders_of_the_host(
         "entrypoint": "python train.py", "model_dir": ".", "max_restarts": 0, "resources": {"slots_per_trial": 2},
         "environment": {"image": IMAGE, "container": "required"}, "bind_mounts": mounts,
     }  # fmt: skip
-    outcome = await with_podman.carry(with_podman.submit(document, folder=script))
+    ticket = with_podman.submit(document, folder=script)
+    outcome = await with_podman.carry(ticket)
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
+    provenance = StoreSource(with_podman.hook.store).provenance(ticket.trial_id)
+    (made,) = provenance.hosts
+    assert "sha256:" in (made.image or "")
+    assert made.python is not None
+    assert provenance.packages.get(made.packages or "") is not None, "the packages of the image"
     assert "found of the host ['in'" in caplog.text
     found = [data / f"out{rank}" for rank in range(2)]
     assert [(file.read_text(), file.stat().st_uid) for file in found] == [(str(k), os.getuid()) for k in range(2)]
