@@ -133,6 +133,14 @@ def test_an_experiment_needs_no_dag_of_ones_own(cluster: Cluster, tmp_path: Path
     assert "hyperparameters:" in cluster.cli("e", "config", str(view.experiment_id)).out
     listed = cluster.cli("trials", "list", "--experiment", str(view.experiment_id), "--state", "completed")
     assert all(f"lr={value}" in listed.out for value in (0.1, 0.2, 0.3))
+    trials = [str(one.trial_id) for one in cluster.store.trials.list(experiment_id=view.experiment_id)]
+    made = cluster.cli("trials", "describe", trials[0], "-o", "json").json["provenance"]
+    assert made["bundle"] == {"name": "dags-folder", "version": None}
+    assert made["git"]["problem"] == "the code is not in a git repository"
+    assert [len(made["packages"][one["packages"]]) > 3 for one in made["hosts"]] == [True]
+    differs = {one["subject"]: one for one in cluster.cli("trials", "diff", *trials, "-o", "json").json["rows"]}
+    assert differs["git"]["is_unknown"]
+    assert not {"packages", "code", "interpreter"} & differs.keys()
 
 
 def test_a_run_of_the_dag_for_operations_reaches_the_hosts(cluster: Cluster) -> None:
