@@ -21,6 +21,7 @@ from .channel.log_search import match_logs
 from .checks.probe import probe
 from .environments.build import build
 from .environments.download import download
+from .environments.setup_script import supervise_script
 from .fields import Fields, parse_object, shorten
 from .file_access import below
 from .files.archives import receive_archive, send_tree, unpack
@@ -176,6 +177,11 @@ def role_download(layout: Layout, args: argparse.Namespace) -> None:
     download()
 
 
+def role_setup(layout: Layout, args: argparse.Namespace) -> None:
+    """Run the setup script of an environment. The end of standard input ends it."""
+    raise SystemExit(supervise_script(args.script, int(args.variables), float(args.limit_s)))
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the command line of all roles."""
     common = argparse.ArgumentParser(add_help=False)
@@ -211,6 +217,7 @@ def parser() -> argparse.ArgumentParser:
     role("probe", role_probe)
     role("build", role_build)
     role("download", role_download)
+    role("setup", role_setup, "script", "variables", "limit_s")
     return top
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -28,7 +29,18 @@ from airflow_provider_dtrain.supervisor.environments.garbage import make_room
 from airflow_provider_dtrain.supervisor.files.layout import Layout
 from airflow_provider_dtrain.supervisor.refusal import Refused
 from testbed.wheels import index_server, locked, make_backend, make_source, make_wheel, until_ready, uv_program
-from tests.support.supervisor_host import SLEEP, Channel, Host, Refusal, interpreters, is_alive, make_plan, start, until
+from tests.support.supervisor_host import (
+    SLEEP,
+    SUPERVISOR,
+    Channel,
+    Host,
+    Refusal,
+    interpreters,
+    is_alive,
+    make_plan,
+    start,
+    until,
+)
 
 #: Longest time of a build in these tests, and of an answer of an index that answers.
 BUILD_S, STALL_S = 60.0, 20.0
@@ -626,6 +638,7 @@ def test_a_setup_script_that_fails_or_hangs_is_named_with_its_last_lines(
     bare: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str, line: str
 ) -> None:
     setup = sent(bare, script)
+    monkeypatch.setattr(setup_script, "program", lambda: str(SUPERVISOR))
     monkeypatch.setattr(setup_script, "SETUP_S", 1.0 if "waits" in script else 30.0)
     layout = Layout(str(bare.remote_dir), str(bare.state_dir))
     layout.ensure()
@@ -636,6 +649,34 @@ def test_a_setup_script_that_fails_or_hangs_is_named_with_its_last_lines(
     assert line in "\n".join(refused.value.details["lines"])
     assert len("".join(refused.value.details["lines"])) < 64 << 10
     assert list(bare.state_dir.glob("setup-*")) == []
+
+
+@pytest.mark.parametrize("ends", ["return 0", "exit 3", "sleep 1000"], ids=["succeeds", "fails", "hangs"])
+def test_processes_that_a_setup_script_detaches_end_with_it(
+    bare: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    pids = tmp_path / "pids"
+    detached = f"setsid -f sh -c 'echo $$ >> {pids}; exec sleep 900' </dev/null >/dev/null 2>&1"
+    setup = sent(bare, f"{detached}\n({detached}) &\nwhile [ $(wc -l < {pids}) -lt 2 ]; do sleep 0.01; done\n{ends}")
+    pids.touch()
+    monkeypatch.setattr(setup_script, "program", lambda: str(SUPERVISOR))
+    monkeypatch.setattr(setup_script, "SETUP_S", 2.0 if "sleep" in ends else 30.0)
+    layout = Layout(str(bare.remote_dir), str(bare.state_dir))
+    layout.ensure()
+    with contextlib.suppress(Refused):
+        setup_script.run_setup(layout, setup["payload"], setup["path"])
+    assert len(pids.read_text().split()) == 2
+    until(lambda: not any(is_alive(int(pid)) for pid in pids.read_text().split()), "their end", timeout_s=5)
+
+
+def test_a_setup_script_ends_with_the_channel_that_asked_for_it(bare: Host, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    setup = sent(bare, f"setsid -f sh -c 'echo $$ > {pids}; exec sleep 900' </dev/null >/dev/null 2>&1\nsleep 900")
+    channel = bare.channel()
+    channel.post("environment", environment={"python": "/usr/bin/python3"}, setup=setup)
+    until(lambda: pids.exists() and pids.read_text().strip(), "the start of the process")
+    channel.process.kill()
+    until(lambda: not is_alive(int(pids.read_text())), "the end of the process")
 
 
 def test_a_setup_script_runs_before_a_build_and_not_at_each_look_at_it(host: Host, tmp_path: Path) -> None:

@@ -19,12 +19,10 @@ from ..limits import MAX_LINE
 from ..machine.processes import (
     LIBC,
     PR_SET_CHILD_SUBREAPER,
-    all_procs,
-    descendants,
     die_with_parent,
     identity,
+    kill_descendants,
     program,
-    send_signal,
 )
 from ..names import Json
 from ..refusal import Refused, refusal_of
@@ -213,8 +211,7 @@ def build(layout: Layout) -> None:
     try:
         Build(layout, folder, request, lock).run()
     finally:
-        for proc in descendants([os.getpid()], all_procs()):
-            send_signal(proc, signal.SIGKILL)
+        kill_descendants()
         os.close(lock)
 
 

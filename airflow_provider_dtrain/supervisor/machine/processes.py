@@ -120,6 +120,15 @@ def find_inner(root: int, root_start: int, pid: int, start_time: int) -> int:
     return 0
 
 
+def kill_descendants(most_s: float = 5.0) -> None:
+    """Kill all descendants of this process, to which orphans come back. It returns once none is left."""
+    until = time.monotonic() + most_s
+    while (left := descendants([os.getpid()], all_procs())) and time.monotonic() < until:
+        for proc in left:
+            send_signal(proc, signal.SIGKILL)
+        time.sleep(0.002)
+
+
 def identity(pid: int | None = None) -> Json:
     """Return the fields that distinguish a process from any other with the same pid."""
     proc = read_proc(os.getpid() if pid is None else pid)
