@@ -96,7 +96,7 @@ def pack(model_dir: Path, *, limit_bytes: int = LIMIT_BYTES) -> Payload:
     selection = _Selection(root)
     entries = list(_walk(root, selection.leaves_out))
     _check_size(root, entries, limit_bytes)
-    found = _archive((path.relative_to(root).as_posix(), path) for path in entries)
+    found = packed((path.relative_to(root).as_posix(), path) for path in entries)
     return replace(found, credentials=tuple(sorted(selection.credentials)))
 
 
@@ -114,7 +114,7 @@ def library() -> Payload:
     ]
     entries.append((f"{_HOOK}.py", root / "train" / "process" / "rendezvous.py"))
     entries += [(f"{_HOOK}-1.dist-info/{name}", text.encode()) for name, text in _HOOK_METADATA.items()]
-    return _archive(iter(entries))
+    return packed(iter(entries))
 
 
 @functools.cache
@@ -126,18 +126,7 @@ def supervisor() -> Payload:
         (f"{_PACKAGE}/{path.relative_to(root).as_posix()}", path) for path in files
     ]
     pynvml = Path(str(metadata.distribution("nvidia-ml-py").locate_file("pynvml.py")))
-    return _archive(iter([*entries, ("pynvml.py", pynvml), ("__main__.py", _MAIN.encode())]))
-
-
-@functools.cache
-def uv() -> Payload | None:
-    """Return an archive with the uv of this machine, for others of its kind. None: it is not installed."""
-    try:
-        distribution = metadata.distribution("uv")
-    except metadata.PackageNotFoundError:
-        return None
-    programs = [file for file in distribution.files or () if file.name == "uv" and "bin" in file.parts]
-    return _archive(iter([("uv", Path(str(programs[0].locate())))])) if programs else None
+    return packed(iter([*entries, ("pynvml.py", pynvml), ("__main__.py", _MAIN.encode())]))
 
 
 class _Selection:
@@ -260,7 +249,11 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:.1f} MiB"
 
 
-def _archive(entries: Iterator[tuple[str, Path | bytes]]) -> Payload:
+def packed(entries: Iterator[tuple[str, Path | bytes]]) -> Payload:
+    """Return files as a reproducible archive.
+
+    :param entries: name in the archive, with the file or its content
+    """
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, source in sorted(entries, key=lambda entry: PurePosixPath(entry[0]).parts):

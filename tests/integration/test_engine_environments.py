@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
+from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.errors import ConfigError
+from airflow_provider_dtrain.hosts import uv_program as uv_program_module
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.trials import trial_detail
-from testbed.wheels import index_server, locked, make_wheel
+from testbed.wheels import index_server, locked, make_wheel, uv_program
 from tests.support.engines import Engine, held
 
+UV = uv_program()
 #: Prints what the ranks see of their environment, and imports the training library.
 PROGRAM = """
 import os, sys, demo
@@ -128,6 +132,49 @@ async def test_a_build_that_takes_longer_than_its_limit_has_an_error_of_its_own(
     [build] = builds_of(engine, ticket.trial_id)
     assert build.text.startswith("The environment could not be built on local: Host 'local' cannot build")
     assert held(engine) == []
+
+
+@pytest.fixture
+def path_without_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+
+async def test_a_host_of_another_platform_gets_uv_from_the_index_of_the_connection(
+    path_without_uv: None,
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    if UV is None:
+        pytest.skip("uv is not installed")
+    wheels, runs = tmp_path / "index", tmp_path / "runs"
+    script = f'#!/bin/sh\necho "$1" >> {runs}\nexec {UV} "$@"\n'
+    code_folder(tmp_path, locked(make_wheel(wheels, "demo")))
+    machine = f"linux_{platform.machine()}"
+    make_wheel(wheels, "uv", "0.9.1", tag="py3-none-linux_s390x")
+    monkeypatch.setattr(uv_program_module, "_version", lambda: "0.9.1")
+    monkeypatch.setattr(
+        uv_program_module, "this_platform", lambda: Platform(python="3", machine="s390x", libc="glibc 2")
+    )
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    with index_server(wheels) as server:
+        use_index(monkeypatch, server.url)
+        outcome = await engine.carry(engine.submit(document(index_conn_id="wheels"), folder=tmp_path))
+        assert outcome is not None
+        assert outcome.state == "completed", outcome.failure
+        message = f"uv 0.9.1 for Python {platform.python_version()} on Linux {platform.machine()} with glibc"
+        assert message in caplog.text
+        assert f"cannot be fetched: {server.url} has no wheel of it. Host 'local' uses pip." in caplog.text
+        make_wheel(wheels, "uv", "0.9.1", tag=f"py3-none-{machine}", files={"uv-0.9.1.data/scripts/uv": script})
+        (tmp_path / "code" / "requirements.lock").write_text("# again\n" + locked(wheels / "demo-1.0-py3-none-any.whl"))
+        caplog.clear()
+        outcome = await engine.carry(engine.submit(document(index_conn_id="wheels"), folder=tmp_path))
+        assert outcome is not None
+        assert outcome.state == "completed", outcome.failure
+    assert "cannot be fetched" not in caplog.text
+    assert {"venv", "pip"} <= set(runs.read_text().split())
 
 
 async def test_a_lock_file_that_cannot_be_used_is_refused_before_anything_is_stored(

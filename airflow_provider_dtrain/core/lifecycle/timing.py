@@ -166,6 +166,8 @@ PREPARE_TIMEOUT_S = 120.0
 SETUP_S = 60.0
 #: Seconds for each answer of a package index, and for each part of one.
 INDEX_STALL_S = 30.0
+#: Seconds for the download of uv for hosts of another platform, about 20 MiB. A gang keeps its slots meanwhile.
+UV_FETCH_S = 120.0
 #: Seconds that an answer about a build waits for its end, and seconds between two lines about it in the task log.
 ENVIRONMENT_POLL_S, ENVIRONMENT_LOG_S = 5.0, 10.0
 #: Seconds for the download of an image to a host: 10 GB at 6 MB/s. Slots wait meanwhile, so it is not longer.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import secrets
 import time
 from collections.abc import Mapping
@@ -28,8 +27,9 @@ from airflow_provider_dtrain.errors import (
     EnvironmentTimeoutError,
     HostError,
     HostRefusedError,
+    PayloadError,
 )
-from airflow_provider_dtrain.hosts.payload import uv
+from airflow_provider_dtrain.hosts.uv_program import uv_for
 from airflow_provider_dtrain.hosts.wire import plain
 
 if TYPE_CHECKING:
@@ -172,7 +172,8 @@ class HostEnvironmentBuild:
         if found.get("damage"):
             log.warning("Host '%s': the environment is damaged and is built again: %s", host, plain(found["damage"]))
         facts = found["facts"]
-        if lacking := source.gaps(Platform.of_facts(facts)):
+        host_platform = Platform.of_facts(facts)
+        if lacking := source.gaps(host_platform):
             raise EnvironmentBuildError(host, " ".join(lacking))
         packages, tags = source.packages(facts)
         self._began = self._began or time.monotonic()
@@ -191,16 +192,21 @@ class HostEnvironmentBuild:
             "packages": packages,
             "tags": tags,
             "payload": self.wanted.payload,
-            "uv": None if found.get("has_uv") else await self._send_uv(str(facts["machine"])),
+            "uv": None if found.get("has_uv") else await self._send_uv(host_platform),
             "index": self.wanted.index,
             "timeout_s": self.wanted.section.build_timeout,
             "stall_s": INDEX_STALL_S,
         }
         return await self._ask(build=request, waits_for=build)
 
-    async def _send_uv(self, machine: str) -> str | None:
-        """Send the uv of this machine to a host of the same kind, and return its digest. None: the host uses pip."""
-        packed = await in_launch_thread(uv) if machine == platform.machine() else None
+    async def _send_uv(self, host_platform: Platform) -> str | None:
+        """Send uv to a host that has none, and return its digest. None: the host uses pip."""
+        try:
+            packed = await in_launch_thread(uv_for, host_platform, self.wanted.index)
+        except PayloadError as error:
+            message = "%s Host '%s' uses pip. Install uv there, or on an index that this machine reaches."
+            self.follower.log.warning(message, error, self.link.host)
+            return None
         if packed is None:
             return None
         await send_archives(self.link, {"tools": Archive(digest=packed.digest, content=lambda: packed.content)})

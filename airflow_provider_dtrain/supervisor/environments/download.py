@@ -50,7 +50,7 @@ class PackageDownload:
         self.ranks: Mapping[str, int] = {tag: rank for rank, tag in enumerate(request["tags"])}
         self.allow_builds: bool = request["allow_builds"]
         self.stall_s: float = request["stall_s"]
-        self.indexes = _indexes(request["index"], self.stall_s, request["pip"])
+        self.indexes = indexes_of(request["index"], self.stall_s, request["pip"])
         self._report = report
         self._lock = threading.Lock()
         self._done, self._bytes, self._reported = 0, 0, 0.0
@@ -156,23 +156,32 @@ def _files_in(folder: str) -> list[str]:
 def _check_digest(package: Package, path: str, source: str) -> None:
     for known in package.hashes:
         kind, _, digest = known.partition(":")
-        if digest == _digest(path, kind):
-            return
+        with open(path, "rb") as file:
+            if digest == digest_of(file, kind):
+                return
     os.unlink(path)
     place = source.partition("?")[0].rpartition("@")[2]
     message = f"{os.path.basename(path)} from {place} has none of the hashes of the lock file"
     raise Refused("package", f"{message}. It is damaged, or another file than was locked.", package=str(package))
 
 
-def _digest(path: str, kind: str) -> str:
+def digest_of(file: IO[bytes], kind: str) -> str:
+    """Return the digest of a file.
+
+    :param kind: e.g. ``sha256``
+    """
     seen = hashlib.new(kind)
-    with open(path, "rb") as file:
-        while piece := file.read(_PIECE):
-            seen.update(piece)
+    while piece := file.read(_PIECE):
+        seen.update(piece)
     return seen.hexdigest()
 
 
-def _indexes(index: Json | None, stall_s: float, pip: str | None) -> list[Index]:
+def indexes_of(index: Json | None, stall_s: float, pip: str | None) -> list[Index]:
+    """Return the indexes of a request, else those that this machine is set up for.
+
+    :param pip: wheel of pip that knows the index of pip, if any
+    :raises Refused: there is none
+    """
     if index is None:
         return [Index(url, None, stall_s) for url in host_indexes(os.environ, pip)]
     login = IndexLogin(index["login"], index.get("password") or "") if index.get("login") else None
