@@ -121,6 +121,8 @@ class IndexServer:
         self.files_at = ""
         #: Name of a file -> hash that the index claims for it.
         self.lists: dict[str, str] = {}
+        #: Bytes of an answer after which the server hangs.
+        self.sends_most: int | None = None
         self.ended = threading.Event()
         outer = self
 
@@ -173,7 +175,10 @@ class IndexServer:
         handler.send_header("Content-Type", kind)
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
-        handler.wfile.write(body)
+        handler.wfile.write(body[: self.sends_most])
+        if self.sends_most is not None and len(body) > self.sends_most:
+            handler.wfile.flush()
+            self.ended.wait(60)
 
     def downloads(self) -> int:
         return sum(path.startswith("/files/") for path, _ in self.requests)

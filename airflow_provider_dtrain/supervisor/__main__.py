@@ -21,7 +21,7 @@ from .channel.log_search import match_logs
 from .checks.probe import probe
 from .environments.build import build
 from .environments.download import download
-from .environments.setup_script import supervise_script
+from .environments.supervised import supervise
 from .fields import Fields, parse_object, shorten
 from .file_access import below
 from .files.archives import receive_archive, send_tree, unpack
@@ -177,9 +177,9 @@ def role_download(layout: Layout, args: argparse.Namespace) -> None:
     download()
 
 
-def role_setup(layout: Layout, args: argparse.Namespace) -> None:
-    """Run the setup script of an environment. The end of standard input ends it."""
-    raise SystemExit(supervise_script(args.script, int(args.variables), float(args.limit_s)))
+def role_supervise(layout: Layout, args: argparse.Namespace) -> None:
+    """Run a program, and end all of its processes at its end or at that of standard input."""
+    raise SystemExit(supervise(args.argv, float(args.limit_s), [int(fd) for fd in args.fds.split(",")]))
 
 
 def parser() -> argparse.ArgumentParser:
@@ -217,7 +217,7 @@ def parser() -> argparse.ArgumentParser:
     role("probe", role_probe)
     role("build", role_build)
     role("download", role_download)
-    role("setup", role_setup, "script", "variables", "limit_s")
+    role("supervise", role_supervise, "limit_s", "fds").add_argument("argv", nargs=argparse.REMAINDER)
     return top
 
 

@@ -51,7 +51,7 @@ ROLES = (
     "probe",
     "build",
     "download",
-    "setup",
+    "supervise",
 )
 ARCHIVE_NAME = re.compile(r"(payloads|libraries|tools|environments|images|downloads|containers)/[0-9a-f]{64}")
 #: Most bytes of the text in the lock file of a slot.

@@ -23,7 +23,7 @@ import pytest
 from airflow_provider_dtrain.core.lock_files.platform import Platform
 from airflow_provider_dtrain.core.lock_files.requirements import read_requirements
 from airflow_provider_dtrain.hosts.channel.answers import check_answer
-from airflow_provider_dtrain.supervisor.environments import setup_script
+from airflow_provider_dtrain.supervisor.environments import setup_script, supervised
 from airflow_provider_dtrain.supervisor.environments.folder import EnvironmentFolder, Use
 from airflow_provider_dtrain.supervisor.environments.garbage import make_room
 from airflow_provider_dtrain.supervisor.files.layout import Layout
@@ -441,6 +441,29 @@ def test_a_corrupted_wheel_is_not_installed(host: Host, tmp_path: Path) -> None:
     assert left(host) == []
 
 
+def test_a_corrupted_wheel_with_the_hash_of_the_lock_file_is_named_and_leaves_nothing(
+    host: Host, tmp_path: Path
+) -> None:
+    wheels = tmp_path / "wheels"
+    path = make_wheel(wheels, "demo")
+    path.write_bytes(path.read_bytes()[:-100])
+    found = Asking(host.channel(), locked(path), wheels=str(wheels)).run()
+    assert (found["state"], found["code"]) == ("failed", "install"), found
+    assert any("demo" in line for line in found["lines"]), found["lines"]
+    assert left(host) == []
+
+
+def test_an_index_that_hangs_in_the_middle_of_a_file_fails_after_its_limit(host: Host, tmp_path: Path) -> None:
+    wheels = tmp_path / "index"
+    lock = locked(make_wheel(wheels, "demo", files={"noise.txt": os.urandom(200_000).hex()}))
+    with index_server(wheels) as server:
+        server.sends_most = 50_000
+        found = Asking(host.channel(), lock, index={"urls": [server.url]}, stall_s=0.5).run()
+    assert (found["state"], found["code"], found["package"]) == ("failed", "index", "demo 1.0"), found
+    assert "did not answer within 0.5 s" in found["message"]
+    assert left(host) == []
+
+
 def test_an_index_that_hangs_fails_with_its_name_after_its_limit(host: Host, tmp_path: Path) -> None:
     wheels = tmp_path / "index"
     lock = locked(make_wheel(wheels, "demo"))
@@ -524,6 +547,40 @@ def test_a_killed_build_leaves_no_complete_environment_and_the_next_one_succeeds
         again = Asking(host.channel(), lock, index={"urls": [server.url]})
         assert again.run("build-2")["state"] == "ready"
     assert left(host) == [digest]
+
+
+@pytest.mark.parametrize("name", ["host", pytest.param("bare", marks=pytest.mark.nightly)])
+def test_what_builds_a_package_ends_with_a_killed_build(
+    request: pytest.FixtureRequest, name: str, tmp_path: Path
+) -> None:
+    host = request.getfixturevalue(name)
+    wheels, pids = tmp_path / "wheels", tmp_path / "pids"
+    code = f"import os, time; print(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True)\n"
+    code += f"if len(open({str(pids)!r}).readlines()) == 1: time.sleep(900)"
+    lock = locked(make_source(wheels, "demo", on_build=code), make_backend(wheels))
+    asking = Asking(host.channel(), lock, wheels=str(wheels), allow_builds=True)
+    assert asking.start()["state"] == "building"
+    until(lambda: pids.exists() and pids.read_text().strip(), "the build of the package")
+    digest = asking.state()["digest"]
+    backend = int(pids.read_text())
+    os.kill(asking_pid(host, digest), signal.SIGKILL)
+    until(lambda: not is_alive(backend), "the end of the process that builds the package", timeout_s=10)
+    found = asking.finish()
+    assert (found["state"], found["code"]) == ("failed", "killed")
+    found = asking.run("build-2")
+    assert found["state"] == "ready", found.get("lines", found)
+    assert left(host) == [digest]
+
+
+def test_what_builds_a_package_ends_with_the_time_of_its_build(host: Host, tmp_path: Path) -> None:
+    wheels, pids = tmp_path / "wheels", tmp_path / "pids"
+    code = f"import os, time; print(os.getpid(), file=open({str(pids)!r}, 'a'), flush=True); time.sleep(900)"
+    lock = locked(make_source(wheels, "demo", on_build=code), make_backend(wheels))
+    found = Asking(host.channel(), lock, wheels=str(wheels), allow_builds=True, timeout_s=6).run()
+    assert (found["state"], found["code"]) == ("failed", "timeout"), found
+    assert "pip install did not end within the time-out of the build" in found["message"]
+    assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
+    assert left(host) == []
 
 
 def asking_pid(host: Host, digest: str) -> int:
@@ -638,7 +695,7 @@ def test_a_setup_script_that_fails_or_hangs_is_named_with_its_last_lines(
     bare: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str, line: str
 ) -> None:
     setup = sent(bare, script)
-    monkeypatch.setattr(setup_script, "program", lambda: str(SUPERVISOR))
+    monkeypatch.setattr(supervised, "program", lambda: str(SUPERVISOR))
     monkeypatch.setattr(setup_script, "SETUP_S", 1.0 if "waits" in script else 30.0)
     layout = Layout(str(bare.remote_dir), str(bare.state_dir))
     layout.ensure()
@@ -659,7 +716,7 @@ def test_processes_that_a_setup_script_detaches_end_with_it(
     detached = f"setsid -f sh -c 'echo $$ >> {pids}; exec sleep 900' </dev/null >/dev/null 2>&1"
     setup = sent(bare, f"{detached}\n({detached}) &\nwhile [ $(wc -l < {pids}) -lt 2 ]; do sleep 0.01; done\n{ends}")
     pids.touch()
-    monkeypatch.setattr(setup_script, "program", lambda: str(SUPERVISOR))
+    monkeypatch.setattr(supervised, "program", lambda: str(SUPERVISOR))
     monkeypatch.setattr(setup_script, "SETUP_S", 2.0 if "sleep" in ends else 30.0)
     layout = Layout(str(bare.remote_dir), str(bare.state_dir))
     layout.ensure()

@@ -6,14 +6,13 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
 
-from ..machine.processes import die_with_parent
 from ..names import Json
 from ..refusal import Refused
+from .supervised import SupervisedProgram
 
 #: Variables of the login that programs need which build packages. All others, such as those of an index, are left out.
 PASSED = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "CUDA_HOME", "CUDA_PATH", "CC", "CXX", "USER", "LOGNAME")
@@ -95,37 +94,22 @@ class Installer:
 
     def _run(self, argv: Sequence[str], name: str) -> None:
         log = os.path.join(self.work, "output")
-        left_s = self._deadline - time.monotonic()
+        left_s = max(1.0, self._deadline - time.monotonic())
         with open(log, "wb") as output:
-            process = subprocess.Popen(
+            supervised = SupervisedProgram(
                 argv,
-                stdin=subprocess.DEVNULL,
+                left_s,
+                [self._lock],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=self.work,
                 env=self._environ,
-                start_new_session=True,
-                preexec_fn=die_with_parent,
-                pass_fds=[self._lock],
             )
-            try:
-                process.wait(max(1.0, left_s))
-            except subprocess.TimeoutExpired:
-                raise Refused(
-                    "timeout", f"{name} did not end within the time-out of the build.", lines=_tail(log)
-                ) from None
-            finally:
-                end_group(process)
-        if process.returncode != 0:
-            raise _refusal(name, process.returncode, _tail(log))
-
-
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all processes of its session's first group."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(10)
+            status = supervised.wait()
+        if status is None:
+            raise Refused("timeout", f"{name} did not end within the time-out of the build.", lines=_tail(log))
+        if status != 0:
+            raise _refusal(name, status, _tail(log))
 
 
 def _tail(path: str) -> list[str]:
@@ -145,7 +129,7 @@ def _refusal(name: str, status: int, lines: list[str]) -> Refused:
             "Packages are built without an index: add their build backend, such as setuptools, to the lock file.",
         ]
     package = next((found[1] for pattern in _FAILED if (found := pattern.search(text))), None)
-    what = f"signal {-status}" if status < 0 else f"status {status}"
+    what = f"signal {status - 128}" if status > 128 else f"status {status}"
     return Refused("install", f"{name} ended with {what}.", package=package, lines=lines)
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import select
 import shutil
 import subprocess
-import sys
 import tarfile
 import tempfile
 import threading
-import time
 import zlib
 from typing import IO, NamedTuple
 
@@ -21,10 +18,9 @@ from ..files.archives import unpack_member
 from ..files.layout import Layout
 from ..limits import SETUP_BYTES, SETUP_OUTPUT, SETUP_S
 from ..machine.host_environment import is_of_login
-from ..machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, die_with_parent, kill_descendants, program
 from ..names import ENV_NAME
 from ..refusal import Refused
-from .install import end_group
+from .supervised import SupervisedProgram
 
 #: Set for each rank by the launch.
 _OF_LAUNCH = re.compile(
@@ -34,8 +30,6 @@ _OF_LAUNCH = re.compile(
 #: Runs the script in the shell, and then writes the variables. The output of both goes to the same pipe.
 _PROGRAM = '. "$0" >&2 </dev/null && exec env -0 >&3'
 _LINES = 20
-#: Time for the process that runs a script to end what is left of it.
-_MARGIN_S = 10.0
 
 
 class Setup(NamedTuple):
@@ -84,69 +78,39 @@ def _variables(script: str, name: str, folder: str) -> dict[str, str]:
     reader, writer = os.pipe()
     output = bytearray()
     answer = bytearray()
-    begun = time.monotonic()
+    shell = shutil.which("bash") or "/bin/sh"
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-I", program(), "setup", script, str(writer), str(SETUP_S)],
-            stdin=subprocess.PIPE,
+        # The shell numbers its descriptors: 3 is the pipe for the variables.
+        supervised = SupervisedProgram(
+            [shell, "-l", "-c", f"exec 3>&{writer}; {_PROGRAM}", script],
+            SETUP_S,
+            [writer],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            start_new_session=True,
-            pass_fds=[writer],
         )
     finally:
         os.close(writer)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    streams = ((process.stdout, output, SETUP_OUTPUT), (os.fdopen(reader, "rb"), answer, SETUP_BYTES))
+    assert supervised.process.stdout is not None
+    streams = ((supervised.process.stdout, output, SETUP_OUTPUT), (os.fdopen(reader, "rb"), answer, SETUP_BYTES))
     threads = [threading.Thread(target=_read, args=stream, daemon=True) for stream in streams]
     try:
         for thread in threads:
             thread.start()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(SETUP_S + _MARGIN_S)
+        status = supervised.wait()
     finally:
-        process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_MARGIN_S)
-        end_group(process)
         for thread in threads:
             thread.join(5.0)
         for file, _, _ in streams:
             file.close()
-    if process.returncode != 0 and time.monotonic() - begun >= SETUP_S:
+    if status is None:
         raise Refused("setup", f"{name} did not end within {SETUP_S:g} s.", lines=_tail(output))
-    if process.returncode != 0:
-        raise Refused("setup", f"{name} ended with status {process.returncode}.", lines=_tail(output))
+    if status != 0:
+        raise Refused("setup", f"{name} ended with status {status}.", lines=_tail(output))
     if len(answer) >= SETUP_BYTES:
         raise Refused("setup", f"{name} sets variables of more than {SETUP_BYTES:,} bytes.", lines=_tail(output))
     pairs = (one.partition("=") for one in bytes(answer).decode("utf-8", "surrogateescape").split("\0") if one)
     return {key: value for key, equals, value in pairs if equals and "\n" not in key}
-
-
-def supervise_script(script: str, variables: int, limit_s: float) -> int:
-    """Run a script in a process of its own, and return its exit status. Nothing that it has started is left.
-
-    The end of standard input ends it, so nothing is left either if the process above is killed.
-
-    :param variables: descriptor that gets the variables
-    """
-    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    shell = shutil.which("bash") or "/bin/sh"
-    # The shell numbers its descriptors: 3 is the pipe for the variables.
-    argv = [shell, "-l", "-c", f"exec 3>&{variables}; {_PROGRAM}", script]
-    deadline = time.monotonic() + limit_s
-    with subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent, pass_fds=[variables]
-    ) as process:
-        try:
-            while (status := process.poll()) is None and time.monotonic() < deadline:
-                if select.select([0], [], [], 0.01)[0]:
-                    break
-        finally:
-            kill_descendants()
-    return 1 if status is None else status if status >= 0 else 128 - status
 
 
 def _read(source: IO[bytes], target: bytearray, limit: int) -> None:
