@@ -849,4 +849,35 @@ MUTANTS: tuple[Mutant, ...] = (
         new="    if not found.by:",
         test="tests/contract/test_operations.py::test_only_its_user_reads_an_operation_and_only_while_the_user_has_the_rights[sqlite]",
     ),
+    # -- environments
+    Mutant(
+        name="a run is refused because another process checks its environment",
+        path=f"{SUPERVISOR}/environments/folder.py",
+        old="            if lock is not None or time.monotonic() > deadline:",
+        new="            if True:",
+        test="tests/contract/test_supervisor_environments.py::"
+        "test_a_run_gets_its_environment_while_other_processes_ask_for_its_use",
+    ),
+    Mutant(
+        name="an environment is removed while a run uses it",
+        path=f"{SUPERVISOR}/environments/folder.py",
+        old="        fd = self.seize()\n        if fd is None:",
+        new="        fd = self.seize() or os.dup(0)\n        if fd is None:",
+        test="tests/contract/test_supervisor_environments.py::"
+        "test_environments_are_listed_with_the_runs_that_use_them_and_removed_by_name",
+    ),
+    Mutant(
+        name="what a setup script detaches outlives it",
+        path=f"{SUPERVISOR}/environments/supervised.py",
+        old="            kill_descendants()",
+        new="            pass",
+        test="tests/contract/test_supervisor_environments.py::test_processes_that_a_setup_script_detaches_end_with_it",
+    ),
+    Mutant(
+        name="a compiler outlives its build",
+        path=f"{SUPERVISOR}/environments/supervised.py",
+        old="                if select.select([0], [], [], 0.01)[0]:",
+        new="                if not time.sleep(0.01) and False:",
+        test="tests/contract/test_supervisor_environments.py::test_what_builds_a_package_ends_with_a_killed_build",
+    ),
 )
