@@ -13,6 +13,7 @@ from airflow_provider_dtrain.core.lock_files.pins import Pin
 from airflow_provider_dtrain.decorators._function import FunctionSource
 from airflow_provider_dtrain.decorators._payload import code_with
 from airflow_provider_dtrain.engine.submission.entry import environment_in, problems_of_archive
+from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.hosts.payload import pack
 
 A, B = (f"sha256:{digit * 64}" for digit in "ab")
@@ -120,3 +121,11 @@ def test_a_file_outside_of_the_code_or_with_credentials_is_not_read(tmp_path: Pa
     for name in ("r.lock", ".env"):
         ((problem),) = environment_in(config(requirements=name), code)[1]
         assert problem.message == f"the code has no file '{name}'"
+
+
+@pytest.mark.parametrize("value", [0, -1, 86_401, "soon", float("inf"), float("nan")])
+def test_the_time_of_a_build_has_bounds(value: object) -> None:
+    assert config(build_timeout=86_400).environment.build_timeout == 86_400
+    with pytest.raises(ConfigError) as refused:
+        config(build_timeout=value)
+    assert [problem.path for problem in refused.value.problems] == ["environment.build_timeout"]
