@@ -121,7 +121,7 @@ def describe(args: Namespace, source: Source) -> None:
         return
     of = reproductions.of
     own = {"reproduces": of and f"trial {of.original_id}", "reproduction": of and of.text}
-    again = {"reproduced": [f"trial {one.trial_id}: {one.text}" for one in reproductions.by]}
+    again = {"reproduced": {f"trial {one.trial_id}": one.text for one in reproductions.by}}
     show_one(args, {**_described(trial), **provenance_lines(provenance), **own, **again}, with_empty=False)
     usable = [one for one in present if one.refused is None]
     for rows in ([_rank(one) for one in ranks], [_checkpoint(one) for one in usable]):

@@ -23,12 +23,13 @@ from airflow_provider_dtrain.api.code_archive import ARCHIVE_MOST, digest_of
 from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.main import main
 from airflow_provider_dtrain.client.session import Session
-from airflow_provider_dtrain.errors import PayloadError, UserError
+from airflow_provider_dtrain.errors import PayloadError, UsageError, UserError
 from airflow_provider_dtrain.hooks.secrets import seal
 from airflow_provider_dtrain.hosts import work_tree
 from airflow_provider_dtrain.hosts.payload import LIMIT_BYTES, pack
 from airflow_provider_dtrain.resources.provenance import GitState
 from airflow_provider_dtrain.store.database.tables import submissions
+from airflow_provider_dtrain.terminal.following import given_secrets
 from testbed.stores import host
 from tests.support.api_world import Api
 from tests.support.http_api import HttpApi
@@ -401,3 +402,87 @@ def test_a_state_in_git_that_no_client_sends_is_refused(api, search, triggered, 
     body = {"config": CONFIG, "git": git}
     assert api.refusal("POST", "/experiments", json=body)[0] == 422
     assert triggered == []
+
+
+# -- a trial that runs again -----------------------------------------------------------------------
+WEIGHTS = {"kind": "weights", "step": 1, "digest": "ab" * 32, "tensors": "01234567", "names": ["0.weight"]}
+
+
+@pytest.fixture
+def rerun(server, search, monkeypatch, capsys):
+    """Run a trial again with other records, and return the exit code, stdout and messages."""
+    store = search.store
+    store.payloads.put("c" * 64, b"code")
+    original = Search(store, name="mine", run="own")
+    original.plan(max_trials=1)
+    ticket = original.start(0, slots=1, payload="c" * 64)
+    original.commit(ticket, WEIGHTS)
+    original.end(ticket)
+    monkeypatch.setattr("airflow_provider_dtrain.terminal.following.POLL_S", 0.01)
+    server.run_state = "success"
+
+    def rerun(records: list[dict], *words: str) -> tuple[int, str, list[str]]:
+        def trigger(conf: dict, user: str, run_id: str) -> str:
+            again = Search(store, name="again", dag="dtrain_experiment", run=run_id)
+            again.plan(max_trials=1)
+            other = again.start(0, slots=1)
+            if records:
+                again.commit(other, *records)
+            again.end(other)
+            return run_id
+
+        monkeypatch.setattr("airflow_provider_dtrain.api.routes.reproductions.trigger", trigger)
+        code = main(["trials", "reproduce", str(ticket.trial_id), *words])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err.splitlines()
+
+    return rerun
+
+
+@pytest.mark.parametrize(
+    ("records", "code", "words"),
+    [
+        ([WEIGHTS], 0, "The weights of trial 3 equal those of trial 2 bit for bit."),
+        ([{**WEIGHTS, "digest": "cd" * 32, "tensors": "76543210"}], 4, "first at the checkpoint of step 1, in tensor"),
+        ([{**WEIGHTS, "step": 2}], 5, "Nothing was compared"),
+        ([], 5, "Nothing was compared"),
+    ],
+    ids=["equal", "differs", "other-steps", "no-records"],
+)
+def test_a_trial_that_runs_again_ends_with_the_exit_code_of_its_comparison(rerun, records, code, words):
+    found, _, messages = rerun(records, "--follow")
+    assert (found, words in messages[-1]) == (code, True), messages
+
+
+def test_the_comparison_is_part_of_the_json_of_a_trial_that_runs_again(rerun):
+    _, shown, _ = rerun([WEIGHTS], "--follow", "-o", "json")
+    row = json.loads(shown)
+    assert (row["trial"], row["reproduction"]["verdict"], row["reproduction"]["checkpoints"]) == (2, "equal", 1)
+    assert main(["trials", "describe", "3"]) == 0
+
+
+def test_without_follow_a_trial_that_runs_again_is_not_compared(rerun):
+    code, _, messages = rerun([WEIGHTS])
+    assert code == 0
+    assert not any("The weights" in one for one in messages)
+
+
+def test_a_trial_shows_the_one_that_it_runs_again_and_those_that_run_it_again(rerun, capsys):
+    rerun([WEIGHTS])
+    for number, words in (("2", "reproduced.trial 3"), ("3", "reproduces")):
+        assert main(["trials", "describe", number, "-o", "plain"]) == 0
+        assert words in capsys.readouterr().out
+    assert main(["trials", "describe", "2", "-o", "json"]) == 0
+    (again,) = json.loads(capsys.readouterr().out)["reproductions"]["by"]
+    assert (again["original_id"], again["trial_id"], again["verdict"]) == (2, 3, "equal")
+
+
+def test_a_secret_is_taken_from_the_environment_or_from_the_argument(monkeypatch):
+    monkeypatch.setenv("TOKEN", "from here")
+    monkeypatch.delenv("OTHER", raising=False)
+    assert given_secrets(["TOKEN", "data.secrets.key=a=b", "EMPTY="]) == {
+        "TOKEN": "from here", "data.secrets.key": "a=b", "EMPTY": "",
+    }  # fmt: skip
+    assert given_secrets(None) == {}
+    with pytest.raises(UsageError, match="--secret OTHER needs a variable OTHER in the environment"):
+        given_secrets(["OTHER"])

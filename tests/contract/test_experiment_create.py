@@ -17,9 +17,12 @@ from airflow_provider_dtrain.engine.submission.search import plan_search
 from airflow_provider_dtrain.engine.submission.submit import render, submit
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.secrets import private_variables, seal
 from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.store.records.submissions import Submission
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host, new_sqlite
+from tests.support.search_world import Search
 
 ARGS = argparse.Namespace(dag="d", config="c.yaml", model_dir=None, template=None, follow=False, output="json")
 
@@ -122,3 +125,31 @@ def test_an_experiment_without_a_name_is_named_after_its_file_or_its_processor(p
     section = {"inference": {"processor": processor, "outputs": {"path": "/out"}}} if processor else {"entrypoint": "x"}
     config = ExperimentConfig.model_validate(section)
     assert experiments_create.default_name(path, config, "dtrain_experiment") == name
+
+
+@pytest.mark.parametrize(("user", "is_copied"), [(None, True), ("id of ann", False)])
+def test_the_command_line_copies_the_secrets_of_administrators_and_not_those_of_users(
+    hook, triggered, monkeypatch, user, is_copied
+):
+    store = hook.store
+    store.payloads.put("c" * 64, b"code")
+    masked, sealed = seal({"name": "e", "entrypoint": "python t.py", "environment": {"variables": {"TOKEN": "own"}}})
+    search = Search(store, pool="train")
+    search.config = store.configs.put(masked, origins={}, secrets=sealed).config_id
+    search.plan(max_trials=1)
+    trial_id = search.submit(0, slots=1, payload="c" * 64).trial_id
+    granted = {"config_id": search.config, "payload": "c" * 64, "user_id": user}
+    store.submissions.add(Submission(dag_id=search.dag, run_id=search.run, **granted))
+    monkeypatch.setattr("airflow_provider_dtrain.hooks.dtrain.DtrainHook", lambda: hook)
+    args = argparse.Namespace(trial_id=trial_id, secret=None, follow=False, output="json", verbose=False)
+    reproduce = experiments_create.reproduce.__wrapped__
+    if is_copied:
+        assert reproduce(args) == 0
+    else:
+        with pytest.raises(ConfigError, match=r"another user submitted trial 1\. Give it again: --secret TOKEN"):
+            reproduce(args)
+        args.secret = ["TOKEN=mine"]
+        assert reproduce(args) == 0
+    stored = store.configs.get(triggered[-1]["config"]["config_id"])
+    assert private_variables(stored.secrets) == {"TOKEN": "own" if is_copied else "mine"}
+    assert len(triggered) == 1
