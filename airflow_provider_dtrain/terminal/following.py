@@ -121,6 +121,8 @@ def show_started(
     if compared is None:
         return code
     note(compared.text)
+    if compared.verdict is Verdict.DIFFERS:
+        hint(f"airflow dtrain trials diff {compared.original_id} {compared.trial_id}")
     return code or COMPARED[compared.verdict]
 
 
