@@ -368,9 +368,22 @@ def test_a_hostile_record_breaks_no_comparison(compared):
     assert "in tensors of another form" in found["text"]
 
 
-def test_an_original_that_the_user_may_not_read_is_not_named(world, store, again):
-    ticket = world.trial(3)
-    _, other = again(ticket.trial_id)
-    # The link alone: a reproduction in another DAG.
-    api = api_of(store, readable=("elsewhere",))
-    assert api.answer("GET", f"/trials/{other.trial_id}/reproductions").status_code == 404
+def test_a_trial_that_the_user_may_not_read_is_not_named(world, store):
+    own = world.trial(3)
+    hidden = Search(store, name="theirs", dag="hidden", run="h")
+    hidden.plan(max_trials=1)
+    theirs = hidden.start(0, slots=1)
+    # Each trial runs the other one again, as far as their submissions say.
+    for trial, dag, run in ((theirs, DAG, "again"), (own, "hidden", "h")):
+        granted = {"config_id": world.search.config, "payload": CODE, "user_id": None}
+        store.submissions.add(Submission(dag_id=dag, run_id=run, reproduces=trial.trial_id, **granted))
+    again = Search(store, name="again", dag=DAG, run="again")
+    again.plan(max_trials=1)
+    other = again.start(0, slots=1)
+    assert api_of(store).get(f"/trials/{other.trial_id}/reproductions") == {"of": None, "by": []}
+    assert api_of(store).get(f"/trials/{own.trial_id}/reproductions") == {"of": None, "by": []}
+    all_rights = Api(store, name="root")
+    assert all_rights.get(f"/trials/{other.trial_id}/reproductions")["of"]["original_id"] == theirs.trial_id
+    assert [one["trial_id"] for one in all_rights.get(f"/trials/{own.trial_id}/reproductions")["by"]] == [
+        theirs.trial_id
+    ]

@@ -104,6 +104,10 @@ def test_name_dtype_shape_and_bytes_count_and_strides_do_not():
     assert summary([("a", turned)]) == same
     for other in (plain.reshape(3, 2), plain.to(torch.float64), plain.view(torch.int32), -plain):
         assert summary([("a", other)])["digest"] != same["digest"]
+    for index in range(6):
+        other = plain.clone()
+        other.view(-1)[index] += 1
+        assert summary([("a", other)])["digest"] != same["digest"]
     assert summary([("b", plain)])["digest"] != same["digest"]
     # A negative zero equals zero, and is another bit pattern.
     zero = torch.zeros(1)

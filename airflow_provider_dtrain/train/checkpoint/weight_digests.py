@@ -98,7 +98,8 @@ def _plain(skeleton: Mapping[str, Any]) -> Iterator[Named]:
     import torch
 
     for number, model in enumerate(skeleton.get(_MODELS) or ()):
-        for name, value in model.items():
+        # A callback of the program may have replaced it.
+        for name, value in model.items() if isinstance(model, Mapping) else ():
             is_whole = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_meta
             if is_whole and not value.is_quantized:
                 yield f"{_MODELS}.{number}.{name}", value
