@@ -12,13 +12,13 @@ from airflow_provider_dtrain.resources.bounds import Count, Id
 class Verdict(StrEnum):
     """Result of a comparison."""
 
-    #: The reproduction has not ended, and everything so far is equal.
-    PENDING = "pending"
     #: Everything that was compared is equal bit for bit.
     EQUAL = "equal"
     DIFFERS = "differs"
     #: There was nothing to compare.
     NOTHING = "nothing"
+    #: The reproduction has not ended, and everything so far is equal.
+    PENDING = "pending"
 
 
 @dataclass(frozen=True, kw_only=True)

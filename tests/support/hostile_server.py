@@ -29,7 +29,9 @@ from airflow_provider_dtrain.resources.gangs import GangPage, GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster, ClusterHost, Holder, Slot
 from airflow_provider_dtrain.resources.logs import LogPiece
 from airflow_provider_dtrain.resources.metrics import MetricReports
+from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import AttemptRanks
+from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.telemetry import Profile
 from airflow_provider_dtrain.resources.timeline import TrialTimeline
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialPage
@@ -126,6 +128,9 @@ ROUTES = (
     Route("GET", r"/trials/1", TrialDetail),
     Route("GET", r"/trials/1/ranks", AttemptRanks),
     Route("GET", r"/trials/1/checkpoints", TrialCheckpoints),
+    Route("GET", r"/trials/1/reproductions", TrialReproductions),
+    Route("GET", r"/trials/1/provenance", TrialProvenance),
+    Route("GET", r"/differences/(trials|experiments)", Differences),
     Route("GET", r"/experiments/1", ExperimentDetail),
     Route("GET", r"/trials/1/curves", a.ReportedMetrics),
     Route("GET", r"/trials/1/profile", Profile),
@@ -137,6 +142,7 @@ ROUTES = (
     Route("GET", r"/api/v2/dags/.*", a.DagRun),
     Route("POST", r"/configs/validate", a.Validation),
     Route("POST", r"/experiments", a.Started),
+    Route("POST", r"/trials/1/reproduce", a.Started),
     Route("POST", r"/auth/token", c.Token),
     Route("POST", r"/operations/\w+", a.ServerOperation),
     Route("GET", r"/operations/\d+", a.ServerOperation),

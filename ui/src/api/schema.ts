@@ -3659,7 +3659,7 @@ export interface components {
          * @description Result of a comparison.
          * @enum {string}
          */
-        Verdict: "pending" | "equal" | "differs" | "nothing";
+        Verdict: "equal" | "differs" | "nothing" | "pending";
         /**
          * _OfTrial
          * @description Request that concerns a trial.
