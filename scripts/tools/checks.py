@@ -54,6 +54,8 @@ TOOLS = (
     Tool("initdb", "postgresql", "the store's tests on PostgreSQL", ("/usr/lib/postgresql/*/bin",)),
     Tool("chromium", "chromium", "every test of the pages in a browser"),
     Tool("pgbouncer", "pgbouncer", "the store's test behind a pooler"),
+    Tool("podman", "podman", "every test with a real container"),
+    Tool("busybox", "busybox-static", "every test with a real container"),
 )
 
 

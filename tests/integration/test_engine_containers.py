@@ -202,6 +202,68 @@ async def test_a_gang_runs_in_a_container_of_podman_with_folders_of_the_host(
     assert left == ""
 
 
+#: Writes what a rank finds in its container to the folder of its first mount.
+FACTS = """
+import json, os
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+mounts = {line.split()[4]: line.split()[5].split(",") for line in open("/proc/self/mountinfo")}
+try:
+    open("/ro/made", "w")
+except OSError as error:
+    refused = error.strerror
+size = os.statvfs("/dev/shm")
+facts = {
+    "shm": size.f_blocks * size.f_frsize, "refused": refused, "ro": mounts["/ro"],
+    "device": os.path.exists("/dev/other"),
+    "caps": int(status["CapBnd"], 16),
+    "ids": [os.getuid(), os.getgid()], "new": int(status["NoNewPrivs"]), "net": os.readlink("/proc/self/ns/net"),
+    "ipc": os.readlink("/proc/self/ns/ipc"),
+}
+with open(f"/data/{os.environ['RANK']}", "w") as file:
+    json.dump(facts, file)
+"""
+SYS_PTRACE, MKNOD = 19, 27
+
+
+@pytest.mark.nightly
+async def test_every_field_of_a_container_is_in_effect_inside(with_podman: Engine, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/train.py").write_text(FACTS)
+    rules = ContainerRules(
+        runtime="podman", mounts=(str(tmp_path),), devices=("/dev/zero",), capabilities=("SYS_PTRACE",)
+    )
+    with_podman.hook.store.pools.set("local", containers=rules)
+    data = str(tmp_path / "data")
+    document = {
+        "entrypoint": "python train.py", "model_dir": ".", "max_restarts": 0,
+        "resources": {
+            "slots_per_trial": 2, "shm_size": "48m",
+            "devices": [{"host_path": "/dev/zero", "container_path": "/dev/other", "mode": "rw"}],
+        },
+        # Only the image for CPU slots exists.
+        "environment": {
+            "image": {"cpu": IMAGE, "cuda": "localhost/dtrain-test:none"}, "container": "required",
+            "add_capabilities": ["CAP_SYS_PTRACE"], "drop_capabilities": ["MKNOD"],
+        },
+        "bind_mounts": [
+            {"host_path": data, "container_path": "/data"},
+            {"host_path": data, "container_path": "/ro", "read_only": True, "propagation": "rslave"},
+        ],
+    }  # fmt: skip
+    outcome = await with_podman.carry(with_podman.submit(document, folder=tmp_path / "code"))
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    found = [json.loads((tmp_path / f"data/{rank}").read_text()) for rank in range(2)]
+    for facts in found:
+        assert (facts["shm"], facts["refused"], facts["device"]) == (48 << 20, "Read-only file system", True)
+        assert "ro" in facts["ro"]
+        assert (facts["caps"] >> SYS_PTRACE & 1, facts["caps"] >> MKNOD & 1) == (1, 0)
+        assert (facts["ids"], facts["new"]) == ([os.getuid(), os.getgid()], 1)
+        assert facts["net"] == os.readlink("/proc/self/ns/net")
+        assert facts["ipc"] != os.readlink("/proc/self/ns/ipc")
+
+
 @pytest.mark.nightly
 async def test_images_of_podman_that_cannot_be_used_are_named(with_podman: Engine) -> None:
     outcome = await with_podman.carry(with_podman.submit(contained("facts", WITHOUT_PYTHON)))

@@ -19,8 +19,8 @@ import pytest
 from testbed.programs import unpacked_supervisor
 
 #: Image with a shell and Python, and one with a shell alone. Their names have the interpreter's version.
-IMAGE = f"localhost/dtrain-test:python-{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}"
-WITHOUT_PYTHON = "localhost/dtrain-test:shell"
+IMAGE = f"localhost/dtrain-tests:python-{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}"
+WITHOUT_PYTHON = "localhost/dtrain-tests:shell"
 _BUSYBOX = "/bin/busybox"
 _NOT_COPIED = shutil.ignore_patterns(
     "site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*", "ensurepip", "idlelib", "tkinter",
@@ -78,6 +78,7 @@ def _image(name: str, *, python: bool) -> bool:
         return True
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        root.chmod(0o755)
         for place in ("bin", "tmp", "etc", "proc", "sys", "dev", "root", "usr/local"):
             (root / place).mkdir(parents=True)
         (root / "tmp").chmod(0o1777)

@@ -114,7 +114,7 @@ async def test_a_connection_gives_its_credentials_to_its_own_registry(monkeypatc
 
 
 def test_a_file_for_podman_exists_during_the_download_only() -> None:
-    with login_settings("podman", LOGIN, "") as (options, variables):
+    with login_settings("podman", LOGIN, "") as (options, variables, files):
         assert options[0] == "--authfile"
         content = json.loads(Path(options[1]).read_text())
         # No other account can follow the link, and there is no other name.
@@ -122,6 +122,7 @@ def test_a_file_for_podman_exists_during_the_download_only() -> None:
         assert os.stat(options[1]).st_mode & 0o077 == 0
     assert content == {"auths": {"registry.example.org": {"auth": "bWU6czNjcmV0LXRleHQ="}}}
     assert variables == {}
+    assert files == (int(options[1].rpartition("/")[2]),)
     assert not os.path.exists(options[1])
 
 
@@ -134,7 +135,7 @@ def test_docker_keeps_the_settings_of_the_account_but_its_credentials(
     (tmp_path / "contexts/meta").mkdir(parents=True)
     own_folder = tmp_path / "download"
     own_folder.mkdir()
-    with login_settings("docker", LOGIN._replace(server="docker.io"), str(own_folder)) as (options, variables):
+    with login_settings("docker", LOGIN._replace(server="docker.io"), str(own_folder)) as (options, variables, files):
         assert variables == {"DOCKER_CONFIG": str(own_folder)}
         content = json.loads((own_folder / "config.json").read_text())
         assert (own_folder / "contexts/meta").is_dir()
@@ -145,12 +146,12 @@ def test_docker_keeps_the_settings_of_the_account_but_its_credentials(
 
 
 def test_apptainer_gets_variables_and_without_credentials_nothing_is_changed() -> None:
-    with login_settings("apptainer", LOGIN, "") as (options, variables):
+    with login_settings("apptainer", LOGIN, "") as (options, variables, files):
         assert options == []
         assert set(variables.values()) == {"me", "s3cret-text"}
     for runtime in ("podman", "docker", "apptainer"):
         with login_settings(runtime, None, "") as settings:
-            assert settings == ([], {})
+            assert settings == ([], {}, ())
 
 
 def test_what_a_registry_repeats_is_hidden() -> None:

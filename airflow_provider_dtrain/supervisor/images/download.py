@@ -131,9 +131,10 @@ def _pull(command: list[str], rest: list[str], login: RegistryLogin | None, time
     # Where podman and apptainer keep a download until it is complete. They leave it behind if they are killed.
     with (
         tempfile.TemporaryDirectory(prefix=DOWNLOADS, dir=place_of_downloads()) as folder,
-        login_settings(runtime, login, folder) as (options, variables),
+        login_settings(runtime, login, folder) as settings,
     ):
-        done = run_command([*command, *options, *rest], timeout_s, {"TMPDIR": folder, **variables})
+        argv = [*command, *settings.options, *rest]
+        done = run_command(argv, timeout_s, {"TMPDIR": folder, **settings.variables}, settings.descriptors)
     if done.status != 0:
         reason = done.reason if login is None else login.hidden(done.reason)
         raise Refused("image", f"{runtime} cannot provide image '{rest[-1]}': {reason}")

@@ -40,23 +40,29 @@ class RegistryLogin(NamedTuple):
         return text
 
 
-@contextlib.contextmanager
-def login_settings(
-    runtime: str, login: RegistryLogin | None, folder: str
-) -> Iterator[tuple[list[str], Mapping[str, str]]]:
-    """Yield the arguments and variables with which a runtime uses some credentials, until the end of the block.
+class LoginSettings(NamedTuple):
+    """Arguments, variables and inherited descriptors of a command of a runtime."""
 
-    They are in a file of /dev/shm without a name, which this account reads through /proc, or in variables: on no disk
-    and in no argument. Without any, the runtime uses those that the account has stored on this host.
+    options: list[str]
+    variables: Mapping[str, str]
+    descriptors: tuple[int, ...]
+
+
+@contextlib.contextmanager
+def login_settings(runtime: str, login: RegistryLogin | None, folder: str) -> Iterator[LoginSettings]:
+    """Yield the settings with which a runtime uses some credentials, until the end of the block.
+
+    They are in a file of /dev/shm without a name, which the command inherits, or in variables: on no disk and in no
+    argument. Without any, the runtime uses those that the account has stored on this host.
 
     :param folder: for settings of docker
     """
     if login is None:
-        yield [], {}
+        yield LoginSettings([], {}, ())
         return
     if runtime == "apptainer":
         names = {"APPTAINER_DOCKER_USERNAME": login.username, "APPTAINER_DOCKER_PASSWORD": login.password}
-        yield [], names
+        yield LoginSettings([], names, ())
         return
     document = login.document
     if runtime == "docker":
@@ -64,16 +70,17 @@ def login_settings(
     with tempfile.TemporaryFile(dir="/dev/shm") as file:  # noqa: S108 - it has no name there
         file.write(json.dumps(document).encode())
         file.flush()
-        path = f"/proc/{os.getpid()}/fd/{file.fileno()}"
+        # Rootless podman runs in a user namespace of its own, from which it cannot read those of this process.
+        path = f"/proc/self/fd/{file.fileno()}"
         if runtime == "podman":
-            yield ["--authfile", path], {}
+            yield LoginSettings(["--authfile", path], {}, (file.fileno(),))
             return
         os.symlink(path, os.path.join(folder, "config.json"))
         contexts = os.path.join(_docker_folder(), "contexts")
         if os.path.isdir(contexts):
             # They name the daemon.
             os.symlink(contexts, os.path.join(folder, "contexts"))
-        yield [], {"DOCKER_CONFIG": folder}
+        yield LoginSettings([], {"DOCKER_CONFIG": folder}, (file.fileno(),))
 
 
 def _docker_folder() -> str:

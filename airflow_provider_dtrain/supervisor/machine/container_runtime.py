@@ -45,10 +45,14 @@ def find_runtime(wanted: str | None) -> str | None:
     return next((name for name in RUNTIMES if wanted in (None, name) and shutil.which(name)), None)
 
 
-def run_command(argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None) -> Done:
+def run_command(
+    argv: list[str], timeout_s: float, env: Mapping[str, str] | None = None, descriptors: tuple[int, ...] = ()
+) -> Done:
     """Run a command of a runtime, and keep the first :data:`RUNTIME_BYTES` of its output and the end of its errors.
 
     A command that hangs is killed with its children, and is not waited for if it cannot be killed.
+
+    :param descriptors: that the command inherits
     """
     try:
         process = subprocess.Popen(
@@ -58,6 +62,7 @@ def run_command(argv: list[str], timeout_s: float, env: Mapping[str, str] | None
             stderr=subprocess.PIPE,
             env=None if env is None else {**os.environ, **env},
             start_new_session=True,
+            pass_fds=descriptors,
             preexec_fn=die_with_parent,  # noqa: PLW1509 - it only calls the kernel
         )
     except OSError as error:
