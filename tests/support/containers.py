@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import os
 import re
 import resource
@@ -19,8 +20,8 @@ import pytest
 from testbed.programs import unpacked_supervisor
 
 #: Image with a shell and Python, and one with a shell alone. Their names have the interpreter's version.
-IMAGE = f"localhost/dtrain-tests:python-{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}"
-WITHOUT_PYTHON = "localhost/dtrain-tests:shell"
+IMAGE = f"localhost/dtrain-image:python-{sys.version_info[0]}.{sys.version_info[1]}.{sys.version_info[2]}"
+WITHOUT_PYTHON = "localhost/dtrain-image:shell"
 _BUSYBOX = "/bin/busybox"
 _NOT_COPIED = shutil.ignore_patterns(
     "site-packages", "dist-packages", "test", "tests", "__pycache__", "config-*", "ensurepip", "idlelib", "tkinter",
@@ -108,10 +109,13 @@ def _copy_python(root: Path) -> None:
     (target / "bin/python3").symlink_to(version)
     for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
         shutil.copy2(library, target / "lib")
-    programs = [target / "bin" / version, *target.glob(f"lib/{version}/lib-dynload/*.so")]
+    # PyTorch itself is mounted.
+    torch = importlib.util.find_spec("torch")
+    beside = Path(torch.origin).parent.glob("lib/*.so*") if torch is not None and torch.origin else ()
+    programs = [target / "bin" / version, *target.glob(f"lib/{version}/lib-dynload/*.so"), *beside]
     found = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
     for path in set(re.findall(r"(/\S*lib\S*\.so\S*)", found)):
-        if "libpython3" not in path and os.path.isfile(path):
+        if "libpython3" not in path and "site-packages" not in path and os.path.isfile(path):
             place = root / path.lstrip("/")
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, place)
