@@ -680,7 +680,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a run whose folder is gone goes on",
         path=f"{SUPERVISOR}/run/supervisor.py",
-        old="        if folder.is_removed(self.inode):",
+        old="        if folder.is_removed(self.prepared.inode):",
         new="        if False:",
         test="tests/contract/test_supervisor_lost_folders.py"
         "::test_a_run_without_folder_ends_itself_although_no_fence_comes",

@@ -5,35 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
-import socket
 import time
 from collections import deque
 from typing import Any
 
-from ..environments.folder import EnvironmentFolder
-from ..environments.setup_script import run_setup
 from ..fields import number
-from ..file_access import below, read_json, sync_folder, write_atomic, write_json, write_mark
-from ..files.archives import unpack_archive
+from ..file_access import read_json, write_json, write_mark
 from ..files.events import EventLog
-from ..files.layout import Layout, inode_of, why_lost
-from ..files.outputs import note_baseline, take_carried
+from ..files.layout import Layout
 from ..limits import (
-    ATTACH_WAIT_S,
     CONTAINER_END_S,
     CONTAINER_START_S,
     FLOOD_CHECK_S,
-    IN_PLACE_BYTES,
     JOIN_S,
     LOG_CHECK_S,
     LOG_TAIL,
     METRICS_CHECK_S,
-    RESERVE,
     SAMPLER_PATIENCE_S,
 )
-from ..machine.locks import take_lock
 from ..machine.processes import (
     Proc,
     all_procs,
@@ -44,15 +34,12 @@ from ..machine.processes import (
     send_signal,
     start_time,
 )
-from ..machine.sockets import bind_everywhere, ports_of
 from ..names import Json
-from ..refusal import Refused, fenced_refusal
-from .cgroup import Cgroup
 from .container import Container
-from .fencing import recover
 from .leftovers import origin
 from .log_limit import cap_log
 from .metrics_file import MetricsFile
+from .preparation import Preparation
 from .rank_environment import left_out, rank_environment
 from .ranks import (
     Rank,
@@ -66,7 +53,6 @@ from .ranks import (
     tail_of,
 )
 from .sampler import start_sampler
-from .slot_locks import SlotLocks
 from .stop_request import StopRequest
 from .stray_ranks import WARNING
 
@@ -79,7 +65,6 @@ class Supervisor:
     """
 
     def __init__(self, layout: Layout, plan: Json, context: Json, secrets: dict[str, str]) -> None:
-        self.layout = layout
         self.plan = plan
         #: Values of the trial. They are no part of the plan, so that processes of several trials may share one.
         self.context = context
@@ -98,16 +83,8 @@ class Supervisor:
         #: Different devices of the ranks; cleared once a warning about their use was written.
         # Those that a launcher has started are not known by their processes.
         self.devices = {rank.plan["device"] for rank in self.started if rank.plan["device"]}
-        self.slots = SlotLocks(layout, self.folder, plan)
-        self.run_lock = -1
-        #: Descriptor, None without an environment from a lock file.
-        self.environment_lock: int | None = None
-        #: Of the run's folder.
-        self.inode = 0
-        self.identity = Json()
-        self.port_socket: socket.socket | None = None
-        self.cgroup: Cgroup | None = None
         self.container = Container(self.folder, plan["container"]) if plan["container"] else None
+        self.prepared = Preparation(layout, plan, context, self.ranks, self.container)
         #: The runtime did not confirm the end of the container.
         self.is_stuck = False
         self.unwritten: deque[Json] = deque()
@@ -144,181 +121,17 @@ class Supervisor:
 
         :raises Refused: this run cannot start here; nothing of it remains
         """
-        created = not os.path.lexists(self.folder.path)
+        prepared = self.prepared
         try:
-            answer = self._claim()
-            if answer is not None:
+            if (answer := prepared.run()) is not None:
                 return answer
-            self._check_archives()
-            self._hold_environment()
-            self.slots.take()
-            self.slots.check_tokens()
-            if self.folder.has_tombstone:
-                raise fenced_refusal(self.folder.name)
-            self._write_files()
-            port = self._bind_port()
-            self._start_container()
-            self._listen(port)
+            self.plan = prepared.plan
+            self._listen(prepared.port)
         except BaseException:
-            is_ended = self.container is None or self.container.kill() is None
-            self._leave_cgroup()
-            if self.cgroup is not None:
-                self.cgroup.remove()
-            if created and self.run_lock >= 0 and is_ended:
-                shutil.rmtree(self.folder.path, ignore_errors=True)
-            # Before the control side reads the refusal, so that its next status query finds the slots free.
-            self.slots.release()
+            prepared.give_up()
             raise
-        return {"state": "prepared", "attached": False, "port": port, **self._image_facts()}
-
-    def _claim(self) -> Json | None:
-        """Lock the run folder. Return an answer instead if the run is alive or has ended already."""
-        deadline = time.monotonic() + ATTACH_WAIT_S
-        while True:
-            if self.folder.has_tombstone or self.folder.has_tombstone_of(self.plan["launch"]):
-                raise fenced_refusal(self.folder.name)
-            if self._lock_run():
-                break
-            state = self.folder.state()
-            if self.folder.alive() and state.get("state") in ("prepared", "running", "stopping", "killing"):
-                self._refuse_namesake()
-                shown = "prepared" if state["state"] == "prepared" else "running"
-                return {"state": shown, "attached": True, "port": state.get("port")}
-            if time.monotonic() > deadline:
-                raise Refused("busy", f"Run {self.folder.name} is locked by a start that does not become ready.")
-            time.sleep(0.005)
-        if self.folder.has("started") or self.folder.has("ended"):
-            return self._was_started()
-        # Files of an earlier supervisor that died before the start must not be mistaken for this one's.
-        for name in ("go.json", "stop.json", "state.json", "renewed"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self.folder.file(name))
-        self.identity = {**identity(), "reaper": {"pid": os.getppid(), "start_time": start_time(os.getppid())}}
-        write_json(self.folder.file("supervisor.json"), self.identity, durable=False)
-        return None
-
-    def _lock_run(self) -> bool:
-        try:
-            os.makedirs(self.folder.path, mode=0o700, exist_ok=True)
-            lock = take_lock(self.folder.file("lock"))
-        except FileNotFoundError:
-            return False
-        if lock is not None and self.folder.alive():
-            # Another process removed the file that the run's supervisor has locked.
-            os.close(lock)
-            lock = None
-        self.run_lock = -1 if lock is None else lock
-        self.inode = inode_of(self.folder.path)
-        return lock is not None
-
-    def _was_started(self) -> Json:
-        """Return the end of a run that was started. A run without an end is lost and never starts again."""
-        os.close(self.run_lock)
-        self.run_lock = -1
-        self._refuse_namesake()
-        cause, message = why_lost(self.folder)
-        recover(self.folder)
-        ended = self.folder.ended() or {"reason": "lost", "cause": cause}
-        if ended.get("reason") != "lost":
-            return {"state": "ended", "attached": True, "port": None, "reason": ended.get("reason")}
-        cause = str(ended.get("cause", cause))
-        raise Refused("lost", f"Run {self.folder.name} was started here and did not end: {message}.", cause=cause)
-
-    def _refuse_namesake(self) -> None:
-        """Refuse a run whose name another launch uses here. Its grant was issued twice."""
-        if self.folder.is_other_launch(self.plan["launch"]):
-            message = f"Run {self.folder.name} of another launch is on this host: the store was restored from a backup."
-            raise Refused("other_launch", f"{message} Request a new grant.", run=self.folder.name)
-
-    def _check_archives(self) -> None:
-        missing = {}
-        for kind, name in (("payloads", "payload"), ("libraries", "library")):
-            digest = self.plan[name]
-            unpacked = kind == "libraries" and digest and os.path.isdir(self.layout.library(digest))
-            if digest and not unpacked and not os.path.isfile(self.layout.archive(kind, digest)):
-                missing[kind] = [digest]
-        if missing:
-            message = ", ".join(f"{kind}/{digests[0][:12]}" for kind, digests in missing.items())
-            digests = [digest for found in missing.values() for digest in found]
-            message = f"This host does not have {message}. Send it and prepare again."
-            raise Refused("need", message, missing=digests, kinds=missing)
-
-    def _hold_environment(self) -> None:
-        """Keep the environment of the run from being removed or replaced while this process lives."""
-        digest = self.plan["environment"]
-        if digest is None:
-            return
-        folder = EnvironmentFolder(self.layout, digest)
-        with contextlib.suppress(FileNotFoundError):
-            self.environment_lock = folder.share()
-        if self.environment_lock is None or folder.mark() is None:
-            message = f"This host no longer has environment {digest[:12]}, or builds it again. Start the run again."
-            raise Refused("need_environment", message)
-
-    def _write_files(self) -> None:
-        """Unpack the code and write all files that ranks and followers read."""
-        folder = self.folder
-        for name in ("checkpoints", *(f"rank{rank.number}" for rank in self.ranks)):
-            os.makedirs(folder.file(name), mode=0o700, exist_ok=True)
-        for rank in self.ranks:
-            # This allocates its block now, so that it can be overwritten once the log has filled the disk.
-            write_json(os.path.join(rank.folder, "gaps.json"), {"gaps": []}, durable=False)
-        write_atomic(folder.file("renewed"), b"{}".ljust(IN_PLACE_BYTES), durable=False)
-        if self.plan["payload"]:
-            unpack_archive(self.layout.archive("payloads", self.plan["payload"]), folder.file("work"))
-        os.makedirs(folder.file("work"), mode=0o700, exist_ok=True)
-        note_baseline(folder)
-        if self.plan["setup"] is not None and self.plan["payload"]:
-            variables = run_setup(self.layout, self.plan["payload"], self.plan["setup"]).variables
-            # Those of the host and of the configuration replace them.
-            self.plan = {**self.plan, "env": {**variables, **self.plan["env"]}}
-        take_carried(folder, self.plan["carried"])
-        if self.plan["library"]:
-            digest = self.plan["library"]
-            unpack_archive(self.layout.archive("libraries", digest), self.layout.library(digest))
-        self.cgroup = Cgroup.create(folder)
-        # Ranks are forked inside it. Moving a process takes the kernel milliseconds and delays every fork.
-        if self.cgroup is not None and not self.cgroup.enter():
-            self._leave_cgroup()
-            self.cgroup.remove()
-            self.cgroup = None
-        own = {**self.identity, "cgroup": self.cgroup.path if self.cgroup else None}
-        documents = {"context.json": self.context, "supervisor.json": own, "plan.json": self.plan}
-        for name, document in documents.items():
-            write_json(folder.file(name), document, durable=False)
-        # Make the name of the folder durable, for the ``started`` mark that the start writes into it.
-        sync_folder(os.path.dirname(folder.path))
-        with open(folder.file("reserve"), "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, RESERVE)
-
-    def _start_container(self) -> None:
-        if self.container is None:
-            return
-        for name in self.plan["container"]["folders"]:
-            # The runtime would make it as another user.
-            os.makedirs(below(self.folder.file("work"), name), mode=0o700, exist_ok=True)
-        path = [self.layout.library(self.plan["library"])] if self.plan["library"] else []
-        self.container.start(path, [lock for locks in self.slots.held.values() for lock in locks])
-
-    def _image_facts(self) -> Json:
-        return {} if self.container is None else {"image": self.container.facts}
-
-    def _bind_port(self) -> int | None:
-        """Bind the rendezvous port on the host of rank 0, without listening.
-
-        It is bound exclusively, so that it is not a port of another run. SO_REUSEADDR is set afterwards,
-        so that rank 0 can listen on it and no other process gets it by chance.
-        """
-        if not any(rank.number == 0 for rank in self.ranks):
-            return None
-        for port in ports_of(self.plan["port_range"]):
-            try:
-                self.port_socket = bind_everywhere(port)
-            except OSError:
-                continue
-            self.port_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            return int(self.port_socket.getsockname()[1])
-        raise Refused("no_port", f"No free port in {self.plan['port_range']}. Widen port_range or free its ports.")
+        image = {} if self.container is None else {"image": self.container.facts}
+        return {"state": "prepared", "attached": False, "port": prepared.port, **image}
 
     def _listen(self, port: int | None) -> None:
         """Become ready for commands. The state ``prepared`` is recorded last."""
@@ -384,7 +197,7 @@ class Supervisor:
         folder = self.folder
         if folder.has_tombstone:
             self.begin_stop("fenced", 0.0)
-        if folder.is_removed(self.inode):
+        if folder.is_removed(self.prepared.inode):
             # Its end cannot be recorded, and the fence finds this process by its lock.
             self.begin_stop("lost", self.plan["grace_s"])
         if self.terminated:
@@ -465,7 +278,7 @@ class Supervisor:
                 self.event("warning", text=warning)
         self.set_state("running")
         self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
-        self._leave_cgroup()
+        self.prepared.leave_cgroup()
         # Ranks of a container may have ended already.
         self._reap()
         if failed is not None:
@@ -478,7 +291,7 @@ class Supervisor:
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
         slots = [one.plan["slot"] for one in self.ranks if rank in (one, one.launcher)]
-        locks = [lock for slot in slots for lock in self.slots.held.get(slot, [])]
+        locks = [lock for slot in slots for lock in self.prepared.slots.held.get(slot, [])]
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         log = os.open(os.path.join(rank.folder, "log"), flags, 0o600)
         parent = os.getpid()
@@ -489,7 +302,7 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 try:
-                    become_rank(argv, env, self.folder, rank, parent, self.cgroup, log, locks)
+                    become_rank(argv, env, self.folder, rank, parent, self.prepared.cgroup, log, locks)
                 except BaseException as error:
                     report_cannot_start(rank, argv[0], error)
                 finally:
@@ -660,13 +473,8 @@ class Supervisor:
         for proc in procs:
             send_signal(proc, number)
 
-    def _leave_cgroup(self) -> None:
-        """Leave the cgroup that is about to be killed. If that fails, only the process tree is killed."""
-        if self.cgroup is not None and self.cgroup.is_inside() and not self.cgroup.leave():
-            self.cgroup = None
-
     def _begin_kill(self) -> None:
-        self._leave_cgroup()
+        self.prepared.leave_cgroup()
         for rank in self.ranks:
             rank.signalled = rank.signalled or rank.running
         self.prepare_deadline = self.timeout_deadline = self.request_deadline = float("inf")
@@ -698,8 +506,8 @@ class Supervisor:
             self.is_stuck = True
             return
         for _ in range(20):
-            if self.cgroup is not None:
-                self.cgroup.kill()
+            if self.prepared.cgroup is not None:
+                self.prepared.cgroup.kill()
             procs = descendants([os.getpid()], all_procs())
             for proc in procs:
                 send_signal(proc, signal.SIGKILL)
@@ -720,8 +528,8 @@ class Supervisor:
 
     def _finish(self) -> None:
         """Record the end and release everything. The locks are released last, with the process."""
-        if self.cgroup is not None:
-            self.cgroup.remove()
+        if self.prepared.cgroup is not None:
+            self.prepared.cgroup.remove()
         with contextlib.suppress(OSError):
             os.unlink(self.folder.file("control"))
         # For bytes written since the last check. No check follows.
