@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.containers import container_argv
+from testbed.containers import container_argv
 from tests.support.stand_in_runtime import docker
 from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
 

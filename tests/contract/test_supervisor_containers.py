@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.hosts.payload import library
-from tests.support.containers import IMAGE, WITHOUT_PYTHON, container_argv, need_podman, settings
+from testbed.containers import IMAGE, WITHOUT_PYTHON, container_argv, settings
+from tests.support.containers import need_podman
 from tests.support.supervisor_host import DETACHED, SLEEP, Host, Refusal, is_alive, make_plan, start, until
 
 # Most of it is tested with a stand-in, which is faster.
@@ -125,7 +126,7 @@ def test_a_container_that_ends_fails_the_run_with_its_cause(podman: Host) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image": "localhost/dtrain-test:missing"}, "dtrain-test:missing: image not known"),
+        ({"image": "localhost/dtrain-compiled:missing"}, "dtrain-compiled:missing: image not known"),
         ({"image": WITHOUT_PYTHON}, 'executable file `python3` not found|exec: "python3": executable file not found'),
         ({"options": ("--mount", "type=bind,source=/does/not/exist,target=/data")}, "/does/not/exist"),
     ],

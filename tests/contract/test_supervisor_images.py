@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import containers
+from testbed import containers
+from tests.support.containers import need_podman
 from tests.support.registry import Registry, registry, settings
 from tests.support.supervisor_host import Channel, Host, Refusal, until
 
@@ -24,7 +25,7 @@ NAME = "team/image:1"
 @pytest.fixture
 def podman(host: Host, tmp_path: Path) -> Host:
     """A host with podman, whose downloads are kept below ``tmp_path`` until they are complete."""
-    containers.need_podman()
+    need_podman()
     downloads = tmp_path / "downloads"
     downloads.mkdir()
     host.env |= {**containers.settings(), **settings(tmp_path), "TMPDIR": str(downloads)}

@@ -15,9 +15,10 @@ import pytest
 from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
 from airflow_provider_dtrain.core.launch.containers import ContainerHost, container_command
 from airflow_provider_dtrain.hosts.payload import library
+from testbed import containers
 from testbed.programs import unpacked_supervisor
-from tests.support import containers
 from tests.support.accounts import PYTHON, need_accounts, open_folder
+from tests.support.containers import need_podman
 from tests.support.registry import registry, settings
 from tests.support.supervisor_host import DETACHED, Host, make_plan, start, until
 
@@ -30,7 +31,7 @@ ACCOUNT = "dtrain-rootless"
 @pytest.fixture
 def rootless() -> Iterator[Host]:
     """A host of the account, with an image of this machine's files."""
-    containers.need_podman()
+    need_podman()
     need_accounts()
     try:
         account = pwd.getpwnam(ACCOUNT)

@@ -827,6 +827,27 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/contract/test_supervisor_container_runtime.py"
         "::test_a_second_start_leaves_the_container_of_the_first_alone",
     ),
+    Mutant(
+        name="a list of containers that is no list proves that none is left",
+        path=f"{SUPERVISOR}/machine/container_runtime.py",
+        old="    if not all(_ID.fullmatch(one) for one in found):",
+        new="    found = [one for one in found if _ID.fullmatch(one)]\n    if False:",
+        test="tests/unit/test_hostile_runtimes.py::test_a_runtime_that_proves_nothing_leaves_the_container_in_doubt",
+    ),
+    Mutant(
+        name="ranks get the password of a registry",
+        path="airflow_provider_dtrain/hooks/secrets.py",
+        old='if not _is_variable(path) and not path.startswith(f"{REGISTRY}.")',
+        new="if not _is_variable(path)",
+        test="tests/unit/test_registry_login.py::test_a_password_is_sealed_and_goes_to_no_rank",
+    ),
+    Mutant(
+        name="the pid that a rank has in its container is taken for one of the host",
+        path=f"{SUPERVISOR}/machine/processes.py",
+        old="        if proc.start_time == start_time and pids_of(proc.pid)[depth : depth + 1] == [pid]:",
+        new="        if proc.start_time == start_time and proc.pid == pid:",
+        test="tests/unit/test_launched_ranks.py::test_a_process_of_a_container_is_found_by_the_pid_that_it_has_there",
+    ),
     # -- work beside ranks
     Mutant(
         name="a command beside a rank runs without the option",

@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
+from testbed.containers import IMAGE, settings
 from testbed.netns import NamespaceHosts
-from tests.support.containers import IMAGE, need_podman, settings
+from tests.support.containers import need_podman
 from tests.support.engines import Engine
 from tests.support.pair import register_pair
 

@@ -14,7 +14,8 @@ import pytest
 
 from airflow_provider_dtrain.cli._store_source import StoreSource
 from airflow_provider_dtrain.core.launch.containers import ContainerRules
-from tests.support.containers import IMAGE, WITHOUT_PYTHON, need_podman, settings
+from testbed.containers import IMAGE, WITHOUT_PYTHON, settings
+from tests.support.containers import need_podman
 from tests.support.engines import Engine, config, held
 from tests.support.stand_in_runtime import docker
 
@@ -241,7 +242,7 @@ async def test_every_field_of_a_container_is_in_effect_inside(with_podman: Engin
         },
         # Only the image for CPU slots exists.
         "environment": {
-            "image": {"cpu": IMAGE, "cuda": "localhost/dtrain-test:none"}, "container": "required",
+            "image": {"cpu": IMAGE, "cuda": "localhost/dtrain-compiled:none"}, "container": "required",
             "add_capabilities": ["CAP_SYS_PTRACE"], "drop_capabilities": ["MKNOD"],
         },
         "bind_mounts": [
@@ -269,8 +270,8 @@ async def test_images_of_podman_that_cannot_be_used_are_named(with_podman: Engin
     assert outcome.failure is not None
     assert outcome.failure.error == "ImageError"
     assert "python3" in outcome.failure.message
-    outcome = await with_podman.carry(with_podman.submit(contained("facts", "localhost/dtrain-test:missing")))
+    outcome = await with_podman.carry(with_podman.submit(contained("facts", "localhost/dtrain-compiled:missing")))
     assert outcome is not None
     assert outcome.failure is not None
     assert outcome.failure.error == "ImageError"
-    assert "podman cannot provide image 'localhost/dtrain-test:missing'" in outcome.failure.message
+    assert "podman cannot provide image 'localhost/dtrain-compiled:missing'" in outcome.failure.message

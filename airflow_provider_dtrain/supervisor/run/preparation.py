@@ -1,4 +1,4 @@
-"""What comes before the start of a run's ranks: the claim of the run and its slots, files, port and container."""
+"""Preparation of a run before its ranks exist: claim of the run and its slots, files, port and container."""
 
 from __future__ import annotations
 
