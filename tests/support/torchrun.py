@@ -44,20 +44,25 @@ def under_torchrun(
     folder: Path,
     program: str,
     hosts: int = 1,
-    per_host: int = 2,
+    per_host: int | Sequence[int] = 2,
     *,
+    options: Sequence[str] = (),
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     fails: bool = False,
 ) -> dict[int, dict[str, Any]]:
-    """Run a program under the real torchrun, one agent for each host, and return the report of each rank."""
+    """Run a program under the real torchrun, one agent for each host, and return the report of each rank.
+
+    :param per_host: ranks of each host; one number for all of them, or a number for each
+    :param options: for torchrun
+    """
     place = ["--standalone"]
     if hosts > 1:
         place = ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     commands = []
-    for number in range(hosts):
+    for number, ranks in enumerate(_counts(hosts, per_host)):
         command = ["torch.distributed.run", *place, *(["--node-rank", str(number)] if hosts > 1 else [])]
-        commands.append([*command, "--nproc-per-node", str(per_host), "program.py", *arguments])
+        commands.append([*command, "--nproc-per-node", str(ranks), *options, "program.py", *arguments])
     return by_hand(folder, program, commands, env=env, fails=fails)
 
 
@@ -127,7 +132,7 @@ def as_gang(
     folder: Path,
     program: str,
     hosts: int = 1,
-    per_host: int = 2,
+    per_host: int | Sequence[int] = 2,
     *,
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
@@ -137,6 +142,7 @@ def as_gang(
 ) -> dict[int, dict[str, Any]]:
     """Run a program as a gang, each host with its own supervisor, and return the report of each rank.
 
+    :param per_host: slots of each host; one number for all of them, or a number for each
     :param devices: of the slots of each host
     :param facts: replace fields of the launch
     """
@@ -154,7 +160,8 @@ def as_gang(
             "hosts": {name: HostFacts(devices=dict(enumerate(devices))) for name in machines},
             "variables": {REPORTS: str(reports), "GLOO_SOCKET_IFNAME": "lo", **(env or {})}, **facts,
         }  # fmt: skip
-        placement = Placement({name: tuple(range(per_host)) for name in machines})
+        counts = _counts(hosts, per_host)
+        placement = Placement({name: tuple(range(count)) for name, count in zip(machines, counts, strict=True)})
         plans = build_plans(placement, LaunchFacts(**values))
         channels = {name: machines[name].channel() for name in plans}
         given = {name: dict(enumerate(devices)) for name in machines}
@@ -176,6 +183,10 @@ def as_gang(
         for host in machines.values():
             host.clean()
     return _read(reports)
+
+
+def _counts(hosts: int, per_host: int | Sequence[int]) -> list[int]:
+    return [per_host] * hosts if isinstance(per_host, int) else list(per_host)
 
 
 def _end(channel: Any) -> str:
