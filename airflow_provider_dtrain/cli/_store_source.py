@@ -25,7 +25,7 @@ from airflow_provider_dtrain.store.queries.metrics import reports_of
 from airflow_provider_dtrain.store.queries.profiles import profile_of
 from airflow_provider_dtrain.store.queries.provenance import provenance_of
 from airflow_provider_dtrain.store.queries.ranks import ranks_of
-from airflow_provider_dtrain.store.queries.reproductions import reproductions_of
+from airflow_provider_dtrain.store.queries.reproductions import compared, linked_trials
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.timelines import timeline_of
 from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
@@ -96,7 +96,7 @@ class StoreSource:
 
     def reproductions(self, trial_id: int) -> TrialReproductions:
         """Return the trial that a trial runs again, and those that run it again."""
-        return reproductions_of(self.store, self.rights, trial_id)
+        return compared(self.store, linked_trials(self.store, self.rights, trial_id))
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""

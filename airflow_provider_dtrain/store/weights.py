@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -47,6 +47,17 @@ class Weights:
             )
             for row in conn.execute(query)
         ]
+
+    @reads
+    def latest(self, conn: Connection, trial_ids: Collection[int]) -> dict[int, int]:
+        """Return the id of the latest record of each trial that has one. It costs no reading of bodies."""
+        query = (
+            sa.select(attempts.c.trial_id, sa.func.max(events.c.id).label("latest"))
+            .join(events, events.c.attempt_id == attempts.c.id)
+            .where(attempts.c.trial_id.in_(list(trial_ids)), events.c.kind.in_(WEIGHTS))
+            .group_by(attempts.c.trial_id)
+        )
+        return {row.trial_id: row.latest for row in conn.execute(query)}
 
     @reads
     def bodies(self, conn: Connection, event_ids: Sequence[int]) -> dict[int, Mapping[str, Any]]:

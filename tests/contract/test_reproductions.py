@@ -352,6 +352,29 @@ def test_a_reproduction_that_runs_is_pending_until_it_differs(compared):
     assert compared(records, records, ends=False)["verdict"] == "pending"
 
 
+def test_an_answer_is_computed_again_only_after_a_change(world, again):
+    ticket = world.trial(3)
+    world.search.commit(ticket, weights(1, "a", names=NAMES[:1]))
+    world.search.end(ticket)
+    _, other = again(ticket.trial_id)
+    follower = Search(world.store, name="again")
+    follower.follow(other.attempt_id)
+    api, path = api_of(world.store), f"/trials/{other.trial_id}/reproductions"
+
+    def verdict(tag: str = "") -> tuple[int, str, str]:
+        found = api.answer("GET", path, headers={"If-None-Match": tag})
+        known = "" if found.status_code == 304 else found.json()["of"]["verdict"]
+        return found.status_code, found.headers["ETag"], known
+
+    status, tag, _ = verdict()
+    assert (status, verdict(tag)) == (200, (304, tag, ""))
+    follower.commit(other, weights(1, "a", names=NAMES[:1]))
+    status, second, known = verdict(tag)
+    assert (status, known) == (200, "pending")
+    follower.end(other)
+    assert verdict(second)[2] == "equal"
+
+
 def test_a_reproduction_that_runs_and_differs_differs(compared):
     found = compared([weights(1, "a", names=NAMES[:1])], [weights(1, "b", names=NAMES[:1])], ends=False)
     assert (found["verdict"], found["tensor"]) == ("differs", "0.weight")

@@ -14,7 +14,7 @@ from airflow_provider_dtrain.engine.submission.reproduction import recorded_code
 from airflow_provider_dtrain.engine.submission.search import plan_search
 from airflow_provider_dtrain.engine.submission.submit import config_of, submit
 from airflow_provider_dtrain.resources.reproductions import Reproduction
-from airflow_provider_dtrain.store.queries.reproductions import reproductions_of
+from airflow_provider_dtrain.store.queries.reproductions import compared, linked_trials
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from tests.support.counting import preempt, until
@@ -93,7 +93,7 @@ async def again(engine: Engine, ticket: Ticket, folder: Path) -> Reproduction:
     outcome = await engine.carry(other)
     assert outcome is not None
     assert outcome.state == "completed", outcome.failure
-    found = reproductions_of(store, AllRights(), other.trial_id).of
+    found = compared(store, linked_trials(store, AllRights(), other.trial_id)).of
     assert found is not None
     return found
 

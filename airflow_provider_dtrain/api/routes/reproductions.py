@@ -17,7 +17,7 @@ from airflow_provider_dtrain.api.security import Rule, guarded
 from airflow_provider_dtrain.engine.submission.granted import grant
 from airflow_provider_dtrain.engine.submission.reproduction import recorded_code, recorded_config, with_secrets
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
-from airflow_provider_dtrain.store.queries.reproductions import reproductions_of
+from airflow_provider_dtrain.store.queries.reproductions import compared, linked_trials, version_of
 from airflow_provider_dtrain.store.queries.rights import readable_trial
 
 router = APIRouter(route_class=StoreRoute, tags=["reproductions"], responses=ERRORS)
@@ -26,7 +26,8 @@ router = APIRouter(route_class=StoreRoute, tags=["reproductions"], responses=ERR
 @router.get("/trials/{trial_id}/reproductions", **guarded(Rule.READ))
 def reproductions(call: CallDep, trial_id: int) -> TrialReproductions:
     """Return the trial that a trial runs again, and those that run it again, each with a comparison of the weights."""
-    return reproductions_of(call.store, call.access, trial_id)
+    linked = linked_trials(call.store, call.access, trial_id)
+    return call.answer(version_of(call.store, linked), make=lambda: compared(call.store, linked))
 
 
 @router.post("/trials/{trial_id}/reproduce", status_code=202, **guarded(Rule.START))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
@@ -24,23 +25,47 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 #: Latest reproductions of a trial that are compared.
-_MOST: Final = 20
+_MOST: Final = 5
 _NO_DATA: Final = "Data were not compared, because a training has no manifest of its data."
 
 
-def reproductions_of(store: Store, rights: Rights, trial_id: int) -> TrialReproductions:
-    """Return the trial that a trial runs again, and those that run it again, as far as the user may read them.
+@dataclass(frozen=True, kw_only=True)
+class LinkedTrials:
+    """A trial, and those that it is compared with, as far as a user may read them."""
+
+    trial: TrialView
+    original: TrialView | None
+    reproductions: Sequence[TrialView]
+
+
+def linked_trials(store: Store, rights: Rights, trial_id: int) -> LinkedTrials:
+    """Return a trial with those that it is compared with.
 
     :raises NotFoundError: there is no trial with this id that the user may read
     """
     trial = readable_trial(store, rights, trial_id)
     original_id = store.submissions.reproduced(trial.key)
-    found = [store.trials.get(one) for one in store.submissions.reproductions(trial_id)[-_MOST:]]
     original = None if original_id is None else store.trials.get(original_id)
-    is_readable = original is not None and rights.may_read(original.key.dag_id)
+    found = [store.trials.get(one) for one in store.submissions.reproductions(trial_id)[-_MOST:]]
+    return LinkedTrials(
+        trial=trial,
+        original=original if original is not None and rights.may_read(original.key.dag_id) else None,
+        reproductions=[one for one in found if rights.may_read(one.key.dag_id)],
+    )
+
+
+def version_of(store: Store, linked: LinkedTrials) -> object:
+    """Return a value that changes with the comparisons of a trial."""
+    every = [linked.trial, *linked.reproductions, *([linked.original] if linked.original is not None else [])]
+    states = [(one.trial_id, one.state) for one in every]
+    return linked.original is not None, states, store.weights.latest([one.trial_id for one in every])
+
+
+def compared(store: Store, linked: LinkedTrials) -> TrialReproductions:
+    """Return the comparisons of a trial."""
     return TrialReproductions(
-        of=_compared(store, original, trial) if original is not None and is_readable else None,
-        by=[_compared(store, trial, one) for one in found if rights.may_read(one.key.dag_id)],
+        of=_compared(store, linked.original, linked.trial) if linked.original is not None else None,
+        by=[_compared(store, linked.trial, one) for one in linked.reproductions],
     )
 
 
