@@ -77,60 +77,6 @@ def test_hosts_with_different_numbers_of_slots_train_as_under_torchrun(tmp_path:
     assert ours == theirs
 
 
-#: A training that breaks off once, and goes on from its own checkpoint when torchrun restarts its ranks.
-RESUMED = """
-import time
-import torch, torch.distributed as dist
-dist.init_process_group("gloo")
-rank, place = dist.get_rank(), os.environ["PLACE"]
-saved = os.path.join(place, "saved.pt")
-torch.manual_seed(1)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
-first = 0
-if os.path.exists(saved):
-    state = torch.load(saved)
-    first = state["step"]
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
-losses = []
-for step in range(first, 6):
-    points = torch.randn(8, 4, generator=torch.Generator().manual_seed(100 * step + rank))
-    loss = ((model(points) - points.sum(1, keepdim=True)) ** 2).mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item().hex())
-    if rank == 0 and step == 2:
-        state = {"step": 3, "model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        torch.save(state, saved + ".part")
-        os.rename(saved + ".part", saved)
-    dist.barrier()
-    if rank == 1 and step == 3 and first == 0:
-        raise RuntimeError("once")
-names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
-report(first=first, losses=losses, env={name: os.environ[name] for name in names})
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.nightly
-def test_ranks_that_torchrun_restarts_go_on_as_under_torchrun(tmp_path: Path) -> None:
-    found = []
-    for name in ("torchrun", "gang"):
-        place = tmp_path / f"place-{name}"
-        place.mkdir()
-        env = {**ONE_THREAD, "PLACE": str(place)}
-        if name == "torchrun":
-            options = ["--max-restarts=1"]
-            found.append(under_torchrun(tmp_path / name, RESUMED, 1, 2, options=options, env=env))
-        else:
-            found.append(as_launched(tmp_path / name, RESUMED, 1, 2, "--max-restarts=1", env=env))
-    theirs, ours = found
-    assert [one["first"] for one in ours.values()] == [3, 3]
-    assert ours == theirs
-
-
 #: Adds what Accelerate finds to the variables of its ranks.
 WITH_ACCELERATOR = TRAIN.replace(
     'dist.init_process_group("gloo")',

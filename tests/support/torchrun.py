@@ -46,7 +46,6 @@ def under_torchrun(
     hosts: int = 1,
     per_host: int | Sequence[int] = 2,
     *,
-    options: Sequence[str] = (),
     arguments: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     fails: bool = False,
@@ -54,7 +53,6 @@ def under_torchrun(
     """Run a program under the real torchrun, one agent for each host, and return the report of each rank.
 
     :param per_host: ranks of each host; one number for all of them, or a number for each
-    :param options: for torchrun
     """
     place = ["--standalone"]
     if hosts > 1:
@@ -62,7 +60,7 @@ def under_torchrun(
     commands = []
     for number, ranks in enumerate(_counts(hosts, per_host)):
         command = ["torch.distributed.run", *place, *(["--node-rank", str(number)] if hosts > 1 else [])]
-        commands.append([*command, "--nproc-per-node", str(ranks), *options, "program.py", *arguments])
+        commands.append([*command, "--nproc-per-node", str(ranks), "program.py", *arguments])
     return by_hand(folder, program, commands, env=env, fails=fails)
 
 
