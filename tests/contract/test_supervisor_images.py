@@ -201,14 +201,15 @@ def test_an_image_that_a_launch_has_downloaded_is_collected_once_nothing_uses_it
 
 
 @pytest.mark.parametrize("server", ["basic"], indirect=True)
-def test_the_image_before_a_newer_one_of_its_name_is_removed_and_one_that_a_user_has_named_is_not(
+def test_older_images_of_a_name_are_removed_and_one_that_a_user_has_named_is_not(
     podman: Host, server: Registry
 ) -> None:
     channel = podman.channel()
     first = channel.call("image", **request(server))["image"]
     add(server, b"second")
     second = channel.call("image", **request(server, always=True))["image"]
-    assert ids_of(server) == {second} != {first}
+    # A launch that has just asked for it may start a container of it.
+    assert ids_of(server) == {first, second}
     own = f"localhost/own-{os.getpid()}:1"
     subprocess.run(["podman", "tag", second, own], check=True, timeout=60)
     add(server, b"third")

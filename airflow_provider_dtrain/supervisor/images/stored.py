@@ -55,9 +55,10 @@ class StoredImage(NamedTuple):
         """
         downloads = self.downloads
         if download is not None:
-            # What the name stood for before has no name any longer.
-            older = [one for one in downloads if one != download and not _remove_nameless(self.runtime, one)]
-            downloads = (download, *older)
+            # A launch beside this one may be about to start a container of the image that the name stood for before.
+            older = [one for one in downloads if one != download]
+            left = [one for one in older[1:] if not _remove_nameless(self.runtime, one)]
+            downloads = (download, *older[:1], *left)
         size = size_bytes if download is not None else self.size_bytes
         document: Json = {"runtime": self.runtime, "image": self.image, "downloads": list(downloads), "bytes": size}
         write_json(self.path, document, durable=False)
