@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from testbed.programs import unpacked_supervisor
 from tests.support.accounts import PYTHON, need_accounts, open_folder
 from tests.support.containers import need_podman
 from tests.support.registry import registry, settings
-from tests.support.supervisor_host import DETACHED, Host, make_plan, start, until
+from tests.support.supervisor_host import DETACHED, Host, is_alive, make_plan, start, until
 
 pytestmark = pytest.mark.nightly
 RUN = "t1.1.7"
@@ -56,11 +58,21 @@ def rootless() -> Iterator[Host]:
                     pytest.skip(f"rootless podman does not work here: {loaded.stderr.strip()[-200:]}")
             yield host
         finally:
-            host.clean()
-            pause = runtime / "libpod/tmp/pause.pid"
-            if pause.exists():
-                # It keeps the namespace of the account.
-                os.kill(int(pause.read_text()), 9)
+            try:
+                host.clean()
+            finally:
+                until(lambda: not end_all(account.pw_uid), "the end of the account's processes")
+
+
+def end_all(uid: int) -> bool:
+    """End what podman leaves for the account: its namespace, and cleanups. Return whether there was any process."""
+    found = False
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdigit() and entry.stat().st_uid == uid and is_alive(int(entry.name)):
+                os.kill(int(entry.name), signal.SIGKILL)
+                found = True
+    return found
 
 
 def podman(host: Host, *arguments: str) -> subprocess.CompletedProcess[str]:
