@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 #: Name -> value of one subject. A value that is None exists, and is not known. None: nothing of the subject is known.
 Facts = Mapping[str, str | None] | None
@@ -11,23 +12,26 @@ Facts = Mapping[str, str | None] | None
 UNKNOWN: Final = "unknown"
 
 
-class FactDifference(NamedTuple):
-    """A value that differs between things, or whose difference is not known."""
+@dataclass(frozen=True)
+class Difference:
+    """A value in which things differ, or that cannot be compared."""
 
+    #: ``configuration``, ``code``, ``git``, ``packages`` ...
     subject: str
-    #: Empty: the subject has one value, or is not known as a whole.
+    #: Path or name within the subject; empty: the subject has one value, or is not known as a whole.
     name: str
-    #: None: absent, or not known.
+    #: In the order of the things; None: absent, or not known.
     values: list[str | None]
+    #: A value is not known, so whether the things differ is not known either.
     is_unknown: bool
 
 
-def fact_differences(things: Sequence[Mapping[str, Facts]]) -> tuple[list[FactDifference], list[str]]:
+def fact_differences(things: Sequence[Mapping[str, Facts]]) -> tuple[list[Difference], list[str]]:
     """Return what differs or is not known, and the subjects of which all is known and equal.
 
     :param things: subject -> its facts, the same subjects for each thing
     """
-    found: list[FactDifference] = []
+    found: list[Difference] = []
     same = []
     for subject in things[0]:
         rows = list(_differences(subject, [thing[subject] for thing in things]))
@@ -37,10 +41,10 @@ def fact_differences(things: Sequence[Mapping[str, Facts]]) -> tuple[list[FactDi
     return found, same
 
 
-def _differences(subject: str, facts: Sequence[Facts]) -> Iterator[FactDifference]:
+def _differences(subject: str, facts: Sequence[Facts]) -> Iterator[Difference]:
     known = [one for one in facts if one is not None]
     if len(known) < len(facts):
-        yield FactDifference(subject, "", [None if one is None else _summary(one) for one in facts], is_unknown=True)
+        yield Difference(subject, "", [None if one is None else _summary(one) for one in facts], is_unknown=True)
         return
     for name in sorted({name for one in known for name in one}):
         is_unknown = any(name in one and one[name] is None for one in known)
@@ -50,7 +54,7 @@ def _differences(subject: str, facts: Sequence[Facts]) -> Iterator[FactDifferenc
         if len({name in one for one in known}) > 1:
             values = [UNKNOWN if name in one and one[name] is None else one.get(name) for one in known]
         if is_unknown or len(set(values)) > 1:
-            yield FactDifference(subject, name, values, is_unknown)
+            yield Difference(subject, name, values, is_unknown)
 
 
 def _summary(facts: Mapping[str, str | None]) -> str:

@@ -35,6 +35,7 @@ NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.engine.submission.granted",
     "airflow_provider_dtrain.hooks.dtrain",
     "airflow_provider_dtrain.hosts.payload",
+    "airflow_provider_dtrain.hosts.work_tree",
     "airflow_provider_dtrain.notifications.serialization",
     "airflow_provider_dtrain.operators.search",
     "airflow_provider_dtrain.operators.trial",

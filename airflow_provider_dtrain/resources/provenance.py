@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from airflow_provider_dtrain.core.fact_differences import Difference
+
 
 @dataclass(frozen=True, kw_only=True)
 class GitState:
@@ -108,20 +110,6 @@ class TrialProvenance:
     runtimes: list[RankRuntime]
     #: None: the trial has published no manifest, so its data is not known.
     data: DataManifest | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A value in which trials differ, or that cannot be compared."""
-
-    #: ``configuration``, ``code``, ``git``, ``packages`` ...
-    subject: str
-    #: Path or name within the subject; empty: the subject has one value, or is not known as a whole.
-    name: str
-    #: In the order of the trials; None: absent, or not known.
-    values: list[str | None]
-    #: A value is not known, so whether the trials differ is not known either.
-    is_unknown: bool
 
 
 @dataclass(frozen=True, kw_only=True)

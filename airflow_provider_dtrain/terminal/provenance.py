@@ -13,8 +13,8 @@ from airflow_provider_dtrain.terminal.output import dump, is_table, note, show
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from airflow_provider_dtrain.core.fact_differences import Difference
     from airflow_provider_dtrain.resources.provenance import (
-        Difference,
         Differences,
         GitState,
         HostProvenance,

@@ -178,9 +178,7 @@ class Job:
         master = {"host": rank_order(placement)[0], "address": network.master_addr, "port": None}
         boots = {host: hello.boot_id for host, hello in hellos.items()}
         folders = {host: hello.state_dir for host, hello in hellos.items()}
-        digests = {host: image.digest for host, image in images.items()}
-        record = {"plans": plans, "context": context, "master": master, "boots": boots, "state_dirs": folders}
-        return {**record, "images": digests} if digests else record
+        return {"plans": plans, "context": context, "master": master, "boots": boots, "state_dirs": folders}
 
     def _container(self, view: AttemptView, image: ContainerHost) -> dict[str, Any]:
         assert view.run is not None

@@ -11,7 +11,7 @@ from airflow_provider_dtrain.core.config.leaves import leaves
 from airflow_provider_dtrain.core.config.secrets import MASK, mask
 from airflow_provider_dtrain.core.fact_differences import Facts, fact_differences
 from airflow_provider_dtrain.errors import NotFoundError
-from airflow_provider_dtrain.resources.provenance import Difference, Differences
+from airflow_provider_dtrain.resources.provenance import Differences
 from airflow_provider_dtrain.store.queries.provenance import provenance_of
 from airflow_provider_dtrain.store.queries.rights import readable_experiment, readable_trial
 
@@ -64,7 +64,7 @@ def _compared(trial_ids: Sequence[int], things: list[dict[str, Facts]]) -> Diffe
     rows, same = fact_differences(things)
     return Differences(
         trials=list(trial_ids),
-        rows=[Difference(**row._asdict()) for row in rows],
+        rows=rows,
         same=[subject for subject in same if subject != "files"],
     )
 

@@ -1649,7 +1649,7 @@ export interface components {
         };
         /**
          * Difference
-         * @description A value in which trials differ, or that cannot be compared.
+         * @description A value in which things differ, or that cannot be compared.
          */
         Difference: {
             /** Subject */
