@@ -39,6 +39,7 @@ async def test_a_gang_of_one_host_listens_on_the_loopback_address_only(
         assert {address for rank in one["ranks"] for address, _ in rank} == {"127.0.0.1"}
 
 
+@pytest.mark.nightly
 @pytest.mark.netns
 async def test_a_gang_of_two_hosts_listens_on_the_chosen_addresses_only(
     engine: Engine, hosts: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

@@ -56,7 +56,7 @@ def test_a_command_has_arguments_that_the_command_line_accepts(command: str, par
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The program of scripts/quickstart, which CI runs on the whole page."""
+    """The program of scripts/quickstart, which CI runs on the whole page each night."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "tools"))
     import quickstart
 
