@@ -123,14 +123,7 @@ async def package_index(config: ExperimentConfig) -> dict[str, Any] | None:
     conn_id = config.environment.index_conn_id
     if conn_id is None:
         return None
-    try:
-        connection = await BaseHook.aget_connection(conn_id)
-    except Exception as error:
-        message = (
-            f"environment.index_conn_id names connection '{conn_id}', which cannot be fetched: {error}. Add it with: "
-            f"airflow connections add {conn_id} --conn-type http --conn-host https://INDEX/simple ..."
-        )
-        raise NotFoundError(message) from error
+    connection = await _fetched("index_conn_id", conn_id, "--conn-type http --conn-host https://INDEX/simple")
     extra = (connection.extra_dejson or {}).get("extra_index_urls") or []
     urls = [connection.host or "", *([extra] if isinstance(extra, str) else extra)]
     if not all(isinstance(url, str) and url.startswith(("http://", "https://")) for url in urls):
@@ -159,14 +152,7 @@ async def registry_login(config: ExperimentConfig, sealed: bytes | None, image: 
         return {"server": server, "username": auth.username, "password": str(password)}
     if conn_id is None:
         return None
-    try:
-        connection = await BaseHook.aget_connection(conn_id)
-    except Exception as error:
-        message = (
-            f"environment.registry_conn_id names connection '{conn_id}', which cannot be fetched: {error}. Add it "
-            f"with: airflow connections add {conn_id} --conn-type docker --conn-host registry.example.com ..."
-        )
-        raise NotFoundError(message) from error
+    connection = await _fetched("registry_conn_id", conn_id, "--conn-type docker --conn-host registry.example.com")
     if not (connection.host and connection.login and connection.password):
         # Without a host, the image would decide who gets the credentials.
         message = f"connection '{conn_id}' must have the name of a registry as its host, a login and a password"
@@ -174,6 +160,22 @@ async def registry_login(config: ExperimentConfig, sealed: bytes | None, image: 
     mask_secret(connection.password)
     server = server_name(f"{connection.host}:{connection.port}" if connection.port else connection.host)
     return {"server": server, "username": connection.login, "password": connection.password}
+
+
+async def _fetched(field: str, conn_id: str, options: str) -> Any:
+    """Return the connection that a field of the environment names.
+
+    :param options: of the command that adds such a connection
+    :raises NotFoundError: Airflow has no such connection
+    """
+    try:
+        return await BaseHook.aget_connection(conn_id)
+    except Exception as error:
+        message = (
+            f"environment.{field} names connection '{conn_id}', which cannot be fetched: {error}. Add it with: airflow "
+            f"connections add {conn_id} {options} ..."
+        )
+        raise NotFoundError(message) from error
 
 
 def _added(config: ExperimentConfig, connection: Any, variables: Mapping[str, str]) -> dict[str, str]:

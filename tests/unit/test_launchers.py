@@ -18,7 +18,7 @@ from airflow_provider_dtrain.core.config.entry_files import EntryFile, entry_fil
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans
 from airflow_provider_dtrain.core.launchers.launcher import launcher_of, launcher_problems
 from airflow_provider_dtrain.core.scheduling.model import Placement
-from airflow_provider_dtrain.errors import ConfigError
+from airflow_provider_dtrain.errors import ConfigError, Problem
 
 RUN: dict[str, Any] = {"searcher": {"name": "single", "metric": "loss"}}
 
@@ -41,6 +41,24 @@ RUN: dict[str, Any] = {"searcher": {"name": "single", "metric": "loss"}}
 def test_torchrun_is_found_in_a_command_and_belongs_to_an_interpreter(command: str, argv: str | None) -> None:
     found = launcher_of(split_command(command))
     assert (None if found is None else found.argv) == (None if argv is None else tuple(argv.split()))
+
+
+def contradictions(words: list[str], slots: tuple[int, ...], *, has_cpu_slots: bool = True) -> list[Problem]:
+    """Return the contradictions between a command and a gang.
+
+    :param slots: number of slots of each host
+    """
+    launcher = launcher_of(words)
+    assert launcher is not None
+    gang = {f"h{number}": count for number, count in enumerate(slots)}
+    return launcher_problems(launcher, gang, has_cpu_slots=has_cpu_slots)
+
+
+def contradiction(words: list[str], slots: tuple[int, ...]) -> str:
+    """Return the message of the one contradiction."""
+    (problem,) = contradictions(words, slots)
+    assert problem.path == "entrypoint"
+    return problem.message
 
 
 COMMANDS = [
@@ -197,12 +215,8 @@ def test_every_option_of_accelerate_is_read_as_by_its_own_parser() -> None:
 def test_a_contradiction_of_accelerate_names_both_values(
     options: str, slots: tuple[int, ...], words: list[str]
 ) -> None:
-    launcher = launcher_of(["accelerate", "launch", *options.split(), "train.py"])
-    assert launcher is not None
-    gang = {f"h{number}": count for number, count in enumerate(slots)}
-    (problem,) = launcher_problems(launcher, gang, has_cpu_slots=True)
-    assert problem.path == "entrypoint"
-    assert all(word in problem.message for word in words), problem.message
+    message = contradiction(["accelerate", "launch", *options.split(), "train.py"], slots)
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -217,10 +231,12 @@ def test_a_contradiction_of_accelerate_names_both_values(
     ],
 )
 def test_options_of_accelerate_that_agree_with_the_gang_are_accepted(options: str, slots: tuple[int, ...]) -> None:
-    launcher = launcher_of(["accelerate", "launch", *options.split(), "train.py", "--num_machines", "7"])
-    assert launcher is not None
-    gang = {f"h{number}": count for number, count in enumerate(slots)}
-    assert launcher_problems(launcher, gang, has_cpu_slots=False) == []
+    assert (
+        contradictions(
+            ["accelerate", "launch", *options.split(), "train.py", "--num_machines", "7"], slots, has_cpu_slots=False
+        )
+        == []
+    )
 
 
 def test_every_option_of_deepspeed_is_read_as_by_its_own_parser() -> None:
@@ -322,12 +338,8 @@ def test_ray_gets_the_place_and_the_slots_of_its_host(tmp_path: Path) -> None:
     ],
 )
 def test_a_contradiction_of_deepspeed_or_ray_is_named(command: str, slots: tuple[int, ...], words: list[str]) -> None:
-    launcher = launcher_of(command.split())
-    assert launcher is not None
-    gang = {f"h{number}": count for number, count in enumerate(slots)}
-    (problem,) = launcher_problems(launcher, gang, has_cpu_slots=True)
-    assert problem.path == "entrypoint"
-    assert all(word in problem.message for word in words), problem.message
+    message = contradiction(command.split(), slots)
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -341,10 +353,7 @@ def test_a_contradiction_of_deepspeed_or_ray_is_named(command: str, slots: tuple
 def test_options_of_deepspeed_and_ray_that_agree_with_the_gang_are_accepted(
     command: str, slots: tuple[int, ...]
 ) -> None:
-    launcher = launcher_of(command.split())
-    assert launcher is not None
-    gang = {f"h{number}": count for number, count in enumerate(slots)}
-    assert launcher_problems(launcher, gang, has_cpu_slots=False) == []
+    assert contradictions(command.split(), slots, has_cpu_slots=False) == []
 
 
 @pytest.mark.parametrize(
@@ -361,12 +370,8 @@ def test_options_of_deepspeed_and_ray_that_agree_with_the_gang_are_accepted(
     ],
 )
 def test_a_contradiction_names_both_values(options: str, slots: tuple[int, ...], words: list[str]) -> None:
-    launcher = launcher_of(["torchrun", *options.split(), "train.py"])
-    assert launcher is not None
-    gang = {f"h{number}": count for number, count in enumerate(slots)}
-    (problem,) = launcher_problems(launcher, gang, has_cpu_slots=True)
-    assert problem.path == "entrypoint"
-    assert all(word in problem.message for word in words)
+    message = contradiction(["torchrun", *options.split(), "train.py"], slots)
+    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize(
@@ -383,10 +388,10 @@ def test_a_contradiction_names_both_values(options: str, slots: tuple[int, ...],
 def test_options_that_agree_with_the_gang_are_accepted(
     options: str, slots: tuple[int, ...], has_cpu_slots: bool
 ) -> None:
-    launcher = launcher_of(["torchrun", *options.split(), "train.py", "--nnodes", "7"])
-    assert launcher is not None
-    gang = {f"h{number}": count for number, count in enumerate(slots)}
-    assert launcher_problems(launcher, gang, has_cpu_slots=has_cpu_slots) == []
+    assert (
+        contradictions(["torchrun", *options.split(), "train.py", "--nnodes", "7"], slots, has_cpu_slots=has_cpu_slots)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
