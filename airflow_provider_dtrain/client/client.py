@@ -28,7 +28,7 @@ from airflow_provider_dtrain.client.operations import ServerOperations
 from airflow_provider_dtrain.client.reconnection import Patience
 from airflow_provider_dtrain.client.session import Session, server_url
 from airflow_provider_dtrain.client.source import ROWS_MOST, ServerSource
-from airflow_provider_dtrain.client.submission import create, fork, run_state
+from airflow_provider_dtrain.client.submission import create, fork, reproduce, run_state
 from airflow_provider_dtrain.core.control_characters import escaped
 from airflow_provider_dtrain.core.lifecycle.states import TRIAL_ENDED
 from airflow_provider_dtrain.core.rank_results import CommandResult, Stacks
@@ -37,7 +37,9 @@ from airflow_provider_dtrain.resources.experiments import ExperimentDetail, Expe
 from airflow_provider_dtrain.resources.gangs import GangSummary
 from airflow_provider_dtrain.resources.hosts import Cluster
 from airflow_provider_dtrain.resources.metrics import MetricReport
+from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
 from airflow_provider_dtrain.resources.ranks import RankRow
+from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
 from airflow_provider_dtrain.terminal.following import cause
 
@@ -158,6 +160,10 @@ class Experiments:
         """
         started = fork(self._client.session, experiment_id, None if config is None else _json(config))
         return Experiment(self._client, started.dag, started.dag_run)
+
+    def diff(self, *experiment_ids: int) -> Differences:
+        """Return in what two to eight experiments differ, and what is not known."""
+        return self._client.source.experiment_differences(experiment_ids)
 
 
 def _json(config: Mapping[str, Any]) -> str:
@@ -332,6 +338,22 @@ class Trial:
     def describe(self) -> TrialDetail:
         """Return its record."""
         return self._client.source.trial(self.id)
+
+    def provenance(self) -> TrialProvenance:
+        """Return what it was made of: code, packages, devices."""
+        return self._client.source.provenance(self.id)
+
+    def reproduce(self, secrets: Mapping[str, str] | None = None) -> Experiment:
+        """Run it again from its record, as an experiment of one trial.
+
+        :param secrets: name -> value of those that another user submitted; None = none is needed
+        """
+        started = reproduce(self._client.session, self.id, secrets or {})
+        return Experiment(self._client, started.dag, started.dag_run)
+
+    def reproductions(self) -> TrialReproductions:
+        """Return comparisons of its weights with those of the trial it runs again, and of trials that run it again."""
+        return self._client.source.reproductions(self.id)
 
     def ranks(self) -> list[RankRow]:
         """Return the processes of its latest attempt."""

@@ -95,6 +95,29 @@ def test_an_experiment_that_is_not_planned_yet_has_no_id(client, server):
         _ = planned.id
 
 
+def test_a_trial_is_run_again_and_what_it_was_made_of_is_read_and_compared(client, store, monkeypatch):
+    runs = []
+    monkeypatch.setattr(
+        "airflow_provider_dtrain.api.routes.reproductions.trigger",
+        lambda conf, user, run_id: runs.append(run_id) or "r",
+    )
+    store.payloads.put("c" * 64, b"code")
+    numbers = []
+    for name in ("one", "two"):
+        found = Search(store, name=name, run=name)
+        numbers.append(found.plan(max_trials=1).experiment_id)
+        ticket = found.start(0, slots=1, payload="c" * 64)
+        found.end(ticket)
+    trial = client.trials.get(ticket.trial_id)
+    assert trial.provenance().code == "c" * 64
+    assert (trial.reproductions().of, trial.reproductions().by) == (None, [])
+    assert repr(trial.reproduce()) == "Experiment('r')"
+    assert len(runs) == 1
+    assert "code" in client.experiments.diff(*numbers).same
+    with pytest.raises(ConflictError, match="its code was removed from the store"):
+        client.trials.get(1).reproduce()
+
+
 class Files(Api):
     """The API of a machine with copies of checkpoints in a folder."""
 
