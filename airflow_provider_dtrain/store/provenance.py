@@ -66,7 +66,7 @@ class Provenance:
         return None if row is None else record_of(Launch, row)
 
     @reads
-    def manifests(self, conn: Connection, digests: Collection[str]) -> dict[str, dict[str, Any]]:
+    def manifests(self, conn: Connection, digests: Collection[str]) -> dict[str, JsonObject]:
         """Return lists by their digests, without those that the store does not have."""
         found = conn.execute(sa.select(manifests).where(manifests.c.digest.in_(sorted(set(digests)))))
         return {row.digest: row.content for row in found}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.launch.containers import (
     ContainerHost,
     container_problems,
@@ -90,7 +91,7 @@ def _check_needs(job: Job, reason: str) -> None:
         raise ConfigError([Problem(path=one.path, message=f"{one.message}, and {reason}") for one in problems])
 
 
-async def _provide(link: HostLink, job: Job, image: str, login: Mapping[str, str] | None) -> dict[str, Any]:
+async def _provide(link: HostLink, job: Job, image: str, login: Mapping[str, str] | None) -> JsonObject:
     config = job.config
     paths = [mount.host_path for mount in config.bind_mounts]
     paths += [device.host_path for device in config.resources.devices]

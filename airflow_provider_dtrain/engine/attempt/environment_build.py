@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_dtrain.core.config.environment_source import ReadyEnvironment
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.lifecycle.timeline import duration
 from airflow_provider_dtrain.core.lifecycle.timing import (
     COMMAND_TIMEOUT_S,
@@ -132,7 +133,7 @@ class HostEnvironmentBuild:
             )
         return ReadyEnvironment(digest=found["digest"], python=found["python"])
 
-    async def _ready(self) -> dict[str, Any]:
+    async def _ready(self) -> JsonObject:
         found = await self._ask()
         builds = 0
         waits_for = None
@@ -154,7 +155,7 @@ class HostEnvironmentBuild:
                 found = await self._ask(waits_for=waits_for, wait_s=ENVIRONMENT_POLL_S)
         return found
 
-    async def _ask(self, **more: Any) -> dict[str, Any]:
+    async def _ask(self, **more: Any) -> JsonObject:
         source = self.wanted.source
         described = {"python": self.wanted.section.interpreter} if source is None else source.description
         try:
@@ -166,7 +167,7 @@ class HostEnvironmentBuild:
             lines = [plain(line, 500) for line in error.details.get("lines") or ()]
             raise EnvironmentBuildError(self.link.host, str(error), lines=lines) from error
 
-    async def _start(self, found: Mapping[str, Any], build: str) -> dict[str, Any]:
+    async def _start(self, found: Mapping[str, Any], build: str) -> JsonObject:
         log, host, source = self.follower.log, self.link.host, self.wanted.source
         assert source is not None
         if found.get("damage"):

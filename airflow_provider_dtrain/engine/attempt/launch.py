@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.launch.devices import notices
 from airflow_provider_dtrain.core.launch.plan import choose_network, connect_targets, rank_order
 from airflow_provider_dtrain.core.launch.requirements import shortcoming
@@ -117,7 +118,7 @@ async def _check_devices(rt: Runtime, view: AttemptView, job: Job) -> None:
 
 async def _preflight(
     view: AttemptView, job: Job, links: Mapping[str, HostLink], *, has_container: bool
-) -> tuple[NetworkChoice, dict[str, dict[str, Any]]]:
+) -> tuple[NetworkChoice, dict[str, JsonObject]]:
     """Check that the hosts can run the job, and return the network between them, and what each host found."""
     nonce = secrets.token_hex(16)
     several = len(links) > 1
@@ -161,7 +162,7 @@ async def _connect(links: Mapping[str, HostLink], listening: Mapping[str, Any], 
     return await on_all(links, one)
 
 
-async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: bool) -> dict[str, Any]:
+async def _check(link: HostLink, view: AttemptView, job: Job, *, has_container: bool) -> JsonObject:
     """Return what the host found, or raise when it cannot run this configuration.
 
     :param has_container: interpreter, modules and folders are those of the image, which are checked in its container

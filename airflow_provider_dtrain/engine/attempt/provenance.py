@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow_provider_dtrain.core.control_characters import escaped
+from airflow_provider_dtrain.core.documents import JsonObject
 from airflow_provider_dtrain.core.event_log import RUNTIME_LIMIT
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ async def record_images(rt: Runtime, prepared: Mapping[str, Mapping[str, Any]]) 
         await rt.db(rt.store.provenance.add_facts, rt.attempt_id, rt.watch, hosts)
 
 
-def _interpreter(answer: Mapping[str, Any]) -> dict[str, Any]:
+def _interpreter(answer: Mapping[str, Any]) -> JsonObject:
     """Return the facts about the interpreter of ranks in an answer of a host."""
     packages = answer.get("packages")
     if packages is not None:
