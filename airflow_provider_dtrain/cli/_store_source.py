@@ -1,38 +1,29 @@
-"""Records from the store, with all rights."""
+"""Records from the store, with all rights.
+
+Each method imports its query: a command needs one of them, and some need a tenth of a second.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
-from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
-from airflow_provider_dtrain.resources.gangs import GangSummary
-from airflow_provider_dtrain.resources.hosts import Cluster
-from airflow_provider_dtrain.resources.metrics import MetricReport
-from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
-from airflow_provider_dtrain.resources.ranks import AttemptRanks
-from airflow_provider_dtrain.resources.reproductions import TrialReproductions
-from airflow_provider_dtrain.resources.telemetry import Profile
-from airflow_provider_dtrain.resources.timeline import TrialTimeline
-from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
-from airflow_provider_dtrain.store.queries.checkpoints import checkpoints_of
-from airflow_provider_dtrain.store.queries.differences import experiment_differences, trial_differences
-from airflow_provider_dtrain.store.queries.experiments import experiment_detail, experiment_page
-from airflow_provider_dtrain.store.queries.gangs import gang_page
-from airflow_provider_dtrain.store.queries.hosts import cluster_details
-from airflow_provider_dtrain.store.queries.metrics import reports_of
-from airflow_provider_dtrain.store.queries.profiles import profile_of
-from airflow_provider_dtrain.store.queries.provenance import provenance_of
-from airflow_provider_dtrain.store.queries.ranks import ranks_of
-from airflow_provider_dtrain.store.queries.reproductions import compared, linked_trials
 from airflow_provider_dtrain.store.queries.rights import AllRights
-from airflow_provider_dtrain.store.queries.timelines import timeline_of
-from airflow_provider_dtrain.store.queries.trials import trial_detail, trial_page
 from airflow_provider_dtrain.store.records.pages import ExperimentQuery, QueueQuery, TrialQuery
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.lifecycle.states import TrialState
+    from airflow_provider_dtrain.resources.checkpoints import TrialCheckpoints
+    from airflow_provider_dtrain.resources.experiments import ExperimentDetail, ExperimentSummary
+    from airflow_provider_dtrain.resources.gangs import GangSummary
+    from airflow_provider_dtrain.resources.hosts import Cluster
+    from airflow_provider_dtrain.resources.metrics import MetricReport
+    from airflow_provider_dtrain.resources.provenance import Differences, TrialProvenance
+    from airflow_provider_dtrain.resources.ranks import AttemptRanks
+    from airflow_provider_dtrain.resources.reproductions import TrialReproductions
+    from airflow_provider_dtrain.resources.telemetry import Profile
+    from airflow_provider_dtrain.resources.timeline import TrialTimeline
+    from airflow_provider_dtrain.resources.trials import TrialDetail, TrialSummary
     from airflow_provider_dtrain.store.store import Store
 
 
@@ -47,6 +38,8 @@ class StoreSource:
         self, *, experiment: int | None, state: str | None, tags: Sequence[str], limit: int
     ) -> list[TrialSummary]:
         """Return trials, latest first."""
+        from airflow_provider_dtrain.store.queries.trials import trial_page
+
         query = TrialQuery(
             experiment_id=experiment,
             states=() if state is None else (cast("TrialState", state),),
@@ -60,56 +53,84 @@ class StoreSource:
 
     def trial(self, trial_id: int) -> TrialDetail:
         """Return a trial."""
+        from airflow_provider_dtrain.store.queries.trials import trial_detail
+
         return trial_detail(self.store, self.rights, trial_id)
 
     def ranks(self, trial_id: int) -> AttemptRanks:
         """Return the processes of the latest attempt of a trial."""
+        from airflow_provider_dtrain.store.queries.ranks import ranks_of
+
         return ranks_of(self.store, self.rights, trial_id)
 
     def provenance(self, trial_id: int) -> TrialProvenance:
         """Return what the latest attempt of a trial was made of."""
+        from airflow_provider_dtrain.store.queries.provenance import provenance_of
+
         return provenance_of(self.store, self.rights, trial_id)
 
     def trial_differences(self, trial_ids: Sequence[int]) -> Differences:
         """Return in what trials differ."""
+        from airflow_provider_dtrain.store.queries.differences import trial_differences
+
         return trial_differences(self.store, self.rights, trial_ids)
 
     def experiment_differences(self, experiment_ids: Sequence[int]) -> Differences:
         """Return in what experiments differ."""
+        from airflow_provider_dtrain.store.queries.differences import experiment_differences
+
         return experiment_differences(self.store, self.rights, experiment_ids)
 
     def metrics(self, trial_id: int, *, group: str | None, abandoned: bool) -> list[MetricReport]:
         """Return the reports of a trial."""
+        from airflow_provider_dtrain.store.queries.metrics import reports_of
+
         return reports_of(self.store, self.rights, trial_id, group=group, abandoned=abandoned).rows
 
     def timeline(self, trial_id: int) -> TrialTimeline:
         """Return everything that happened to a trial, oldest first."""
+        from airflow_provider_dtrain.store.queries.timelines import timeline_of
+
         return timeline_of(self.store, self.rights, trial_id)
 
     def profile(self, trial_id: int, *, attempt: int | None) -> Profile:
         """Return timings and system metrics of an attempt."""
+        from airflow_provider_dtrain.store.queries.profiles import profile_of
+
         return profile_of(self.store, self.rights, trial_id, attempt)
 
     def checkpoints(self, trial_id: int) -> TrialCheckpoints:
         """Return all checkpoints of a trial, oldest first."""
+        from airflow_provider_dtrain.store.queries.checkpoints import checkpoints_of
+
         return checkpoints_of(self.store, self.rights, trial_id)
 
     def reproductions(self, trial_id: int) -> TrialReproductions:
         """Return the trial that a trial runs again, and those that run it again."""
+        from airflow_provider_dtrain.store.queries.reproductions import compared, linked_trials
+
         return compared(self.store, linked_trials(self.store, self.rights, trial_id))
 
     def experiments(self, *, name: str, tags: Sequence[str], limit: int) -> list[ExperimentSummary]:
         """Return experiments, latest first."""
+        from airflow_provider_dtrain.store.queries.experiments import experiment_page
+
         return experiment_page(self.store, self.rights, ExperimentQuery(name=name, tags=tags, limit=limit)).rows
 
     def experiment(self, experiment_id: int) -> ExperimentDetail:
         """Return an experiment."""
+        from airflow_provider_dtrain.store.queries.experiments import experiment_detail
+
         return experiment_detail(self.store, self.rights, experiment_id)
 
     def gangs(self, pool: str | None) -> list[GangSummary]:
         """Return waiting and running gangs, the running ones first."""
+        from airflow_provider_dtrain.store.queries.gangs import gang_page
+
         return gang_page(self.store, self.rights, QueueQuery(pool=pool, limit=None)).rows
 
     def cluster(self, pool: str | None) -> Cluster:
         """Return pools, hosts with their details, and holders."""
+        from airflow_provider_dtrain.store.queries.hosts import cluster_details
+
         return cluster_details(self.store, self.rights, pool)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from airflow_provider_dtrain.core.code_files import code_files
 from airflow_provider_dtrain.errors import NotFoundError, UserError
 from airflow_provider_dtrain.resources.templates import Template
 from airflow_provider_dtrain.store.database import statements
@@ -178,6 +177,8 @@ class Payloads:
         if len(content) > PAYLOAD_LIMIT_BYTES:
             raise UserError(f"The payload has {len(content)} bytes, the store accepts at most {PAYLOAD_LIMIT_BYTES}.")
         # Before the transaction: of 96 MiB it takes a second.
+        from airflow_provider_dtrain.core.code_files import code_files
+
         self._put(digest, content, code_files(content))
 
     @writes

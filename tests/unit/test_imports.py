@@ -95,6 +95,11 @@ def test_the_trigger_that_polls_experiments_opens_the_store_in_a_thread(modules_
     assert modules_after[importing(TRIGGERS[2])] & opened == set()
 
 
+def test_the_commands_that_list_the_store_import_no_models_of_configurations() -> None:
+    loaded = loaded_after("import airflow_provider_dtrain.cli._in_process, airflow_provider_dtrain.terminal.trials")
+    assert {name for name in loaded if name.startswith("airflow_provider_dtrain.core.config.")} == set()
+
+
 def test_the_package_itself_brings_in_neither_airflow_nor_anything_heavy() -> None:
     found = loaded_after("import airflow_provider_dtrain.get_provider_info")
     assert found & (HEAVY | {"airflow"}) == set()

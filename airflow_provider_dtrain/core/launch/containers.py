@@ -8,11 +8,14 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
-from airflow_provider_dtrain.core.config.sections import BindMount, Device
 from airflow_provider_dtrain.errors import Problem
+
+if TYPE_CHECKING:
+    # Records of trials have the rules of a pool, and most commands need no configuration.
+    from airflow_provider_dtrain.core.config.experiment import ExperimentConfig
+    from airflow_provider_dtrain.core.config.sections import BindMount, Device
 
 Runtime = Literal["podman", "docker", "apptainer"]
 #: Label by which the supervisor finds the containers of a run. Its value is the folder of the run.
