@@ -123,8 +123,11 @@ class ConfigError(UserError):
         self.problems = tuple(problems)
         self.source = source
         count = len(self.problems)
-        head = f"{source}: {count} problem{'s' if count != 1 else ''}"
-        lines = [head, *(f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS])]
+        # The reason of a trial in a list is the first line of its failure.
+        if count == 1:
+            super().__init__(f"{source}: {self.problems[0]}")
+            return
+        lines = [f"{source}: {count} problems", *(f"  {problem}" for problem in self.problems[:SHOWN_PROBLEMS])]
         if count > SHOWN_PROBLEMS:
             lines.append(f"  and {count - SHOWN_PROBLEMS} more")
         super().__init__("\n".join(lines))

@@ -76,6 +76,7 @@ def build(args: Namespace) -> int:
     from airflow_provider_dtrain.cli._inputs import assemble, read
 
     hook = _hook()
+    hook.ensure_local()
     source = read(args.config, what="configuration")
     found = assemble(hook, source, args.template)
     config = found.effective.config

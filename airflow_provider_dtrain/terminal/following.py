@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from airflow_provider_dtrain.core.lifecycle.states import TrialState
 from airflow_provider_dtrain.errors import UsageError
 from airflow_provider_dtrain.resources.reproductions import Verdict
 from airflow_provider_dtrain.terminal.output import DIFFERS, FAILURE, NOTHING_COMPARED, hint, is_table, note, show_one
@@ -117,9 +118,13 @@ def show_started(
         more = {} if compared is None else {"reproduction": asdict(compared)}
         of_run = {name: getattr(found, name, None) for name in facts}
         show_one(args, {**row, "experiment_id": experiment, **of_run, **more})
-    code = _end(run, state, found)
-    if compared is None:
-        return code
+    if compared is None or compared.state is not TrialState.COMPLETED:
+        code = _end(run, state, found)
+        if compared is None:
+            return code
+    else:
+        # Its DAG run fails at the choice of the best trial if the program does not report the metric.
+        code = 0
     note(compared.text)
     if compared.verdict is Verdict.DIFFERS:
         hint(f"airflow dtrain trials diff {compared.original_id} {compared.trial_id}")

@@ -454,6 +454,14 @@ def test_a_trial_that_runs_again_ends_with_the_exit_code_of_its_comparison(rerun
     assert (found, any(words in one for one in messages)) == (code, True), messages
 
 
+def test_a_program_without_the_metric_ends_with_the_comparison_although_no_best_trial_is_chosen(rerun, server):
+    server.run_state = "failed"
+    code, _, messages = rerun([WEIGHTS], "--follow")
+    assert code == 0
+    assert "bit for bit" in messages[-1]
+    assert not any("failed" in one for one in messages)
+
+
 def test_the_comparison_is_part_of_the_json_of_a_trial_that_runs_again(rerun):
     _, shown, _ = rerun([WEIGHTS], "--follow", "-o", "json")
     row = json.loads(shown)

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.config.assembly import assemble
 from airflow_provider_dtrain.core.launch.requirements import is_older, shortcoming
 from airflow_provider_dtrain.engine.attempt import launch
-from airflow_provider_dtrain.engine.attempt.job import optimization_modules
+from airflow_provider_dtrain.engine.attempt.job import launcher_modules, optimization_modules
 from airflow_provider_dtrain.engine.operations.probe_report import warnings
 from airflow_provider_dtrain.errors import EnvironmentMissingError
 
@@ -95,3 +96,17 @@ def test_a_probe_warns_of_a_missing_and_of_an_old_pytorch(torch: str | None, wor
 def test_only_powersgd_needs_numpy(compression: str, slots: int, needed: tuple[str, ...]) -> None:
     config: Any = SimpleNamespace(optimizations=SimpleNamespace(gradient_compression=compression))
     assert optimization_modules(config, slots) == needed
+
+
+@pytest.mark.parametrize(
+    ("command", "modules"),
+    [
+        ("python train.py", ()),
+        ("torchrun train.py", ("torch",)),
+        ("deepspeed train.py", ("deepspeed",)),
+        ("ray symmetric-run -- python train.py", ("ray",)),
+    ],
+)
+def test_hosts_need_the_launcher_of_the_command(command: str, modules: tuple[str, ...]) -> None:
+    document = {"entrypoint": command, "searcher": {"name": "single", "metric": "loss"}}
+    assert launcher_modules(assemble(None, document).config) == modules

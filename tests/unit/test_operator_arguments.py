@@ -233,9 +233,9 @@ WRONG_DOCUMENTS = {
 @pytest.mark.parametrize("kind", [TrialOperator, RenderConfigOperator, PlanTrialsOperator, GangSensor])
 def test_a_wrong_field_of_a_configuration_in_the_file_is_named(kind: type[BaseOperator], path: str) -> None:
     document = WRONG_DOCUMENTS[path]
-    with pytest.raises(ConfigError, match=rf"{kind.__name__} 't': 1 problem\n  config\.{path}"):
+    with pytest.raises(ConfigError, match=rf"^{kind.__name__} 't': config\.{path}"):
         made(kind, config=document)
-    with pytest.raises(ConfigError, match=rf"\n  config\.{path}"):
+    with pytest.raises(ConfigError, match=rf": config\.{path}"):
         made(kind, config=json.dumps(document))
 
 
@@ -301,7 +301,7 @@ def test_mapped_tasks_are_checked_as_well(what: str) -> None:
             [{"config": CONFIG}, {"config": bad}]
         ),
     }
-    with DAG("d", schedule=None), pytest.raises(ConfigError, match=r"TrialOperator 't': 1 problem\n  config.*\.x"):
+    with DAG("d", schedule=None), pytest.raises(ConfigError, match=r"^TrialOperator 't': config.*\.x"):
         wrong[what]()  # type: ignore[no-untyped-call]
     with DAG("d", schedule=None) as dag:
         up = BaseOperator(task_id="up")

@@ -18,6 +18,7 @@ from airflow_provider_dtrain.core.config.secrets import MASK
 from airflow_provider_dtrain.core.launch.containers import ContainerHost, ContainerRules, container_command
 from airflow_provider_dtrain.core.launch.devices import shares_devices
 from airflow_provider_dtrain.core.launch.plan import HostFacts, LaunchFacts, build_plans, device_views, rank_order
+from airflow_provider_dtrain.core.launchers.launcher import launcher_of
 from airflow_provider_dtrain.core.lifecycle.shard_blame import shard_failures
 from airflow_provider_dtrain.core.scheduling.model import Placement
 from airflow_provider_dtrain.engine.attempt.device_numbers import frameworks_with_local_rank, uses_of_local_rank
@@ -331,6 +332,12 @@ def optimization_modules(config: ExperimentConfig, slots: int) -> tuple[str, ...
     return ("numpy",) if slots > 1 and config.optimizations.gradient_compression == "powersgd" else ()
 
 
+def launcher_modules(config: ExperimentConfig) -> tuple[str, ...]:
+    """Return the module of the launcher that the command of the configuration starts."""
+    launcher = launcher_of(config.command)
+    return () if launcher is None else (launcher.program.module.partition(".")[0],)
+
+
 def inference_modules(config: ExperimentConfig) -> tuple[str, ...]:
     """Return the modules that the ranks need for the inputs and outputs of a batch inference."""
     from airflow_provider_dtrain.train.files.file_systems import PROTOCOLS
@@ -396,6 +403,7 @@ def load_job(store: Store, view: AttemptView, settings: Settings, *, timeout_s: 
             *storage_modules(config),
             *optimization_modules(config, view.slots),
             *inference_modules(config),
+            *launcher_modules(config),
         ),
         world_size=max(1, view.slots),
         settings=settings,
