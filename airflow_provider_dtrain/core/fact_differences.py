@@ -10,6 +10,8 @@ from typing import Final
 Facts = Mapping[str, str | None] | None
 #: Value that exists and is not known, beside things that lack it.
 UNKNOWN: Final = "unknown"
+#: Facts of a subject that are spelled out where another thing has none; of more, the number is enough.
+_SPELLED: Final = 2
 
 
 @dataclass(frozen=True)
@@ -60,4 +62,6 @@ def _differences(subject: str, facts: Sequence[Facts]) -> Iterator[Difference]:
 def _summary(facts: Mapping[str, str | None]) -> str:
     if set(facts) == {""}:
         return facts[""] or ""
+    if len(facts) <= _SPELLED:
+        return ", ".join(f"{name} {UNKNOWN if value is None else value}" for name, value in facts.items())
     return f"{len(facts)} known"

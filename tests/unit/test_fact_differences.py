@@ -32,7 +32,8 @@ def rows(*facts: Facts) -> list[tuple[str, list[str | None], bool]]:
         # A whole subject.
         ((None, None), [("", [None, None], True)]),
         ((None, {"": "12.8"}), [("", [None, "12.8"], True)]),
-        ((None, {"a": "1", "b": "2"}), [("", [None, "2 known"], True)]),
+        ((None, {"a": "1", "b": None}), [("", [None, "a 1, b unknown"], True)]),
+        ((None, {"a": "1", "b": "2", "c": "3"}), [("", [None, "3 known"], True)]),
     ],
 )
 def test_what_is_not_known_is_said_as_unknown(facts: tuple[Facts, ...], expected: list[object]) -> None:
