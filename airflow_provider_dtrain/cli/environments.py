@@ -41,7 +41,7 @@ def list_environments(args: Namespace) -> None:
     rows = [_row(one) for one in _environments(_hook(), args.host, args.pool)]
     if is_table(args):
         rows = [_short(row) for row in rows]
-    empty = "No environments. A trial with environment.requirements builds one, and so does: airflow dtrain environments build"
+    empty = "No environments. A trial with environment.requirements builds one, or: airflow dtrain environments build"
     show(args, rows, empty=empty)
 
 
