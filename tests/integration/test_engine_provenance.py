@@ -99,14 +99,14 @@ async def test_trials_are_compared_by_what_they_ran_with(engine: Engine, folder:
     torch = importlib.metadata.version("torch")
     assert second.packages[host.packages or ""]["torch"] == torch
     # The module names its build as well: 2.13.0+cu130.
-    assert [(one.ranks, (one.torch or "").partition("+")[0]) for one in second.runtimes] == [
-        ([0, 1], torch.partition("+")[0])
-    ]
+    (runtime,) = second.runtimes
+    assert runtime.ranks == [0, 1]
+    assert (runtime.torch or "").partition("+")[0] == torch.partition("+")[0]
     found = StoreSource(engine.hook.store).trial_differences([first.trial_id, second.trial_id])
     rows = {f"{one.subject} {one.name}".strip(): one for one in found.rows}
     assert rows["packages demo"].values == ["1.0", None]
     assert rows["packages torch"].values == [None, torch]
-    assert rows["PyTorch"].values == ["none", torch]
+    assert rows["PyTorch"].values == ["none", runtime.torch]
     assert rows["git state"].values == ["clean", "dirty"]
     assert rows["files wheels/demo-1.0-py3-none-any.whl"].values[1] is None
     assert rows["interpreter path"].values == [first.hosts[0].executable, sys.executable]
