@@ -36,7 +36,7 @@ def config(**environment: Any) -> ExperimentConfig:
     [
         ("train", "docker.io"), ("team/train:1", "docker.io"), ("docker.io/team/train", "docker.io"),
         ("localhost/train", "localhost"), ("host:5000/train:1", "host:5000"), ("Host.org/a/b@sha256:1", "host.org"),
-        ("docker://quay.io/a/b", "quay.io"), ("index.docker.io/a/b", "docker.io"),
+        ("docker://images.example/a/b", "images.example"), ("index.docker.io/a/b", "docker.io"),
     ],
 )  # fmt: skip
 def test_the_registry_of_an_image_is_that_of_docker(image: str, registry: str) -> None:
@@ -45,18 +45,18 @@ def test_the_registry_of_an_image_is_that_of_docker(image: str, registry: str) -
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("https://index.docker.io/v1/", "docker.io"), ("http://host:5000/v2/", "host:5000"), ("quay.io", "quay.io")],
+    [("https://index.docker.io/v1/", "docker.io"), ("http://host:5000/v2/", "host:5000"), ("images.example", "images.example")],
 )
 def test_an_address_of_a_registry_becomes_its_name(text: str, name: str) -> None:
     assert server_name(text) == name
 
 
 def test_determined_s_credentials_are_read_and_the_rest_of_them_is_named() -> None:
-    given = {**AUTH, "serveraddress": "https://quay.io", "email": "me@example.org", "identitytoken": ""}
+    given = {**AUTH, "serveraddress": "https://images.example", "email": "me@example.org", "identitytoken": ""}
     with pytest.warns(UserWarning, match="environment.registry_auth.email"):
         found = config(registry_auth=given).environment.registry_auth
     assert found is not None
-    assert (found.username, found.password, found.server) == ("me", "s3cret-text", "https://quay.io")
+    assert (found.username, found.password, found.server) == ("me", "s3cret-text", "https://images.example")
     assert "s3cret" not in repr(found)
     assert config(registry_auth={}).environment.registry_auth is None
 
@@ -80,9 +80,9 @@ def test_credentials_that_cannot_be_used_are_refused_without_showing_them(change
 
 @pytest.mark.parametrize("name", ["password", "auth", "identitytoken", "registrytoken", "unknown"])
 def test_everything_but_names_is_masked_as_written_and_effective(name: str) -> None:
-    document = {"environment": {"registry_auth": {"username": "me", "serveraddress": "quay.io", name: "s3cret"}}}
+    document = {"environment": {"registry_auth": {"username": "me", "serveraddress": "images.example", name: "s3cret"}}}
     assert mask(document)["environment"]["registry_auth"] == {
-        "username": "me", "serveraddress": "quay.io", name: "********",
+        "username": "me", "serveraddress": "images.example", name: "********",
     }  # fmt: skip
     assert literal_secrets(document) == [f"environment.registry_auth.{name}"]
     assert "s3cret" not in str(mask({"environment": {"registry_auth": "me:s3cret"}}))
@@ -130,7 +130,7 @@ def test_docker_keeps_the_settings_of_the_account_but_its_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    own = {"currentContext": "rootless", "credsStore": "desktop", "auths": {"quay.io": {"auth": "b3RoZXI="}}}
+    own = {"currentContext": "rootless", "credsStore": "desktop", "auths": {"images.example": {"auth": "b3RoZXI="}}}
     (tmp_path / "config.json").write_text(json.dumps(own))
     (tmp_path / "contexts/meta").mkdir(parents=True)
     own_folder = tmp_path / "download"
