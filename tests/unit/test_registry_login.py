@@ -45,7 +45,11 @@ def test_the_registry_of_an_image_is_that_of_docker(image: str, registry: str) -
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("https://index.docker.io/v1/", "docker.io"), ("http://host:5000/v2/", "host:5000"), ("images.example", "images.example")],
+    [
+        ("https://index.docker.io/v1/", "docker.io"),
+        ("http://host:5000/v2/", "host:5000"),
+        ("images.example", "images.example"),
+    ],
 )
 def test_an_address_of_a_registry_becomes_its_name(text: str, name: str) -> None:
     assert server_name(text) == name
