@@ -38,9 +38,13 @@ def _measure(root: Path, starts: int) -> None:
     install_programs(root)
     state_dir = root / "state"
     address = HostAddress(
-        name="local", remote_dir=str(root / ".dtrain"), state_dir=str(state_dir), lock_dir="none",
-        python=sys.executable, make_transport=lambda: LocalTransport("local"),
-    )  # fmt: skip
+        name="local",
+        remote_dir=str(root / ".dtrain"),
+        state_dir=str(state_dir),
+        lock_dir="none",
+        python=sys.executable,
+        make_transport=lambda: LocalTransport("local"),
+    )
     link = Links().get(address)
     # Python keeps its compiled modules there, for all runs.
     program = next(path for path in (root / ".dtrain/supervisor").iterdir() if path.is_dir())

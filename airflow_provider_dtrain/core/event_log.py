@@ -255,8 +255,11 @@ def _timings(value: Any, _: EventSource) -> bool:
 
 
 _WEIGHTS: Mapping[str, _Check] = {
-    "step": _count, "digest": _digest, "tensors": _digests, "names": _maybe(_names),
-}  # fmt: skip
+    "step": _count,
+    "digest": _digest,
+    "tensors": _digests,
+    "names": _maybe(_names),
+}
 _REPORT: Mapping[str, _Check] = {"step": _count, "metrics": _metrics, "epoch": _maybe(_number)}
 #: Kind -> field -> check of its value, which is None when the field is missing. Other kinds are stored as they are.
 _FIELDS: Mapping[str, Mapping[str, _Check]] = {

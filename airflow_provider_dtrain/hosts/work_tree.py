@@ -27,8 +27,11 @@ _STATUS: Final = (
 _FILES: Final = ("ls-files", "--stage", "--", ".")
 #: Nothing is asked, and nothing is fetched for a clone that lacks objects.
 _ENVIRONMENT: Final = {
-    "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": "none",
-}  # fmt: skip
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "none",
+}
 _COMMIT: Final = re.compile(rb"# branch\.oid ([0-9a-f]{40,64})")
 _FILTER: Final = re.compile(r"(?:local|worktree)\s+(filter\..+)\.\w+")
 _SUBMODULE: Final = b"160000 "

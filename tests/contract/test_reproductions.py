@@ -111,9 +111,14 @@ def test_a_trial_is_run_again_with_the_record_of_the_original(world, triggered):
     assert conf["payload"] == CODE
     assert conf["config"]["config_id"] == trial.config_id
     assert store.submissions.find(DAG, run_id) == Submission(
-        dag_id=DAG, run_id=run_id, config_id=trial.config_id, payload=CODE, user_id="id of ann",
-        git=git, reproduces=ticket.trial_id,
-    )  # fmt: skip
+        dag_id=DAG,
+        run_id=run_id,
+        config_id=trial.config_id,
+        payload=CODE,
+        user_id="id of ann",
+        git=git,
+        reproduces=ticket.trial_id,
+    )
     assert [(event, extra["trial_id"]) for event, _, _, extra in api.logged] == [("trial_reproduce", ticket.trial_id)]
 
 
@@ -281,9 +286,10 @@ def test_the_plan_is_that_of_a_reproduction_only_with_the_granted_code_and_confi
     ticket = world.trial()
     planned, _ = again(ticket.trial_id)
     submission = next(
-        found for run in world.store.experiments.list(dag_id=DAG)
+        found
+        for run in world.store.experiments.list(dag_id=DAG)
         if (found := world.store.submissions.find(DAG, run.run_id)) is not None and found.reproduces is not None
-    )  # fmt: skip
+    )
     key = TrialKey(dag_id=DAG, run_id=submission.run_id, task_id="experiment.plan")
     hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=str(world.store.db.engine.url)))
     hook.__dict__["store"] = world.store

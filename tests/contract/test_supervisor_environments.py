@@ -736,7 +736,7 @@ def test_a_setup_script_ends_with_the_channel_that_asked_for_it(bare: Host, tmp_
     until(lambda: not is_alive(int(pids.read_text())), "the end of the process")
 
 
-def test_a_setup_script_runs_before_a_build_and_not_at_each_look_at_it(host: Host, tmp_path: Path) -> None:
+def test_a_setup_script_runs_once_for_a_build_and_not_for_each_question_about_it(host: Host, tmp_path: Path) -> None:
     wheels, runs = tmp_path / "index", tmp_path / "runs"
     with index_server(wheels) as server:
         lock = locked(make_wheel(wheels, "demo-one"))

@@ -86,9 +86,15 @@ def contained(host: Host, *argv: str, **changes: Any) -> dict[str, Any]:
     assert host.command("receive", "libraries", packed.digest, stdin=packed.content)[0] == 0
     uid = host.account["user"]
     facts = ContainerHost(
-        runtime="podman", image=containers.IMAGE, digest="", uid=uid, gid=uid, state_dir=str(host.state_dir),
-        program=str(unpacked_supervisor()), libraries=str(host.remote_dir / "libraries"),
-    )  # fmt: skip
+        runtime="podman",
+        image=containers.IMAGE,
+        digest="",
+        uid=uid,
+        gid=uid,
+        state_dir=str(host.state_dir),
+        program=str(unpacked_supervisor()),
+        libraries=str(host.remote_dir / "libraries"),
+    )
     config = ExperimentConfig.model_validate(
         {"entrypoint": "python x.py", "environment": {"image": "x"}, "resources": {"shm_size": "16m"}}
     )

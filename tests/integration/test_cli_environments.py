@@ -30,9 +30,18 @@ environment: {requirements: requirements.lock, wheels: wheels}
 def config(world: World) -> Iterator[str]:
     """A configuration whose environment the host ``local`` can build without an index."""
     added = world(
-        "hosts", "add", "local", "--slots", "cpu:2", "--state-dir", str(world.folder / "state"),
-        "--lock-dir", new_lock_dir(world.folder), "--remote-dir", str(world.folder / "remote"),
-    )  # fmt: skip
+        "hosts",
+        "add",
+        "local",
+        "--slots",
+        "cpu:2",
+        "--state-dir",
+        str(world.folder / "state"),
+        "--lock-dir",
+        new_lock_dir(world.folder),
+        "--remote-dir",
+        str(world.folder / "remote"),
+    )
     assert added.code == 0, added.err
     code = world.folder / "code"
     make_wheel(code / "wheels", "demo")

@@ -81,9 +81,12 @@ async def test_an_image_that_does_not_exist_is_an_error_of_its_own(with_docker: 
 
 
 async def test_credentials_of_a_registry_reach_the_runtime_and_nothing_that_stays(
-    with_docker: Engine, docker_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    with_docker: Engine,
+    docker_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     caplog.set_level(logging.DEBUG)
     given = {"conn_type": "docker", "host": "registry.example.org", "login": "me", "password": "s3cret-text"}
     monkeypatch.setenv("AIRFLOW_CONN_IMAGES", json.dumps(given))

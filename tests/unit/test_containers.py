@@ -21,6 +21,7 @@ from airflow_provider_dtrain.core.launch.containers import (
 from airflow_provider_dtrain.errors import ConfigError
 
 RUN = "0123abcd-t7.1.42"
+DATA_SET = "/data-sets/x"
 FULL: dict[str, Any] = {
     "entrypoint": "python train.py",
     "environment": {"image": "registry.example.org/team/train:1", "python": "/opt/conda/bin/python"},
@@ -30,7 +31,7 @@ FULL: dict[str, Any] = {
     },
     "bind_mounts": [
         {"host_path": "/data/a, b", "container_path": "/data", "read_only": True},
-        {"host_path": "/datasets/x", "container_path": "cache", "propagation": "rslave"},
+        {"host_path": DATA_SET, "container_path": "cache", "propagation": "rslave"},
     ],
 }
 MOUNTS = [
@@ -69,7 +70,7 @@ def test_the_command_of_rootless_podman_with_every_field() -> None:
         "--label", f"dtrain.run=/var/tmp/d/runs/{RUN}", *MOUNTS,
         "--mount", "type=bind,source=/mnt/checkpoints,destination=/mnt/checkpoints",
         "--mount", 'type=bind,"source=/data/a, b",destination=/data,ro,bind-propagation=rprivate',
-        "--mount", f"type=bind,source=/datasets/x,destination=/var/tmp/d/runs/{RUN}/work/cache,bind-propagation=rslave",
+        "--mount", f"type=bind,source={DATA_SET},destination=/var/tmp/d/runs/{RUN}/work/cache,bind-propagation=rslave",
         *VARIABLES, "--entrypoint", "/opt/conda/bin/python", "sha256:99", *FIRST,
     ]  # fmt: skip
 
@@ -90,7 +91,7 @@ def test_the_command_of_apptainer_with_every_field() -> None:
         "apptainer", "exec", "--cleanenv", "--no-home", "--pid", "--no-init", "--writable-tmpfs", "--pwd", "/", "--nv",
         *MOUNTS,
         "--mount", 'type=bind,"source=/data/a, b",destination=/data,ro',
-        "--mount", f"type=bind,source=/datasets/x,destination=/var/tmp/d/runs/{RUN}/work/cache",
+        "--mount", f"type=bind,source={DATA_SET},destination=/var/tmp/d/runs/{RUN}/work/cache",
         *VARIABLES, "sha256:99", "/opt/conda/bin/python", *FIRST,
     ]  # fmt: skip
 
@@ -143,11 +144,11 @@ def test_everything_that_the_pool_does_not_allow_is_named_at_once() -> None:
         "resources.devices.0.host_path",
     ]
     assert found[0][1] == (
-        "/datasets/x is not allowed in containers of this pool, which allows /data. Ask an administrator for: airflow "
-        "dtrain pools set POOL --container-mounts /datasets/x"
+        "/data-sets/x is not allowed in containers of this pool, which allows /data. Ask an administrator for: airflow "
+        "dtrain pools set POOL --container-mounts /data-sets/x"
     )
     assert "which allows none" in found[2][1]
-    rules = ContainerRules(mounts=("/data", "/datasets", "/mnt"), devices=("/dev/infiniband",))
+    rules = ContainerRules(mounts=("/data", "/data-sets", "/mnt"), devices=("/dev/infiniband",))
     assert container_problems(config, rules, "/mnt") == []
 
 

@@ -40,7 +40,7 @@ def test_the_list_is_that_of_pythons_own_library() -> None:
         ("Ruamel.Yaml-0.17.dist-info", {"ruamel-yaml": "0.17"}),
         ("PyYAML-5.3.1-py3.9.egg-info", {"pyyaml": "5.3.1"}),
         ("mine.egg-info", {"mine": None}),
-        # What pip leaves of a package that it cannot remove, our own hook, and names without an end.
+        # Remains of a package that pip cannot remove, our own hook, and names without an end.
         ("~orch-2.0.dist-info", {}),
         ("dtrain_rendezvous-1.dist-info", {}),
         ("torch", {}),

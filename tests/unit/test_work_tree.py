@@ -40,7 +40,7 @@ def code(tmp_path: Path) -> Path:
 def test_a_folder_without_changes_is_clean(code: Path) -> None:
     commit = git(code, "rev-parse", "HEAD")
     assert git_state(code) == GitState(commit=commit, is_clean=True)
-    # What is outside of the folder is not sent.
+    # Files outside of the folder are not sent.
     (code.parent / "README").write_text("changed")
     assert git_state(code) == GitState(commit=commit, is_clean=True)
 

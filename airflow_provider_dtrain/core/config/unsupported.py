@@ -51,8 +51,12 @@ UNSUPPORTED: Final[tuple[tuple[str, Test, str], ...]] = (
 
 #: Fields of ``environment`` that change a container only.
 _OF_CONTAINERS: Final = (
-    "force_pull_image", "registry_auth", "registry_conn_id", "add_capabilities", "drop_capabilities",
-)  # fmt: skip
+    "force_pull_image",
+    "registry_auth",
+    "registry_conn_id",
+    "add_capabilities",
+    "drop_capabilities",
+)
 #: Those of them that a container serves. The launch refuses them on hosts without one.
 BY_CONTAINER: Final = frozenset({"resources.devices", "bind_mounts"})
 _BY_SCRIPT: Final = "a script must do this itself. Remove the field"

@@ -493,7 +493,7 @@ ranks = sa.Table(
     sa.Column("exit_code", sa.Integer),
     _time("exited_at"),
     sa.Column("error", Json),
-    # What the rank reported of its libraries.
+    # Libraries and interpreter, as the rank reported them.
     sa.Column("runtime", Json),
     _flag("sent_signal"),
     sa.Column("log_tail", sa.LargeBinary),

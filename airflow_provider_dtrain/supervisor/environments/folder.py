@@ -220,7 +220,7 @@ class EnvironmentFolder:
             return use
         fd = self.seize()
         if fd is None:
-            # What held it may have ended since then.
+            # Its holder may have ended since then.
             return use if (use := self.use()) in (Use.RUN, Use.CHANGE) else Use.CHANGE
         try:
             self.clear()

@@ -128,7 +128,7 @@ def _pull(command: list[str], rest: list[str], login: RegistryLogin | None, time
     :param rest: arguments after the options; the last one is the image
     """
     runtime = command[0]
-    # Where podman and apptainer keep a download until it is complete. They leave it behind if they are killed.
+    # podman and apptainer keep a download here until it is complete, and leave it behind if they are killed.
     with (
         tempfile.TemporaryDirectory(prefix=DOWNLOADS, dir=place_of_downloads()) as folder,
         login_settings(runtime, login, folder) as settings,
