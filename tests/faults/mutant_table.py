@@ -892,7 +892,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path=f"{SUPERVISOR}/environments/supervised.py",
         old="            kill_descendants()",
         new="            pass",
-        test="tests/contract/test_supervisor_environments.py::test_processes_that_a_setup_script_detaches_end_with_it",
+        test="tests/contract/test_supervisor_setup_scripts.py::test_processes_that_a_setup_script_detaches_end_with_it",
     ),
     Mutant(
         name="a compiler outlives its build",
