@@ -387,12 +387,16 @@ class HostRefusedError(HostError):
     """The supervisor refused a command.
 
     :param code: the supervisor's error code
+    :param reason: the supervisor's sentence alone, for errors that name what was asked for themselves
     :param details: the rest of its answer
     """
 
-    def __init__(self, host: str, message: str, *, code: str, details: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, host: str, message: str, *, code: str, reason: str = "", details: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(host, message)
         self.code = code
+        self.reason = reason or message
         self.details = details or {}
 
 

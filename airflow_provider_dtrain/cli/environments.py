@@ -113,6 +113,8 @@ def remove(args: Namespace) -> int:
     if args.dry_run:
         note("Nothing was removed: --dry-run.")
     used = [one for one in removals if one.used_by is not None]
+    if not args.dry_run and len(used) < len(removals):
+        note(f"Removed {len(removals) - len(used)} environment(s).")
     for one in used:
         note(f"Environment {_digits(one.digest)} stays on host '{one.host}': {one.used_by} uses it.")
     if problems:

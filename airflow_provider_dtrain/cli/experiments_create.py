@@ -105,8 +105,7 @@ def reproduce(args: Namespace) -> int:
     With ``--follow``, compare the weights, and exit 0 only if they are equal.
     """
     from airflow_provider_dtrain.dags import DAG_ID
-    from airflow_provider_dtrain.engine.submission.granted import grant
-    from airflow_provider_dtrain.engine.submission.reproduction import recorded_code, recorded_config, with_secrets
+    from airflow_provider_dtrain.engine.submission.reproduction import grant_reproduction, recorded_config
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
     from airflow_provider_dtrain.notifications.notice import address
 
@@ -116,14 +115,11 @@ def reproduce(args: Namespace) -> int:
     trial = store.trials.get(args.trial_id)
     require_ready(DAG_ID)
     recorded_config(store, trial)
-    code = recorded_code(store, trial)
     submitted = store.submissions.find(trial.key.dag_id, trial.key.run_id)
     # Administrators may read all configurations of DAG files and of this command, and not the secrets of users.
-    stored = with_secrets(store, trial, given, copies=submitted is None or submitted.user_id is None)
-    git = store.provenance.git_of(trial.experiment_id, code)
-    granted = grant(store, DAG_ID, stored, code, user_id=None, git=git, reproduces=trial.trial_id)
-    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
-    run = _trigger(DAG_ID, conf, granted)
+    copies = submitted is None or submitted.user_id is None
+    granted = grant_reproduction(store, trial, given, dag_id=DAG_ID, user_id=None, copies=copies)
+    run = _trigger(DAG_ID, granted.conf, granted.run_id)
     row = {"trial": trial.trial_id, "dag": DAG_ID, "dag_run": run, "page": address(f"dags/{DAG_ID}/runs/{quote(run)}")}
     return show_started(
         args,

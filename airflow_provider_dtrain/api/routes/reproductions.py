@@ -14,8 +14,7 @@ from airflow_provider_dtrain.api.models.reproductions import ReproductionRequest
 from airflow_provider_dtrain.api.named_objects import require_names
 from airflow_provider_dtrain.api.rows import ERRORS
 from airflow_provider_dtrain.api.security import Rule, guarded
-from airflow_provider_dtrain.engine.submission.granted import grant
-from airflow_provider_dtrain.engine.submission.reproduction import recorded_code, recorded_config, with_secrets
+from airflow_provider_dtrain.engine.submission.reproduction import grant_reproduction, recorded_config
 from airflow_provider_dtrain.resources.reproductions import TrialReproductions
 from airflow_provider_dtrain.store.queries.reproductions import compared, linked_trials, version_of
 from airflow_provider_dtrain.store.queries.rights import readable_trial
@@ -42,13 +41,9 @@ def _started(call: Call, trial_id: int, body: ReproductionRequest) -> Started:
     if not call.access.may_read_code(trial.key.dag_id):
         raise forbidden(f"read the code of DAG '{trial.key.dag_id}'", "The permission to read its code is needed.")
     require_names(call, recorded_config(call.store, trial))
-    code = recorded_code(call.store, trial)
     copies = is_own(call, trial.key.dag_id, trial.key.run_id)
     given = {one.name: one.value for one in body.secrets}
-    stored = with_secrets(call.store, trial, given, copies=copies)
-    call.log_action("trial_reproduce", trial.key, trial_id=trial_id, config_id=stored.config_id)
-    git = call.store.provenance.git_of(trial.experiment_id, code)
-    granted = grant(call.store, DAG_ID, stored, code, call.access.user_id, git=git, reproduces=trial_id)
-    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
-    run_id = trigger(conf, call.access.name, run_id=granted)
+    granted = grant_reproduction(call.store, trial, given, dag_id=DAG_ID, user_id=call.access.user_id, copies=copies)
+    call.log_action("trial_reproduce", trial.key, trial_id=trial_id, config_id=granted.config_id)
+    run_id = trigger(granted.conf, call.access.name, run_id=granted.run_id)
     return Started(dag_id=DAG_ID, run_id=run_id, message=f"DAG run {run_id} of {DAG_ID} runs trial {trial_id} again.")

@@ -112,7 +112,7 @@ async def _provide(link: HostLink, job: Job, image: str, login: Mapping[str, str
 
 def image_error(error: HostRefusedError) -> HostRefusedError | ImageError:
     """Return the error for a refusal that concerns an image or its container, and any other refusal itself."""
-    return ImageError(str(error)) if error.code in ("image", "container") else error
+    return ImageError(f"Host '{error.host}': {error.reason}") if error.code in ("image", "container") else error
 
 
 def _image_on(host: str, found: Mapping[str, Any]) -> ContainerHost:

@@ -165,7 +165,7 @@ class HostEnvironmentBuild:
             if error.code not in ("no_python", "setup"):
                 raise
             lines = [plain(line, 500) for line in error.details.get("lines") or ()]
-            raise EnvironmentBuildError(self.link.host, str(error), lines=lines) from error
+            raise EnvironmentBuildError(self.link.host, error.reason, lines=lines) from error
 
     async def _start(self, found: Mapping[str, Any], build: str) -> JsonObject:
         log, host, source = self.follower.log, self.link.host, self.wanted.source

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow_provider_dtrain.core.config.secrets import VARIABLES, masked_paths, put_secrets
+from airflow_provider_dtrain.engine.submission.granted import grant
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, Problem, UnplaceableError
 
 if TYPE_CHECKING:
@@ -14,6 +15,34 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.store.store import Store
 
 _PREFIX: Final = f"{VARIABLES}."
+
+
+class GrantedReproduction(NamedTuple):
+    """A DAG run that may run a trial again."""
+
+    #: The id with which it must be triggered.
+    run_id: str
+    config_id: int
+    #: Its parameters.
+    conf: dict[str, Any]
+
+
+def grant_reproduction(
+    store: Store, trial: TrialView, given: Mapping[str, str], *, dag_id: str, user_id: str | None, copies: bool
+) -> GrantedReproduction:
+    """Store what a DAG run may use that runs a trial again. Blocks. The caller has asked for the rights of the user.
+
+    :param given: see :func:`with_secrets`, as ``copies``
+    :param user_id: see :func:`~airflow_provider_dtrain.engine.submission.granted.grant`
+    :raises ConflictError: the store no longer has its code
+    :raises ConfigError: a secret is missing, or a name is none of its secrets
+    """
+    code = recorded_code(store, trial)
+    stored = with_secrets(store, trial, given, copies=copies)
+    git = store.provenance.git_of(trial.experiment_id, code)
+    run_id = grant(store, dag_id, stored, code, user_id, git=git, reproduces=trial.trial_id)
+    conf = {"config": {"config_id": stored.config_id, "digest": stored.digest}, "payload": code}
+    return GrantedReproduction(run_id, stored.config_id, conf)
 
 
 def recorded_code(store: Store, trial: TrialView) -> str:

@@ -16,9 +16,10 @@ def refusal(host: str, cmd: str, answer: Mapping[str, Any]) -> HostError:
     """
     code = plain(answer.get("code", "unknown"), 64)
     details = {key: value for key, value in answer.items() if key not in ("ok", "code", "message")}
-    message = f"Host '{host}' refused '{cmd}' ({code}): {plain(answer.get('message', 'no reason given'))}"
+    reason = plain(answer.get("message", "no reason given"))
+    message = f"Host '{host}' refused '{cmd}' ({code}): {reason}"
     if code == "slot_busy":
         return SlotBusyError(host, message, details=details)
     if code == "lost":
         return HostLostError(host, message)
-    return HostRefusedError(host, message, code=code, details=details)
+    return HostRefusedError(host, message, code=code, reason=reason, details=details)
