@@ -118,13 +118,11 @@ def show_started(
         more = {} if compared is None else {"reproduction": asdict(compared)}
         of_run = {name: getattr(found, name, None) for name in facts}
         show_one(args, {**row, "experiment_id": experiment, **of_run, **more})
-    if compared is None or compared.state is not TrialState.COMPLETED:
-        code = _end(run, state, found)
-        if compared is None:
-            return code
-    else:
-        # Its DAG run fails at the choice of the best trial if the program does not report the metric.
-        code = 0
+    # A completed trial that does not report the metric fails its DAG run, at the choice of the best trial.
+    is_counted = compared is None or compared.state is not TrialState.COMPLETED or state == "success"
+    code = _end(run, state, found) if is_counted else 0
+    if compared is None:
+        return code
     note(compared.text)
     if compared.verdict is Verdict.DIFFERS:
         hint(f"airflow dtrain trials diff {compared.original_id} {compared.trial_id}")
