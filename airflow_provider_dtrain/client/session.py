@@ -300,9 +300,8 @@ def refusal(answer: Response, server: Address, reword: Callable[[str], str] = st
     step = f"See: {hint}" if hint.startswith("airflow ") else hint
     text = reword(f"{message} {step}".strip() if hint and hint not in message else message)
     if _lacks_login(answer):
-        return LoginError(
-            f"{server.url} accepts no token of this machine, or it has expired. To log in: dtrain login --server {server.url}"
-        )
+        step = f"To log in: dtrain login --server {server.url}"
+        return LoginError(f"{server.url} accepts no token of this machine, or it has expired. {step}")
     if answer.status == 407 and (proxy := proxy_of(server)) is not None:
         return refused_by_proxy(server, proxy, "407 Proxy Authentication Required")
     if answer.status == 400 and not message and not server.is_https:

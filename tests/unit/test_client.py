@@ -301,7 +301,7 @@ def test_an_expired_token_is_replaced_by_that_of_a_login_in_the_meantime(serve):
 def test_an_expired_token_without_another_one_says_what_to_do(serve, capsys, status, detail):
     server = serve(answers(status, {"detail": detail}))
     assert main(["trials", "list", "--server", server.url]) == 1
-    assert capsys.readouterr().err.endswith("it has expired. To log in: dtrain login\n")
+    assert capsys.readouterr().err.endswith(f"it has expired. To log in: dtrain login --server {server.url}\n")
 
 
 @pytest.mark.parametrize("token", ["line\nbreak", "ünicode", "a\rb"])
