@@ -49,7 +49,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
     :param config: experiment configuration without an entrypoint: a path, YAML text or a dict (templated)
     :param slots: number of slots of the gang; overrides ``config`` (templated)
     :param host_pool: pool of hosts; overrides ``config`` (templated)
-    :param environment: ``python`` and ``variables`` of the ranks; overrides ``config`` (templated)
+    :param environment: lock file, interpreter and variables of the ranks; overrides ``config`` (templated)
     """
 
     custom_operator_name = "@task.dtrain"

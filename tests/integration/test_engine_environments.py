@@ -14,10 +14,15 @@ import pytest
 
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineEntry, TimelineKind
 from airflow_provider_dtrain.core.lock_files.platform import Platform
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.submission.submit import render, submit
+from airflow_provider_dtrain.engine.upkeep.held_gangs import GangWaiter, HeldGang, as_xcom, ask_for_gang
 from airflow_provider_dtrain.errors import ConfigError
 from airflow_provider_dtrain.hosts import uv_program as uv_program_module
 from airflow_provider_dtrain.store.queries.rights import AllRights
 from airflow_provider_dtrain.store.queries.trials import trial_detail
+from airflow_provider_dtrain.store.records.gangs import GangSubmission
+from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.wheels import index_server, locked, make_wheel, uv_program
 from tests.support.engines import Engine, held
 
@@ -95,6 +100,35 @@ async def test_ranks_run_in_an_environment_that_is_built_once(
     assert outcome.state == "completed"
     assert "is built" not in caplog.text
     assert builds_of(engine, again.trial_id) == []
+
+
+async def test_trials_that_start_together_share_one_environment(
+    engine: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    wanted = {**document(wheels="wheels"), "resources": {"slots_per_trial": 1}}
+    tickets = [engine.submit(wanted, folder=folder) for _ in range(2)]
+    outcomes = await asyncio.gather(*(engine.carry(ticket) for ticket in tickets))
+    assert [outcome is not None and outcome.state for outcome in outcomes] == ["completed", "completed"]
+    assert caplog.text.count("found 1.0 True True") == 2
+    assert len(list(folder.glob(".dtrain/environments/*/bin"))) == 1
+
+
+async def test_a_task_on_a_held_gang_runs_in_its_environment(
+    engine: Engine, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    keys = [TrialKey(dag_id="dag", run_id="run", task_id=name, max_tries=0) for name in ("gang", "train")]
+    asked = ask_for_gang(engine.hook, GangSubmission(key=keys[0], pool="local", slots=2))
+    log = TaskLog(logging.getLogger("gang"), 10**6)
+    gang = await asyncio.wait_for(GangWaiter(engine.hook, asked.allocation_id, log, watcher="test").run(), 60)
+    assert gang is not None
+    stored = render(engine.hook, document(wheels="wheels"), None, folder, pool=gang.pool)
+    ticket = submit(engine.hook, stored, key=keys[1], folder=folder, gang=HeldGang.parse(as_xcom(gang)))
+    outcome = await engine.carry(ticket)
+    assert outcome is not None
+    assert outcome.state == "completed", outcome.failure
+    assert "found 1.0 True True" in caplog.text
 
 
 async def test_a_package_that_cannot_be_installed_ends_the_trial_with_its_name_before_any_rank_starts(

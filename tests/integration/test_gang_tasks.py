@@ -22,6 +22,7 @@ from airflow_provider_dtrain.operators.gang import ReleaseGangOperator
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.sensors.gang import GangSensor
 from testbed.stores import new_sqlite
+from testbed.wheels import make_wheel
 from tests.support.engines import CODE, config, register
 
 CONTEXT_KEYS = {"ds": "2026-01-02", "params": {"word": "given"}}
@@ -159,6 +160,24 @@ def test_a_function_returns_what_rank_0_returned(hook: DtrainHook) -> None:
     found = function_task(adds, 3, slots="2", pool="default_pool").execute(context("adds"))
     assert found == {"sum": 5, "ds": "2026-01-02", "rank": "0", "ranks": "2"}
     assert taken(hook) == 0
+
+
+def version_of_demo():
+    import demo
+
+    return demo.VERSION
+
+
+def test_a_function_runs_in_an_environment_from_a_lock_file(hook: DtrainHook, tmp_path: Path) -> None:
+    folder = tmp_path / "dags"
+    make_wheel(folder / "code" / "wheels", "demo")
+    (folder / "code" / "requirements.lock").write_text("demo==1.0\n")
+    section = {"requirements": "requirements.lock", "wheels": "wheels"}
+    given = {"config": {"model_dir": "code"}, "environment": section}
+    found = function_task(version_of_demo, slots=1, pool="default_pool", **given).execute(
+        context("version_of_demo", folder=folder)
+    )
+    assert found == "1.0"
 
 
 def returns_many(count):

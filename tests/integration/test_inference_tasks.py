@@ -23,6 +23,7 @@ from airflow_provider_dtrain.decorators.dtrain_batch import dtrain_batch_task  #
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook  # noqa: E402
 from airflow_provider_dtrain.operators.inference import BatchInferenceOperator  # noqa: E402
 from testbed.stores import new_sqlite  # noqa: E402
+from testbed.wheels import make_wheel  # noqa: E402
 from tests.support.engines import register  # noqa: E402
 from tests.support.inference import PROCESSOR, ROWS, rows, rows_of_a_loop, write_input  # noqa: E402
 
@@ -60,6 +61,26 @@ def infer(place: Path, task_id: str = "infer", **arguments: Any) -> tuple[Any, A
     )  # fmt: skip
     found = context(place, task_id)
     return operator.execute(found), found["outlet_events"]
+
+
+@pytest.mark.nightly
+def test_a_processor_imports_packages_of_its_environment(place: Path) -> None:
+    code = place / "code"
+    make_wheel(code / "wheels", "demo")
+    (code / "requirements.lock").write_text("demo==1.0\n")
+    (code / "packaged.py").write_text("import demo\nfrom processors import Model\nassert demo.VERSION == '1.0'\n")
+    section = {"requirements": "requirements.lock", "wheels": "wheels", "system_site_packages": True}
+    operator = BatchInferenceOperator(
+        task_id="infer",
+        config={"model_dir": "code", "environment": section},
+        processor="packaged:Model",
+        slots=2,
+        deferrable=False,
+        inputs={"path": str(place / "in"), "shard_rows": 50},
+        outputs={"path": str(place / "out"), "columns": ["id"], "row_id": "row"},
+    )
+    operator.execute(context(place, "infer"))
+    assert rows(place) == rows_of_a_loop()
 
 
 @pytest.mark.nightly
