@@ -19,7 +19,7 @@ from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.records.submissions import Submission
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
 from testbed.stores import host
-from tests.support.api_world import Api
+from tests.support.api_world import Api, record_triggers
 from tests.support.search_world import Search
 
 pytestmark = [
@@ -44,15 +44,7 @@ DOCUMENT: dict[str, Any] = {
 
 @pytest.fixture
 def triggered(monkeypatch) -> list[tuple[dict[str, Any], str]]:
-    """Parameters and id of each DAG run that Airflow would have got."""
-    found: list[tuple[dict[str, Any], str]] = []
-
-    def trigger(conf: dict[str, Any], user: str, run_id: str) -> str:
-        found.append((conf, run_id))
-        return run_id
-
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.reproductions.trigger", trigger)
-    return found
+    return record_triggers(monkeypatch, "reproductions")
 
 
 class World:

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.store.records.submissions import Submission
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from testbed.stores import host
-from tests.support.api_world import Api
+from tests.support.api_world import Api, record_triggers
 from tests.support.search_world import Search
 from tests.support.task_facts import task_of
 
@@ -41,15 +41,7 @@ PLAN = TrialKey(dag_id=DAG, run_id="direct", task_id="experiment.plan")
 
 @pytest.fixture
 def triggered(monkeypatch) -> list[tuple[dict[str, Any], str]]:
-    """Parameters and id of each DAG run that Airflow would have got."""
-    found: list[tuple[dict[str, Any], str]] = []
-
-    def trigger(conf: dict[str, Any], user: str, run_id: str) -> str:
-        found.append((conf, run_id))
-        return run_id
-
-    monkeypatch.setattr("airflow_provider_dtrain.api.routes.configs.trigger", trigger)
-    return found
+    return record_triggers(monkeypatch, "configs")
 
 
 @pytest.fixture

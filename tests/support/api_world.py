@@ -8,6 +8,7 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from airflow.api_fastapi.auth.managers.models.resource_details import (
     AccessView,
     ConnectionDetails,
@@ -202,3 +203,18 @@ class Api:
         found = self.answer(method, path, **options)
         detail = found.json()["detail"]
         return found.status_code, detail["code"], detail["message"]
+
+
+def record_triggers(monkeypatch: pytest.MonkeyPatch, routes: str) -> list[tuple[dict[str, Any], str]]:
+    """Return a list that gets parameters and id of each DAG run that Airflow would have got.
+
+    :param routes: module of the routes that trigger
+    """
+    found: list[tuple[dict[str, Any], str]] = []
+
+    def trigger(conf: dict[str, Any], user: str, run_id: str) -> str:
+        found.append((conf, run_id))
+        return run_id
+
+    monkeypatch.setattr(f"airflow_provider_dtrain.api.routes.{routes}.trigger", trigger)
+    return found
