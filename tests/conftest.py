@@ -127,6 +127,14 @@ def logging_as_before() -> Iterator[None]:
     structlog.configure(**before)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_warm_parents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """End the warm parents on the hosts of a module's tests. They would wait for ten minutes."""
+    yield
+    end_warm_parents = importlib.import_module("tests.support.warm_parents").end_warm_parents
+    end_warm_parents(tmp_path_factory.getbasetemp(), f"/var/tmp/dtrain-{os.getuid()}/")  # noqa: S108
+
+
 @pytest.fixture(scope="session")
 def airflow_home() -> Path:
     """The AIRFLOW_HOME of this test run, with its metadata database migrated."""

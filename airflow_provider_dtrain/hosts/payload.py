@@ -44,9 +44,14 @@ _HOOK_METADATA = {
 #: Start of the supervisor when its folder is run. From Python 3.9 on, the path of a folder that is run is absolute.
 _MAIN = """import sys
 
+started_with = {*sys.modules}
+
 from airflow_provider_dtrain.supervisor.__main__ import main
 
-sys.exit(main())
+ended = main(started_with=started_with)
+if isinstance(ended, int):
+    sys.exit(ended)
+ended.run()
 """
 
 

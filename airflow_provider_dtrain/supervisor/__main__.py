@@ -14,6 +14,7 @@ import sys
 import tarfile
 import time
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 from .channel.follow import Follow
@@ -29,14 +30,16 @@ from .files.garbage import collect
 from .files.layout import Layout, RunFolder
 from .files.outputs import OutputSender
 from .limits import FENCE_WAIT_S, GO_WAIT_S, MAX_LINE, OUTPUT_FILES, PROTOCOL, UNPACKED_LIMIT
-from .names import DIGEST, KINDS, Json
+from .names import DIGEST, KINDS, WARM_ROLE, Json
 from .refusal import Refused, fenced_refusal, refusal_of
 from .run.control import go, go_outcome
 from .run.fencing import fence, stop
+from .run.forked_program import RankProgram
 from .run.launcher import Zygote, launch, read_report
 from .run.plan import check_context, check_plan, check_secrets
 from .run.rank_exec import run_request
 from .run.status import status
+from .run.warm_parent import WarmParent
 
 
 def role_follow(layout: Layout, args: argparse.Namespace) -> int:
@@ -177,6 +180,14 @@ def role_download(layout: Layout, args: argparse.Namespace) -> None:
     download()
 
 
+def role_warm(layout: Layout, args: argparse.Namespace) -> None:
+    """Import what the ranks of a program import, and fork their supervisors."""
+    parent = WarmParent(
+        layout, int(args.listener), int(args.lock), args.digest, args.record, float(args.idle_s), args.started_with
+    )
+    parent.serve()
+
+
 def role_supervise(layout: Layout, args: argparse.Namespace) -> None:
     """Run a program, and end all of its processes at its end or at that of standard input."""
     raise SystemExit(supervise(args.argv, float(args.limit_s), [int(fd) for fd in args.fds.split(",")]))
@@ -217,26 +228,29 @@ def parser() -> argparse.ArgumentParser:
     role("probe", role_probe)
     role("build", role_build)
     role("download", role_download)
+    role(WARM_ROLE, role_warm, "listener", "lock", "digest", "record", "idle_s")
     role("supervise", role_supervise, "limit_s", "fds").add_argument("argv", nargs=argparse.REMAINDER)
     return top
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the role that the command line names. Return the exit status."""
+def main(argv: list[str] | None = None, started_with: Iterable[str] = ()) -> int | RankProgram:
+    """Run the role that the command line names. Return the exit status, or in a forked rank its program.
+
+    :param started_with: modules that the interpreter had when it began to run this program
+    """
     os.umask(0o077)
     args = parser().parse_args(argv)
+    args.started_with = set(started_with)
     layout = Layout(args.remote_dir, args.state_dir, args.lock_dir)
     if args.function is role_follow:
         return int(role_follow(layout, args))
     try:
         found = args.function(layout, args)
+    except RankProgram as rank:
+        return rank
     except (Refused, OSError) as error:
         found = refusal_of(error).answer()
     if found is not None:
         sys.stdout.write((found if isinstance(found, str) else json.dumps(found)) + "\n")
     sys.stdout.flush()
     return 0 if found is None or isinstance(found, str) or found.get("ok") is True else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -13,7 +13,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 from typing import Any
 
@@ -21,12 +20,10 @@ from .checks.probe import find_modules
 from .fields import parse_object
 from .files.layout import Layout, RunFolder, worker_of
 from .machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, Proc, all_procs, descendants, read_proc, send_signal
+from .machine.sockets import receive_message
 from .names import CONTAINER_SOCKET, Json
 from .run.rank_exec import EXEC_SOCKET, run_in_container
 from .run.ranks import Rank, become_rank, report_cannot_start
-
-#: Most descriptors in one message: standard streams or a log, and the locks of slots.
-_MOST_FDS = 250
 
 
 def main() -> None:
@@ -78,7 +75,8 @@ class FirstProcess:
 
     def _obey(self) -> bool:
         """Carry out the next request of the supervisor. Return False once the supervisor is gone."""
-        request, fds = receive(self.supervisor)
+        body, fds = receive_message(self.supervisor)
+        request = parse_object(body or b"")
         if request is None:
             return False
         if "modules" in request:
@@ -129,7 +127,8 @@ class FirstProcess:
     def _run_command(self) -> None:
         """Run a command beside a rank, under a process of its own that ends what the command started."""
         connection, _ = self.listener.accept()
-        request, fds = receive(connection)
+        body, fds = receive_message(connection)
+        request = parse_object(body or b"")
         if request is not None and len(fds) >= 3 and os.fork() == 0:
             try:
                 signal.set_wakeup_fd(-1)
@@ -155,21 +154,6 @@ class FirstProcess:
                 number = self.ranks.pop(found[0], None)
                 if number is not None:
                     self._report(exited=number, status=found[1])
-
-
-def receive(connection: socket.socket) -> tuple[Json | None, list[int]]:
-    """Return the next message and its descriptors, None when the other side is gone."""
-    data, fds, _, _ = socket.recv_fds(connection, 8, _MOST_FDS)
-    while 0 < len(data) < 8:
-        data += connection.recv(8 - len(data))
-    length = struct.unpack("=Q", data)[0] if data else 0
-    body = bytearray()
-    while len(body) < length:
-        chunk = connection.recv(min(1 << 20, length - len(body)))
-        if not chunk:
-            break
-        body += chunk
-    return parse_object(bytes(body)), list(fds)
 
 
 def end_all() -> None:

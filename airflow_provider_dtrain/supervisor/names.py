@@ -53,10 +53,13 @@ ROLES = (
     "download",
     "supervise",
 )
+#: Role of a warm parent, which starts like a program of the ranks: without options of the interpreter.
+WARM_ROLE = "warm"
 ARCHIVE_NAME = re.compile(r"(payloads|libraries|tools|environments|images|downloads|containers)/[0-9a-f]{64}")
 #: Most bytes of the text in the lock file of a slot.
 MAX_LABEL = 4096
 #: Names of processes, of at most 15 bytes.
+WARM_NAME = "dtrain-warm"
 SUPERVISOR_NAME, REAPER_NAME, SAMPLER_NAME = "dtrain-superv", "dtrain-reaper", "dtrain-sampler"
 LINGER_DIR = "/var/lib/systemd/linger"
 NETWORK_FILE_SYSTEMS = (

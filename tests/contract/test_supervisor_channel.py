@@ -149,7 +149,7 @@ def test_new_output_comes_at_once_without_inotify_as_well(tmp_path: Path) -> Non
         if os.geteuid() != 0 or not os.access(limit, os.W_OK) or shutil.which("unshare") is None:
             pytest.skip("needs root and unshare: a user namespace without inotify")
         enter = ["unshare", "--user", "--map-root-user", "sh", "-c", 'echo 0 > "$0"; exec "$@"', str(limit)]
-        channel = Channel([*enter, *host.argv("follow")], host.env, host.root)
+        channel = Channel(host, [*enter, *host.argv("follow")])
         host.channels.append(channel)
         start(channel, make_plan("t1.1.7", "sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.1; done"))
         channel.wait_event("t1.1.7", "ended")
@@ -356,7 +356,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 def test_a_failed_fork_refuses_one_start_and_no_later_one(host: Host) -> None:
     python, _, *arguments = host.argv("follow")
-    channel = Channel([python, "-c", FAILING_FORK, *arguments], host.env, host.root)
+    channel = Channel(host, [python, "-c", FAILING_FORK, *arguments])
     host.channels.append(channel)
     with pytest.raises(Refusal, match="ulimit -u") as refused:
         channel.call("prepare", plan=make_plan("t1.1.7", "true"), secrets={})

@@ -260,7 +260,7 @@ def test_a_channel_whose_program_was_removed_ends_and_says_why(tmp_path: Path) -
     shutil.copytree(unpacked_supervisor(), copy)
     argv = host.argv("follow")
     argv[2] = str(copy)
-    channel = Channel(argv, host.env, host.root)
+    channel = Channel(host, argv)
     try:
         assert channel.call("status")["runs"] == {}
         shutil.rmtree(copy)
@@ -418,7 +418,7 @@ def test_a_probe_names_an_interpreter_that_broke_after_the_channel_began(tmp_pat
     code = f"import sys, runpy; sys.executable = {str(python)!r}; sys.argv = sys.argv[1:]; " \
         "runpy.run_path(sys.argv[0], run_name='__main__')"  # fmt: skip
     argv = host.argv("follow")
-    channel = Channel([sys.executable, "-c", code, *argv[2:]], host.env, host.root)
+    channel = Channel(host, [sys.executable, "-c", code, *argv[2:]])
     try:
         assert channel.call("probe")["problems"] == []
         python.write_text(text)

@@ -20,11 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_dtrain.core.event_log import read_measurements
+from airflow_provider_dtrain.supervisor.refusal import Refused
+from airflow_provider_dtrain.supervisor.run.plan import check_plan
+from airflow_provider_dtrain.supervisor.run.warm_record import WarmRecord
 from testbed.programs import unpacked_supervisor
 from tests.support.lock_dirs import new_lock_dir
+from tests.support.warm_parents import end_warm_parents
 
 #: The supervisor as hosts have it: its archive, unpacked.
 SUPERVISOR = unpacked_supervisor()
+#: Ranks are forked from warm parents wherever that is possible: every test of the supervisor holds for them too.
+WARM_STARTS = "DTRAIN_TEST_WARM" in os.environ
 #: Longer than programs need to start on a busy machine: nothing waits that long unless it fails.
 DEADLINE_S = 60.0
 
@@ -75,12 +81,11 @@ class Refusal(Exception):
 class Channel:
     """The control side of one follow process."""
 
-    def __init__(
-        self, argv: list[str], env: Mapping[str, str], cwd: Path, account: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, host: Host, argv: list[str]) -> None:
+        self.host = host
         self.process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd,
-            **(account or {}),
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=host.env, cwd=host.root,
+            **host.account,
         )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -138,6 +143,8 @@ class Channel:
         self.stdin.flush()
 
     def post(self, cmd: str, **arguments: Any) -> str:
+        if cmd == "prepare" and WARM_STARTS:
+            arguments["plan"] = self.host.warm(arguments["plan"])
         self.count += 1
         key = f"q{self.count}"
         self.send(id=key, cmd=cmd, **arguments)
@@ -225,9 +232,25 @@ class Host:
         return [self.python, "-I", program, role, *folders, "--lock-dir", self.lock_dir, *arguments]
 
     def channel(self) -> Channel:
-        found = Channel(self.argv("follow"), self.env, self.root, self.account)
+        found = Channel(self, self.argv("follow"))
         self.channels.append(found)
         return found
+
+    def warm(self, plan: dict[str, Any]) -> dict[str, Any]:
+        """Return a plan whose ranks are forked from a warm parent, as at the second launch of its program here."""
+        plan = {**plan, "warm": plan.get("warm") or {"idle_s": 60, "private": []}}
+        with suppress(KeyError, OSError, Refused):
+            folder = self.state_dir / "warm"
+            if not folder.exists():
+                folder.mkdir(mode=0o700, parents=True)
+                self.state_dir.chmod(0o700)
+                for path in (folder, self.state_dir) if self.account else ():
+                    os.chown(path, self.account["user"], self.account["group"])
+            record = WarmRecord(str(folder), check_plan(plan))
+            record.was_launched()
+            if self.account:
+                os.chown(record.path, self.account["user"], self.account["group"])
+        return plan
 
     def command(self, role: str, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes]:
         done = subprocess.run(
@@ -283,6 +306,7 @@ class Host:
         """Kill the processes that a test has left, and only these."""
         for channel in self.channels:
             channel.close()
+        end_warm_parents(self.state_dir)
         runs = self.state_dir / "runs"
         for folder in runs.iterdir() if runs.is_dir() else ():
             if (folder / "supervisor.json").exists() and not (folder / "ended").exists():

@@ -56,11 +56,18 @@ def test_a_plan_is_plain_json_with_every_field_of_the_wire_format():
         *("ranks", "argv", "per_host"),
         *("python", "environment", "setup", "env", "payload", "library", "port_range", "grace_s"),
         *("orphan_timeout_s", "prepare_timeout_s", "timeout_s", "log_limit_bytes", "cpu_slots"),
-        "sampling_interval_s",
+        *("sampling_interval_s", "warm"),
     }
     assert [rank["device"] for rank in plan["ranks"]] == ["GPU-4", "GPU-6"]
     assert plan["environment"] == "e"
     assert (plan["python"], plan["port_range"], plan["world_size"]) == ("/usr/bin/python3.11", [4000, 4010], 2)
+
+
+def test_a_plan_names_the_variables_that_a_warm_parent_does_not_get():
+    placement = Placement({"a": (0,)})
+    assert build_plans(placement, facts())["a"]["warm"] is None
+    plan = build_plans(placement, facts(warm_idle_s=30.0, private={"B": "2", "A": "1"}))["a"]
+    assert plan["warm"] == {"idle_s": 30.0, "private": ["A", "B"]}
 
 
 def test_a_request_without_slots_becomes_one_rank_without_a_slot():

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_dtrain.supervisor.__main__ import parser
 from airflow_provider_dtrain.supervisor.machine.processes import Proc, is_ours, read_proc
-from airflow_provider_dtrain.supervisor.names import ROLES
+from airflow_provider_dtrain.supervisor.names import ROLES, WARM_ROLE
 from airflow_provider_dtrain.supervisor.run.leftovers import is_suspect, orphans_parents, place_of
 
 
@@ -63,7 +63,7 @@ def test_orphans_go_to_the_nearest_heir_and_once_it_is_gone_to_any_above_it() ->
 def test_every_role_of_the_command_line_is_recognized_as_one() -> None:
     (roles,) = (action for action in parser()._actions if action.dest == "role")
     assert roles.choices is not None
-    assert sorted(roles.choices) == sorted(ROLES)
+    assert sorted(roles.choices) == sorted([*ROLES, WARM_ROLE])
 
 
 @pytest.mark.parametrize(

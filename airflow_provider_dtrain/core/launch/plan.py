@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,10 @@ class LaunchFacts:
     network: NetworkChoice | None = None
     #: The user's ``environment.variables``.
     variables: Mapping[str, str] = field(default_factory=dict)
+    #: Seconds for which a warm parent of the ranks waits; None: the ranks are executed.
+    warm_idle_s: float | None = None
+    #: Names of those variables that are secrets, which a warm parent does not get.
+    private: Collection[str] = ()
     #: Script in the code that a login shell runs for its variables.
     setup: str | None = None
     #: SHA-256 of the packed user code and of the training library.
@@ -175,6 +179,7 @@ def _plan(name: str, facts: LaunchFacts) -> dict[str, Any]:
         "env": _interface_variables(facts.network, name) | dict(host.variables) | dict(facts.variables),
         "payload": facts.payload,
         "library": facts.library,
+        "warm": None if facts.warm_idle_s is None else {"idle_s": facts.warm_idle_s, "private": sorted(facts.private)},
         "port_range": list(facts.port_range) if facts.port_range else None,
         "grace_s": facts.grace_s,
         "orphan_timeout_s": facts.orphan_timeout_s,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ..file_access import read_bytes, read_text, user_name
 from ..limits import MAX_LINE
-from ..names import ROLES, Json
+from ..names import ROLES, WARM_ROLE, Json
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -256,8 +256,13 @@ def read_arguments(pid: int) -> list[str]:
 
 
 def is_ours(pid: int) -> bool:
-    """Return whether a process is a role of this program. No role ever executes user code."""
+    """Return whether a process is a role of this program. No role ever executes user code.
+
+    Ranks that were forked from a warm parent have the command line of their program.
+    """
     argv = read_arguments(pid)
+    if len(argv) > 2 and OWN_PATH.fullmatch(argv[1].removesuffix("/__main__.py")):
+        return argv[2] == WARM_ROLE
     return len(argv) > 3 and argv[1] == "-I" and OWN_PATH.fullmatch(argv[2]) is not None and argv[3] in ROLES
 
 
@@ -294,12 +299,12 @@ def has_children() -> bool:
     return True
 
 
-def close_all_but(kept: int) -> None:
-    """Close all inherited descriptors but one. Standard streams go to /dev/null."""
+def close_all_but(*kept: int) -> None:
+    """Close all inherited descriptors but some. Standard streams go to /dev/null."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) != kept:
+        if int(name) > 2 and int(name) not in kept:
             with contextlib.suppress(OSError):
                 os.close(int(name))

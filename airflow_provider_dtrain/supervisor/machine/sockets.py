@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import socket
+import struct
 import threading
 import time
 from typing import Any
@@ -12,6 +13,35 @@ from typing import Any
 from ..names import Json
 from ..refusal import Refused
 from .network import SCOPE_HOST, addresses, candidates, interface_of
+
+#: Most descriptors in one message: standard streams or a log, and the locks of slots.
+_MOST_FDS = 250
+
+
+def send_message(connection: socket.socket, body: bytes, fds: list[int]) -> None:
+    """Send a message with descriptors to a process of this machine."""
+    socket.send_fds(connection, [struct.pack("=Q", len(body))], fds)
+    connection.sendall(body)
+
+
+def receive_message(connection: socket.socket) -> tuple[bytes | None, list[int]]:
+    """Return the next message and its descriptors, None when the other side is gone, or goes during the message."""
+    data, fds, _, _ = socket.recv_fds(connection, 8, _MOST_FDS)
+    while 0 < len(data) < 8:
+        more = connection.recv(8 - len(data))
+        if not more:
+            return None, list(fds)
+        data += more
+    if not data:
+        return None, list(fds)
+    length = struct.unpack("=Q", data)[0]
+    body = bytearray()
+    while len(body) < length:
+        chunk = connection.recv(min(1 << 20, length - len(body)))
+        if not chunk:
+            return None, list(fds)
+        body += chunk
+    return bytes(body), list(fds)
 
 
 def ports_of(port_range: Any) -> list[int]:

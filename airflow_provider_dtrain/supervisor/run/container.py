@@ -27,6 +27,7 @@ from ..machine.processes import (
     read_proc,
     send_signal,
 )
+from ..machine.sockets import send_message
 from ..names import CONTAINER_LABEL, CONTAINER_RECORD, CONTAINER_SOCKET, Json
 from ..refusal import Refused, fenced_refusal
 from .ranks import Rank, tail_of
@@ -215,8 +216,7 @@ class Container:
         body = json.dumps(document).encode()
         # After the death of the first process, the next read reports it.
         with contextlib.suppress(OSError):
-            socket.send_fds(self.socket, [struct.pack("=Q", len(body))], fds)
-            self.socket.sendall(body)
+            send_message(self.socket, body, fds)
 
     def receive(self, wait_s: float = 0.0) -> list[ContainerMessage]:
         """Return the messages that arrive in time. Afterwards ``socket`` is None if the first process is gone."""

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import sys
 import time
 import traceback
@@ -30,10 +29,14 @@ from ..machine.processes import (
     send_signal,
     set_name,
 )
+from ..machine.sockets import receive_message, send_message
 from ..names import REAPER_NAME, SUPERVISOR_NAME, Json
 from ..refusal import Refused, refusal_of
 from .container import end_container
+from .forked_program import RankProgram
 from .supervisor import Supervisor
+from .warm_image import WarmImage
+from .warm_start import is_handed_over
 
 
 def launch(layout: Layout, request: bytes) -> int:
@@ -52,20 +55,26 @@ def launch(layout: Layout, request: bytes) -> int:
 
 
 def detach(layout: Layout, request: bytes, report: int) -> None:
-    """Detach from session and job with a second fork, and run the reaper there. Never returns."""
+    """Detach from session and job with a second fork, and run the reaper there. Never returns.
+
+    A launch whose ranks may be forked from a warm parent is handed over to it.
+    """
     try:
         os.setsid()
-        if os.fork() == 0:
+        if os.fork() == 0 and not is_handed_over(layout, request, report):
             reap(layout, request, report)
     finally:
         os._exit(0)
 
 
-def reap(layout: Layout, request: bytes, report: int) -> None:
+def reap(layout: Layout, request: bytes, report: int, image: WarmImage | None = None) -> None:
     """Run the reaper: fork a supervisor, wait for its death, then kill every process that it leaves.
 
     The reaper runs no user code and accepts no command. Orphans of a dead supervisor become its children. It proves
     nothing about a run that another supervisor started, e.g. when its own one was refused or found the run alive.
+
+    :param image: what this process was forked from; None: this program has its own interpreter
+    :raises RankProgram: in a rank that was forked
     """
     for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number_, signal.SIG_IGN)
@@ -75,7 +84,7 @@ def reap(layout: Layout, request: bytes, report: int) -> None:
     os.chdir("/")
     child = os.fork()
     if child == 0:
-        supervise(layout, request, report)
+        supervise(layout, request, report, image)
     supervisor = identity(child)
     close_all_but(-1)
     while os.waitpid(-1, 0)[0] != child:
@@ -113,8 +122,8 @@ def sweep_orphans() -> None:
         pause_s = min(0.25, pause_s * 2)
 
 
-def supervise(layout: Layout, request: bytes, report: int) -> None:
-    """Run a supervisor: prepare the run, report, and serve it. Never returns."""
+def supervise(layout: Layout, request: bytes, report: int, image: WarmImage | None) -> None:
+    """Run a supervisor: prepare the run, report, and serve it. Only a forked rank leaves it, by RankProgram."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     set_name(SUPERVISOR_NAME)
@@ -125,7 +134,7 @@ def supervise(layout: Layout, request: bytes, report: int) -> None:
         # A cleaner may have removed them since the channel began.
         layout.ensure().guard()
         document = json.loads(request)
-        supervisor = Supervisor(layout, document["plan"], document["context"], document["secrets"])
+        supervisor = Supervisor(layout, document["plan"], document["context"], document["secrets"], image)
         answer = {"ok": True, **supervisor.prepare()}
         log_errors(supervisor.folder)
     except BaseException as error:
@@ -136,6 +145,8 @@ def supervise(layout: Layout, request: bytes, report: int) -> None:
     if answer.get("ok") and supervisor is not None and supervisor.state == "prepared":
         try:
             supervisor.run()
+        except RankProgram:
+            raise
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -182,8 +193,7 @@ class Zygote:
         reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             os.set_blocking(writer, True)
-            socket.send_fds(self.socket, [struct.pack("=Q", len(request))], [writer])
-            self.socket.sendall(request)
+            send_message(self.socket, request, [writer])
         except OSError as error:
             os.close(reader)
             message = f"The process that starts supervisors is gone: {error}. Connect again."
@@ -199,23 +209,16 @@ class Zygote:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         gc.freeze()
         while True:
-            head, fds, _, _ = socket.recv_fds(sock, 8, 1)
-            if len(head) < 8 or not fds:
+            request, fds = receive_message(sock)
+            if request is None or not fds:
                 return
-            length = struct.unpack("=Q", head)[0]
-            request = bytearray()
-            while len(request) < length:
-                chunk = sock.recv(min(1 << 20, length - len(request)))
-                if not chunk:
-                    return
-                request += chunk
             try:
                 pid = os.fork()
             except OSError as error:
                 refuse_fork(fds[0], error)
                 continue
             if pid == 0:
-                detach(layout, bytes(request), fds[0])
+                detach(layout, request, fds[0])
             os.close(fds[0])
             os.waitpid(pid, 0)
 

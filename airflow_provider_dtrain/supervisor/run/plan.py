@@ -8,7 +8,7 @@ from typing import Any
 from ..fields import Fields
 from ..limits import PROTOCOL
 from ..machine.container_runtime import RUNTIMES
-from ..names import CARRIED, DEVICE, DIGEST, MODULE, WORD, Json
+from ..names import CARRIED, DEVICE, DIGEST, ENV_NAME, MODULE, WORD, Json
 
 
 def check_plan(document: Any) -> Json:
@@ -52,6 +52,7 @@ def check_plan(document: Any) -> Json:
         "sampling_interval_s": plan.number("sampling_interval_s", 0, 86400, default=0),
     }
     checked["container"] = check_container(plan)
+    checked["warm"] = check_warm(plan)
     checked["ranks"] = check_ranks(plan, checked["world_size"])
     if not checked["argv"][0]:
         raise plan.bad("argv.0", "must not be empty")
@@ -88,6 +89,18 @@ def check_container(plan: Fields) -> Json | None:
         "modules": container.texts("modules", MODULE, limit=256, default=[]),
         #: Folders that the runtime mounts over, below the work folder.
         "folders": container.texts("folders", limit=256, default=[]),
+    }
+
+
+def check_warm(plan: Fields) -> Json | None:
+    """Return how ranks are forked from a warm parent, None if they are executed."""
+    if plan.values.get("warm") is None:
+        return None
+    warm = plan.inner("warm")
+    return {
+        "idle_s": warm.number("idle_s", 0.1, 86400, default=600),
+        #: Variables whose values the parent does not get.
+        "private": warm.texts("private", ENV_NAME, limit=10_000, default=[]),
     }
 
 

@@ -26,6 +26,8 @@ from .container import Container
 from .fencing import recover
 from .ranks import Rank
 from .slot_locks import SlotLocks
+from .warm_record import WarmRecord
+from .warm_start import warm_folder
 
 
 class Preparation:
@@ -187,6 +189,8 @@ class Preparation:
         note_baseline(folder)
         if self.plan["setup"] is not None and self.plan["payload"]:
             variables = run_setup(self.layout, self.plan["payload"], self.plan["setup"]).variables
+            if self.plan["warm"] is not None:
+                WarmRecord(warm_folder(self.layout), self.plan).note_setup(variables)
             # Those of the host and of the configuration replace them.
             self.plan = {**self.plan, "env": {**variables, **self.plan["env"]}}
         take_carried(folder, self.plan["carried"])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
-from ..files.layout import RunFolder
+from ..files.layout import Layout, RunFolder
 from ..machine.host_environment import passed
 from ..names import Json
 from . import metrics_file
@@ -31,15 +32,23 @@ def rank_environment(
     :param image: environment that the image of the run's container gives to its programs; None: without a container
     """
     python_path = (os.environ if image is None else image).get("PYTHONPATH", "")
-    first = {**(passed(os.environ) if image is None else image), **_of_host(plan), **plan["env"]}
+    first = shared_variables(plan, passed(os.environ) if image is None else image)
     return {
         **first,
-        **_of_packages(plan, folder, first.get("PATH") or os.defpath),
+        **packages_variables(plan, folder.layout, first.get("PATH") or os.defpath),
         **trial_variables(context, folder),
         **(_of_launcher(plan, go) if plan["per_host"] else _of_rank(plan, rank, go)),
         **secrets,
         **_of_run(plan, rank, folder, plan["env"].get("PYTHONPATH") or python_path),
     }
+
+
+def shared_variables(plan: Json, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that depend on neither rank nor trial.
+
+    :param given: what the host passes to its ranks, or the environment of the image
+    """
+    return {**given, **_of_host(plan), **plan["env"]}
 
 
 def _of_host(plan: Json) -> dict[str, str]:
@@ -52,11 +61,11 @@ def _of_host(plan: Json) -> dict[str, str]:
     }
 
 
-def _of_packages(plan: Json, folder: RunFolder, path: str) -> dict[str, str]:
+def packages_variables(plan: Json, layout: Layout, path: str) -> dict[str, str]:
     """Return what makes the programs of the environment from a lock file the first ones in PATH."""
     if plan["environment"] is None:
         return {}
-    root = folder.layout.environment(plan["environment"])
+    root = layout.environment(plan["environment"])
     return {"VIRTUAL_ENV": root, "PATH": os.pathsep.join([os.path.join(root, "bin"), path])}
 
 
@@ -151,8 +160,7 @@ def _of_run(plan: Json, rank: Json, folder: RunFolder, python_path: str) -> dict
         path.insert(0, folder.file("work"))
     path.append(python_path)
     return {
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "PYTHONUNBUFFERED": "1",
+        **constant_variables(),
         "PYTHONPATH": ":".join(part for part in path if part),
         "TORCHELASTIC_ERROR_FILE": os.path.join(own, "error.json"),
         "DTRAIN_RUN": folder.name,
@@ -161,6 +169,11 @@ def _of_run(plan: Json, rank: Json, folder: RunFolder, python_path: str) -> dict
         "DTRAIN_METRICS": os.path.join(own, metrics_file.NAME),
         "DTRAIN_CONTEXT": folder.file("context.json"),
     }
+
+
+def constant_variables() -> dict[str, str]:
+    """Return the variables that every rank has, whatever a configuration sets."""
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "PYTHONUNBUFFERED": "1"}
 
 
 def runs_library(argv: list[str]) -> bool:

@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from ..machine.processes import (
     read_proc,
     send_signal,
 )
+from ..machine.sockets import send_message
 from ..names import Json
 from ..refusal import Refused
 from .stacks import running_rank
@@ -127,8 +127,7 @@ def _request_in_container(folder: RunFolder, request: Json, lock: int) -> Json:
     body = json.dumps(request).encode()
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(f"/proc/self/fd/{directory}/{EXEC_SOCKET}")
-        socket.send_fds(connection, [struct.pack("=Q", len(body))], [0, writer, lock])
-        connection.sendall(body)
+        send_message(connection, body, [0, writer, lock])
     os.close(writer)
     with os.fdopen(reader, "rb") as file:
         answer = parse_object(file.read())

@@ -94,6 +94,13 @@ def become_rank(
     The order matters: the cgroup before any fork, the parent-death signal before the check of the
     parent, the descriptors last because earlier steps may still need one.
     """
+    enter_rank(folder, parent, cgroup, log)
+    keep_descriptors(locks)
+    execute(rank, argv, env)
+
+
+def enter_rank(folder: RunFolder, parent: int, cgroup: Cgroup | None, log: int) -> None:
+    """Give a freshly forked child the place, the signals and the streams of a rank."""
     signal.set_wakeup_fd(-1)
     if cgroup is not None and not cgroup.is_inside():
         cgroup.enter()
@@ -110,7 +117,14 @@ def become_rank(
     os.chdir(folder.file("work"))
     os.dup2(log, 1)
     os.dup2(log, 2)
-    # Locks get the first free numbers, as after any start. Move them to high ones first, so that none is overwritten.
+
+
+def keep_descriptors(locks: list[int]) -> None:
+    """Close all descriptors but the standard streams and some locks.
+
+    Locks get the first free numbers, as after any start.
+    """
+    # Move them to high ones first, so that none is overwritten.
     away = [fcntl.fcntl(lock, fcntl.F_DUPFD, 64) for lock in locks]
     for number_, lock in enumerate(away, 3):
         os.dup2(lock, number_, inheritable=True)
@@ -118,6 +132,10 @@ def become_rank(
         if int(name) > 2 + len(away):
             with contextlib.suppress(OSError):
                 os.close(int(name))
+
+
+def execute(rank: Rank, argv: list[str], env: dict[str, str]) -> None:
+    """Execute the program of a rank. Never returns."""
     try:
         os.execvpe(argv[0], argv, env)  # noqa: S606 - without a shell on purpose
     except OSError as error:

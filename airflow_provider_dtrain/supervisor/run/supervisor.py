@@ -35,7 +35,9 @@ from ..machine.processes import (
     start_time,
 )
 from ..names import Json
+from ..refusal import Refused
 from .container import Container
+from .forked_program import RankProgram
 from .leftovers import origin
 from .log_limit import cap_log
 from .metrics_file import MetricsFile
@@ -43,9 +45,11 @@ from .preparation import Preparation
 from .rank_environment import left_out, rank_environment
 from .ranks import (
     Rank,
-    become_rank,
+    enter_rank,
     error_of,
+    execute,
     has_error,
+    keep_descriptors,
     oom_cause,
     oom_kills,
     rank_argv,
@@ -55,6 +59,10 @@ from .ranks import (
 from .sampler import start_sampler
 from .stop_request import StopRequest
 from .stray_ranks import WARNING
+from .warm_image import WarmImage
+from .warm_key import Cold
+from .warm_record import WarmRecord
+from .warm_start import warm_folder
 
 
 class Supervisor:
@@ -64,8 +72,12 @@ class Supervisor:
     ``ended``. Commands arrive as files. A byte in the FIFO announces a new one.
     """
 
-    def __init__(self, layout: Layout, plan: Json, context: Json, secrets: dict[str, str]) -> None:
+    def __init__(
+        self, layout: Layout, plan: Json, context: Json, secrets: dict[str, str], image: WarmImage | None = None
+    ) -> None:
         self.plan = plan
+        #: What the ranks are forked from; None: they are executed.
+        self.image = image
         #: Values of the trial. They are no part of the plan, so that processes of several trials may share one.
         self.context = context
         self.secrets = secrets
@@ -260,6 +272,7 @@ class Supervisor:
             rank_environment(self.plan, self.context, rank.plan, self.folder, go, self.secrets, image)
             for rank in self.started
         ]
+        reason = self._choose_image()
         failed = None
         for rank, env in zip(self.started, environments):
             try:
@@ -277,7 +290,8 @@ class Supervisor:
             if (warning := left_out(environments[0])) is not None:
                 self.event("warning", text=warning)
         self.set_state("running")
-        self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid])
+        how = {"forked": self.image is not None, "why_executed": reason} if self.plan["warm"] else {}
+        self.event("started", ranks=[{"rank": rank.number, "pid": rank.pid} for rank in self.ranks if rank.pid], **how)
         self.prepared.leave_cgroup()
         # Ranks of a container may have ended already.
         self._reap()
@@ -288,6 +302,17 @@ class Supervisor:
             # The run continues without a sampler. A system that refuses this process refuses those of the ranks too.
             with contextlib.suppress(OSError):
                 self.sampler = start_sampler(self.folder, self.plan["sampling_interval_s"], ranks)
+
+    def _choose_image(self) -> str | None:
+        """Let the ranks be executed unless they behave as such when they are forked. Return the reason."""
+        if self.image is None:
+            return "no warm parent"
+        try:
+            self.image.check(self.folder.layout, self.plan, self.folder.file("work"), self.secrets)
+        except Cold as cold:
+            self.image = None
+            return str(cold)
+        return None
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
         slots = [one.plan["slot"] for one in self.ranks if rank in (one, one.launcher)]
@@ -302,11 +327,16 @@ class Supervisor:
             pid = os.fork()
             if pid == 0:
                 try:
-                    become_rank(argv, env, self.folder, rank, parent, self.prepared.cgroup, log, locks)
+                    enter_rank(self.folder, parent, self.prepared.cgroup, log)
+                    if self.image is not None:
+                        raise RankProgram(self.image, rank, argv, env, locks)
+                    keep_descriptors(locks)
+                    execute(rank, argv, env)
+                except RankProgram:
+                    raise
                 except BaseException as error:
                     report_cannot_start(rank, argv[0], error)
-                finally:
-                    os._exit(127)
+                os._exit(127)
         finally:
             os.close(log)
         rank.pid = pid
@@ -532,6 +562,7 @@ class Supervisor:
             self.prepared.cgroup.remove()
         with contextlib.suppress(OSError):
             os.unlink(self.folder.file("control"))
+        self._note_imports()
         # For bytes written since the last check. No check follows.
         for rank in self.ranks:
             cap_log(rank, self.plan["log_limit_bytes"])
@@ -548,6 +579,13 @@ class Supervisor:
                 write_json(self.folder.file("ended"), shown, durable=False)
         with contextlib.suppress(OSError):
             os.unlink(self.folder.file("reserve"))
+
+    def _note_imports(self) -> None:
+        """Let the next launch of this program import what this one has."""
+        if self.image is not None:
+            with contextlib.suppress(OSError, Refused):
+                record = WarmRecord(warm_folder(self.folder.layout), self.plan)
+                record.note_modules(self.ranks[0].folder)
 
     # Records.
 

@@ -39,8 +39,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "environment": frozenset((
         "python", "requirements", "system_site_packages", "wheels", "allow_builds", "index_conn_id", "build_timeout",
-        "setup", "variables", "public_variables", "image", "container", "force_pull_image", "registry_auth",
-        "registry_conn_id", "add_capabilities", "drop_capabilities",
+        "warm_start", "warm_idle", "setup", "variables", "public_variables", "image", "container", "force_pull_image",
+        "registry_auth", "registry_conn_id", "add_capabilities", "drop_capabilities",
     )),
     "inference": frozenset((
         "processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row", "collect", "compile",

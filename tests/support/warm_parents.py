@@ -1,0 +1,23 @@
+"""End of the warm parents that tests have left: they wait for the next launch of a program, which no test makes."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from airflow_provider_dtrain.supervisor.machine.processes import is_ours, read_arguments
+from airflow_provider_dtrain.supervisor.names import WARM_ROLE
+
+
+def end_warm_parents(*folders: str | Path) -> None:
+    """Kill the warm parents whose ``state_dir`` begins with one of these paths."""
+    for name in os.listdir("/proc"):
+        argv = read_arguments(int(name)) if name.isdigit() else []
+        if argv[2:3] != [WARM_ROLE] or not is_ours(int(name)):
+            continue
+        state_dir = argv[argv.index("--state-dir") + 1]
+        if state_dir.startswith(tuple(map(str, folders))):
+            with suppress(ProcessLookupError):
+                os.kill(int(name), signal.SIGKILL)
