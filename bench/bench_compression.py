@@ -31,7 +31,7 @@ def rank(rounds: int) -> None:
     with dtrain.init() as ctx:
         loops = {}
         for name, kind in VARIANTS.items():
-            gradients = Gradients(ctx.distributed, ctx.device, {"gradient_compression": kind})
+            gradients = Gradients(ctx.distributed, lambda: ctx.device, {"gradient_compression": kind})
             model = gradients.wrap_model(torch.nn.Sequential(torch.nn.Linear(512, 1024), torch.nn.Linear(1024, 768)))
             loops[name] = (gradients, model, torch.optim.SGD(model.parameters(), lr=0.01))
         times: dict[str, list[float]] = {name: [] for name in VARIANTS}

@@ -63,7 +63,7 @@ def loop(variant: str | int, sizes: Sequence[int], batch: int, distributed: Any)
     labels = torch.randint(0, sizes[-1], (batch,))
     loss_of = torch.nn.functional.cross_entropy
     if isinstance(variant, int):
-        gradients = Gradients(distributed, torch.device("cpu"), {"aggregation_frequency": variant})
+        gradients = Gradients(distributed, lambda: torch.device("cpu"), {"aggregation_frequency": variant})
         wrapped = gradients.wrap_model(model)
 
         def ours() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
@@ -59,7 +60,7 @@ class Context(CoreContext):
         *,
         hparams: Hparams,
         seed: int,
-        device: Any,
+        device: Callable[[], Any],
     ) -> None:
         super().__init__(
             env, distributed, writer, reporter, saver, progress, timings, rungs, hparams=hparams, seed=seed
@@ -68,13 +69,11 @@ class Context(CoreContext):
         self._gradients = gradients
         self._clock = timings.clock
         self._timed = timings.enabled
-        self._move = mover(device)
         self._time_to_device = timings.adder("to_device")
         self._time_backward = timings.adder("backward")
         self._time_step = timings.adder("step_optimizer")
         self._time_schedulers = timings.adder("step_lr_schedulers")
-        #: torch.device of this rank; None without PyTorch.
-        self.device = device
+        self._find_device = device
         self._streams = streams
         #: Whether the latest :meth:`step` took an optimizer step.
         self.stepped = False
@@ -91,6 +90,15 @@ class Context(CoreContext):
         )
         #: Validation data of the latest loop.
         self._validated_data: ValidationLoader | None = None
+
+    @functools.cached_property
+    def device(self) -> Any:
+        """The torch.device of this rank, None without PyTorch. The first use imports torch."""
+        return self._find_device()
+
+    @functools.cached_property
+    def _move(self) -> Callable[[Any], Any]:
+        return mover(self.device)
 
     # -- training ------------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import importlib
 import io
 import os
 import pickle
@@ -14,6 +15,7 @@ from typing import Any
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import CheckpointError, LeaderFailedError, SetupError
 from airflow_provider_dtrain.train.process.heartbeat import CHIEF, FOLLOWERS, HERE, LEADER, MESSAGE, RANK_0
+from airflow_provider_dtrain.train.process.import_hooks import after_import, run_actions
 
 #: Time limit of ranks that wait for a leader, which may fetch a large data set, seconds.
 LEADER_TIMEOUT_S = 6 * 3600
@@ -347,6 +349,28 @@ class Distributed:
 
 def _text(error: bytes) -> str:
     return error.decode(errors="replace")
+
+
+class RankDevice:
+    """Device of this rank, which is chosen and made the current one at the end of the import of torch.
+
+    :param wanted: as for :func:`choose_device`
+    """
+
+    def __init__(self, env: RankEnvironment, wanted: str | None) -> None:
+        self._env = env
+        self._wanted = wanted
+        self._device: Any = None
+        after_import("torch", "device", self._choose)
+
+    def __call__(self) -> Any:
+        """Return the torch.device. torch is imported if it is not yet."""
+        importlib.import_module("torch")
+        run_actions("torch")
+        return self._device
+
+    def _choose(self) -> None:
+        self._device = choose_device(self._env, self._wanted)
 
 
 def choose_device(env: RankEnvironment, wanted: str | None) -> Any:

@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,15 @@ from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
 from airflow_provider_dtrain.train.data.position import Progress
-from airflow_provider_dtrain.train.distributed import Distributed, choose_device, join
+from airflow_provider_dtrain.train.distributed import Distributed, RankDevice, join
 from airflow_provider_dtrain.train.environment import RankEnvironment
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients.optimizer_step import Gradients
 from airflow_provider_dtrain.train.prepared import Prepared
 from airflow_provider_dtrain.train.process import config_check, fast_exit, seeding, stacks, worker
 from airflow_provider_dtrain.train.process.heartbeat import HERE
+from airflow_provider_dtrain.train.process.import_hooks import after_import
+from airflow_provider_dtrain.train.process.imported import imported
 from airflow_provider_dtrain.train.process.streams import Streams
 from airflow_provider_dtrain.train.reports import failure
 from airflow_provider_dtrain.train.reports.events import EventWriter
@@ -89,20 +91,17 @@ def init(
     failure.install(env.error_path, env.rank)
     # Before the ranks join, where a rank that waits for the others is worth a look.
     stacks.install(env.events_path)
-    chosen, backend = _device_and_backend(env, device, backend)
-    if backend == SOCKETS:
-        distributed = plain_ranks.join(env, timeout_s=timeout_s)
-    else:
-        distributed = join(env, backend=backend, timeout_s=timeout_s)
+    device_of_rank = _torch_device(env, device, backend)
+    distributed = _join(env, device_of_rank, backend, timeout_s)
     trial_seed = env.seed if env.seed is not None else seed or 0
-    if backend != SOCKETS and (env.config.get("reproducibility") or {}).get("deterministic"):
+    if device_of_rank is not None and (env.config.get("reproducibility") or {}).get("deterministic"):
         seeding.make_deterministic()
     seeding.seed_everything(trial_seed)
     context = _build(
         env,
         distributed,
         trial_seed,
-        chosen,
+        device_of_rank or _no_device,
         Hparams({**(hparams or {}), **env.hparams}),
         checkpoint_dir,
         fail_on_nan,
@@ -110,19 +109,21 @@ def init(
     )
     HERE.begin(env.run_dir, env.rank, lambda: context._batches)
     profiling = env.config.get("profiling") or {}
-    if backend != SOCKETS and profiling.get("enabled", True):
+    if device_of_rank is not None and profiling.get("enabled", True):
         context.profiler.configure(profiling.get("trace"))
-    context._writer.write("init", runtime_facts(chosen, backend))
+    _report_runtime(env, context._writer, device_of_rank, backend)
     _live.append(context)
     if env.on_cluster or env.world_size > 1:
         fast_exit.install()
-    # Registered after torch was imported, so it runs before torch's own exit handlers.
+    # Runs before torch's own exit handlers, also if the program imports torch later.
     atexit.register(context.leave)
     return context
 
 
-def _device_and_backend(env: RankEnvironment, device: str | None, backend: str | None) -> tuple[Any, str]:
-    """Return the torch device, None without PyTorch, and the name of the backend.
+def _torch_device(env: RankEnvironment, device: str | None, backend: str | None) -> RankDevice | None:
+    """Return the future device of this rank, or None without PyTorch.
+
+    PyTorch is imported now where it is certain to be used: ranks exchange messages with it, or an argument asks for it.
 
     :raises SetupError: PyTorch is asked for and not installed
     """
@@ -132,16 +133,52 @@ def _device_and_backend(env: RankEnvironment, device: str | None, backend: str |
                 f"dtrain.init(device={device!r}, backend={backend!r}) needs PyTorch, which {sys.executable} does not "
                 "have. Install torch where the ranks run, or leave both out for another framework."
             )
-        return None, SOCKETS
-    chosen = choose_device(env, device)
-    return chosen, backend or ("nccl" if chosen.type == "cuda" and not env.shares_devices else "gloo")
+        return None
+    chosen = RankDevice(env, device)
+    if env.world_size > 1 or backend is not None or device not in {None, "cpu"}:
+        chosen()
+    return chosen
+
+
+def _no_device() -> None:
+    return None
+
+
+def _join(env: RankEnvironment, device: Callable[[], Any] | None, backend: str | None, timeout_s: float) -> Distributed:
+    if env.world_size == 1:
+        return Distributed(env)
+    if device is None:
+        return plain_ranks.join(env, timeout_s=timeout_s)
+    return join(env, backend=backend or _default_backend(env, device()), timeout_s=timeout_s)
+
+
+def _default_backend(env: RankEnvironment, device: Any) -> str:
+    return "nccl" if device.type == "cuda" and not env.shares_devices else "gloo"
+
+
+def _report_runtime(
+    env: RankEnvironment, writer: EventWriter, device: Callable[[], Any] | None, backend: str | None
+) -> None:
+    """Report the facts of this rank, and again when the program has imported torch."""
+    if device is None or imported("torch") is None:
+        writer.write("init", runtime_facts(None, SOCKETS))
+    if device is None:
+        return
+    process = os.getpid()
+
+    def report() -> None:
+        # A process that the script has forked has no events of its own.
+        if os.getpid() == process:
+            writer.write("init", runtime_facts(device(), backend or _default_backend(env, device())))
+
+    after_import("torch", "report", report)
 
 
 def _build(
     env: RankEnvironment,
     distributed: Distributed,
     seed: int,
-    device: Any,
+    device: Callable[[], Any],
     hparams: Hparams,
     checkpoint_dir: str | Path | None,
     fail_on_nan: bool,

@@ -61,7 +61,7 @@ LINEAR = """
         print("case", name, json.dumps(weights), dtrain.parameters_sha256(model), flush=True)
 
     def run(ctx, optimizations, how, xs, ys):
-        gradients = Gradients(ctx.distributed, ctx.device, optimizations)
+        gradients = Gradients(ctx.distributed, lambda: ctx.device, optimizations)
         model, optimizer = fresh()
         model = gradients.wrap_model(model)
         gradients.add_optimizer(optimizer)
@@ -195,7 +195,7 @@ def test_two_models_that_take_turns_stay_the_same_on_all_ranks(tmp_path):
 
         def run(ctx, optimizations):
             torch.manual_seed(1)
-            gradients = Gradients(ctx.distributed, ctx.device, optimizations)
+            gradients = Gradients(ctx.distributed, lambda: ctx.device, optimizations)
             maker = torch.nn.Linear(8, 600)
             judge = torch.nn.Sequential(torch.nn.Linear(600, 600), torch.nn.Linear(600, 1))
             maker, judge = gradients.wrap_model(maker), gradients.wrap_model(judge, {"find_unused_parameters": True})

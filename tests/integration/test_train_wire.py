@@ -31,7 +31,7 @@ WIRE = """
 
     def run(ctx, optimizations, steps):
         torch.manual_seed(1)
-        gradients = Gradients(ctx.distributed, ctx.device, optimizations)
+        gradients = Gradients(ctx.distributed, lambda: ctx.device, optimizations)
         model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(4)])
         model = gradients.wrap_model(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

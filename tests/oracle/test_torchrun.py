@@ -121,9 +121,10 @@ def test_a_gang_sees_its_own_devices_of_a_larger_machine_only(tmp_path: Path) ->
 LIBRARY = """
 import cuda_stand_in
 from airflow_provider_dtrain.train.environment import RankEnvironment
-from airflow_provider_dtrain.train.initialization import _device_and_backend
-device, backend = _device_and_backend(RankEnvironment.read(), None, None)
-report(chosen=str(device), device=cuda_stand_in.current_uuid(), backend=backend)
+from airflow_provider_dtrain.train.initialization import _default_backend, _torch_device
+env = RankEnvironment.read()
+device = _torch_device(env, None, None)()
+report(chosen=str(device), device=cuda_stand_in.current_uuid(), backend=_default_backend(env, device))
 """
 
 

@@ -1,4 +1,4 @@
-"""Ranks of a program in interpreters without site-packages, so without PyTorch, numpy and fsspec."""
+"""Ranks of a program in new interpreters: without site-packages, so without PyTorch, numpy and fsspec, or with them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from pathlib import Path
 from tests.support.ranks import ROOT, free_port
 
 
-def start(folder: Path, body: str, size: int, **context: object) -> list[subprocess.Popen[str]]:
-    """Start the ranks of a program. ``context`` replaces parts of the trial's document."""
+def start(
+    folder: Path, body: str, size: int, *, packages: bool = False, **context: object
+) -> list[subprocess.Popen[str]]:
+    """Start the ranks of a program. ``context`` replaces parts of the trial's document.
+
+    :param packages: the ranks find installed packages
+    """
     folder.mkdir(exist_ok=True)
     (folder / "program.py").write_text(textwrap.dedent(body))
     document = {"trial_id": 1, "attempt": 1, "hparams": {"lr": 0.1}, "seed": 3, "config": {}, **context}
@@ -33,7 +38,7 @@ def start(folder: Path, body: str, size: int, **context: object) -> list[subproc
             "DTRAIN_CONTEXT": str(folder / "context.json"),
             "DTRAIN_EVENTS": str(folder / f"events{rank}"),
         }
-        command = [sys.executable, "-S", "program.py"]
+        command = [sys.executable, *([] if packages else ["-S"]), "program.py"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         ranks.append(subprocess.Popen(command, cwd=folder, env=environment, **pipes))
     return ranks

@@ -320,7 +320,9 @@ def run(loop: Loop, folder: Path, *, kill_at: int = -1, stop_at: int = -1) -> li
 
     def body(distributed: ThreadRank) -> None:
         env = RankEnvironment(rank=distributed.rank, world_size=distributed.size, config=loop.config)
-        ctx = initialization._build(env, distributed, 3, torch.device("cpu"), Hparams(HPARAMS), folder, True, 60.0)
+        ctx = initialization._build(
+            env, distributed, 3, lambda: torch.device("cpu"), Hparams(HPARAMS), folder, True, 60.0
+        )
         of(ctx, traces[distributed.rank])
 
     if loop.ranks == 1:

@@ -40,7 +40,7 @@ def prepared(tmp_path, make, *, config=None, **options):
 
     def body(ranks):
         env = RankEnvironment(rank=ranks.rank, world_size=ranks.size, config=config or {})
-        ctx = initialization._build(env, ranks, 3, CPU, Hparams({}), tmp_path, True, 60.0)
+        ctx = initialization._build(env, ranks, 3, lambda: CPU, Hparams({}), tmp_path, True, 60.0)
         ctx.prepare(make(ranks.rank), **options)
 
     return in_ranks(3, body)
@@ -137,7 +137,7 @@ def draws():
 def first_draws(rank, tmp_path, begin):
     """Return what a rank draws after ``ctx.prepare``, and once it trains."""
     env = RankEnvironment(rank=rank, world_size=2)
-    ctx = initialization._build(env, Two(rank), 3, CPU, Hparams({"global_batch_size": 4}), tmp_path, True, 60.0)
+    ctx = initialization._build(env, Two(rank), 3, lambda: CPU, Hparams({"global_batch_size": 4}), tmp_path, True, 60.0)
     torch.manual_seed(3)
     random.seed(3)
     model = torch.nn.Linear(1, 1)
@@ -189,7 +189,7 @@ class Heads(torch.nn.Module):
 
 def steps(train, *, models=1, every=1, count=3):
     """Run ``train(gradients, models, optimizers)`` some times."""
-    it = Gradients(Two(), CPU, {"aggregation_frequency": every})
+    it = Gradients(Two(), lambda: CPU, {"aggregation_frequency": every})
     wrapped = [it.wrap_model(Heads()) for _ in range(models)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in wrapped]
     for optimizer in optimizers:

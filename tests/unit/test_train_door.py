@@ -370,7 +370,7 @@ class FarRank(ThreadRank):
 
 def checkpoints(ranks, folder):
     env = RankEnvironment(rank=ranks.rank, world_size=ranks.size, group_rank=ranks.rank)
-    state = Prepared(), Progress(), Gradients(ranks, None, {}), Streams(0, ranks.rank)
+    state = Prepared(), Progress(), Gradients(ranks, lambda: None, {}), Streams(0, ranks.rank)
     saver = Saver(env, ranks, EventWriter(None), *state, where=folder, has_earlier=True)
     return FileCheckpoints(env, ranks, saver), saver
 

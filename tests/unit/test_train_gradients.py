@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def gradients(**optimizations):
-    return Gradients(Distributed(RankEnvironment(rank=0, world_size=1)), CPU, optimizations)
+    return Gradients(Distributed(RankEnvironment(rank=0, world_size=1)), lambda: CPU, optimizations)
 
 
 def linear(start=1.0):

@@ -155,7 +155,7 @@ def broken(place):
 
 
 def said_of(model, x, loss_of=lambda output: output.square().mean()):
-    gradients = Gradients(Distributed(RankEnvironment()), CPU, {})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: CPU, {})
     model = gradients.wrap_model(model)
     with pytest.raises(dtrain.NonFiniteLossError) as caught:
         gradients.backward(loss_of(model(x)))
@@ -210,7 +210,7 @@ def test_a_function_of_the_programs_own_is_named():
 
 def test_weights_that_are_nan_already_are_named_first():
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
-    gradients = Gradients(Distributed(RankEnvironment()), CPU, {})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: CPU, {})
     gradients.wrap_model(model)
     model[1].weight.data[0, 1] = math.nan
     with pytest.raises(
@@ -264,7 +264,7 @@ def test_an_infinite_loss_whose_gradients_are_finite_is_no_end(tmp_path):
 
 
 def test_a_loss_scale_leaves_out_a_step_whose_loss_is_nan():
-    gradients = Gradients(Distributed(RankEnvironment()), CPU, {})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: CPU, {})
     model = gradients.wrap_model(torch.nn.Linear(1, 1))
     gradients._loss_scale = LossScale(torch.amp.GradScaler("cpu", init_scale=8.0))
     gradients.plain = False
@@ -277,7 +277,7 @@ def test_a_loss_scale_leaves_out_a_step_whose_loss_is_nan():
 
 @pytest.mark.parametrize("loss", [torch.ones(2, requires_grad=True) * math.nan])
 def test_a_loss_of_several_numbers_is_not_looked_at(loss):
-    Gradients(Distributed(RankEnvironment()), CPU, {}).backward(loss, gradient=torch.ones(2))
+    Gradients(Distributed(RankEnvironment()), lambda: CPU, {}).backward(loss, gradient=torch.ones(2))
 
 
 class OnDevice:
@@ -301,7 +301,7 @@ class OnDevice:
 
 
 def test_a_loss_on_a_gpu_is_read_when_the_ranks_synchronize():
-    health = Gradients(Distributed(RankEnvironment()), CPU, {}).health
+    health = Gradients(Distributed(RankEnvironment()), lambda: CPU, {}).health
     losses = [OnDevice(1.0), OnDevice(math.nan)]
     for number, loss in enumerate(losses, start=1):
         health.loss(loss, number)
@@ -313,7 +313,7 @@ def test_a_loss_on_a_gpu_is_read_when_the_ranks_synchronize():
 
 
 def test_a_norm_on_a_gpu_is_an_end_if_it_has_reached_the_weights():
-    gradients = Gradients(Distributed(RankEnvironment()), CPU, {})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: CPU, {})
     model = gradients.wrap_model(torch.nn.Linear(1, 1))
     gradients.health.norm(OnDevice(math.inf), [], 1)
     gradients.inspect()

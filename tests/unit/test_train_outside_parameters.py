@@ -18,7 +18,7 @@ CPU = torch.device("cpu")
 
 
 def gradients(distributed=None, **optimizations):
-    return Gradients(distributed or Distributed(RankEnvironment(rank=0, world_size=1)), CPU, optimizations)
+    return Gradients(distributed or Distributed(RankEnvironment(rank=0, world_size=1)), lambda: CPU, optimizations)
 
 
 def sgd(*parameters):

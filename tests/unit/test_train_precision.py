@@ -46,7 +46,7 @@ class Net(torch.nn.Module):
 
 
 def gradients(**optimizations):
-    return Gradients(Distributed(RankEnvironment()), torch.device("cpu"), optimizations)
+    return Gradients(Distributed(RankEnvironment()), lambda: torch.device("cpu"), optimizations)
 
 
 def computed(**optimizations):

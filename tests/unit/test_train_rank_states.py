@@ -61,7 +61,7 @@ def saver(distributed, folder, *objects):
     prepared = Prepared()
     for item in objects:
         prepared.add(item)
-    gradients = Gradients(distributed, CPU, {})
+    gradients = Gradients(distributed, lambda: CPU, {})
     streams = Streams(1, distributed.rank)
     state = (prepared, Progress(), gradients, streams)
     return Saver(distributed._env, distributed, NoEvents(), *state, where=folder, has_earlier=True)

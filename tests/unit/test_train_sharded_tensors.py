@@ -108,7 +108,7 @@ def test_a_torch_that_is_too_old_is_named(monkeypatch, ctx):
 
 @pytest.mark.usefixtures("_group")
 def test_compression_without_distributed_data_parallel_is_refused():
-    gradients = Gradients(Distributed(RankEnvironment()), torch.device("cpu"), {"gradient_compression": "bf16"})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: torch.device("cpu"), {"gradient_compression": "bf16"})
     with pytest.raises(dtrain.SetupError, match=r"gradient_compression works with DistributedDataParallel only"):
         gradients.wrap_model(sharded_model())
 
@@ -116,7 +116,7 @@ def test_compression_without_distributed_data_parallel_is_refused():
 @pytest.mark.usefixtures("_group")
 def test_a_model_that_is_distributed_already_is_not_wrapped_again():
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
-    gradients = Gradients(Distributed(RankEnvironment()), torch.device("cpu"), {"aggregation_frequency": 2})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: torch.device("cpu"), {"aggregation_frequency": 2})
     assert gradients.wrap_model(model) is model
     assert not model.require_backward_grad_sync
 

@@ -85,7 +85,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_the_start(tmp_path):
 
 
 def test_a_program_that_steps_without_the_library_is_warned_once(caplog):
-    gradients = Gradients(Distributed(RankEnvironment()), CPU, {})
+    gradients = Gradients(Distributed(RankEnvironment()), lambda: CPU, {})
     weight = torch.nn.Parameter(torch.ones(1))
     with caplog.at_level(logging.WARNING):
         gradients.inspect()

@@ -52,12 +52,18 @@ class Gradients:
     With ``aggregation_frequency`` k, each optimizer steps on every k-th of its batches. Groups of k continue from one
     epoch into the next. Only the k-th batch exchanges gradients, those of the whole group at once.
 
+    :param device: returns the device of this rank, and imports torch for it
     :param optimizations: section ``optimizations`` of the configuration; empty off-cluster
     :param fail_on_nan: raise for a loss that is NaN, and for gradients and weights that are not finite
     """
 
     def __init__(
-        self, distributed: Distributed, device: Any, optimizations: Mapping[str, Any], *, fail_on_nan: bool = True
+        self,
+        distributed: Distributed,
+        device: Callable[[], Any],
+        optimizations: Mapping[str, Any],
+        *,
+        fail_on_nan: bool = True,
     ) -> None:
         given = {name: optimizations.get(name) for name in DEFAULTS}
         chosen = {name: DEFAULTS[name] if value is None else value for name, value in given.items()}
@@ -81,7 +87,7 @@ class Gradients:
         self._loss_scale = LossScale(scaler) if scaler is not None else None
         self.health = Health(rank, fails=fail_on_nan)
         tunes = chosen["auto_tune_tensor_fusion"] and size > 1
-        self._tuner = FusionTuner(distributed, device, self._bucket_mib) if tunes else None
+        self._tuner = FusionTuner(distributed, device(), self._bucket_mib) if tunes else None
         #: DistributedDataParallel models.
         self._models: list[Any] = []
         self._exchanged = ExchangedParameters()
@@ -113,7 +119,7 @@ class Gradients:
         self._precision.wrap_forward(model)
         wrapped = wrap(
             model,
-            device=self._device,
+            device=self._device(),
             size=self._distributed.get_size(),
             bucket_mib=self._bucket_mib,
             ddp=ddp,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow_provider_dtrain.train.errors import SetupError
@@ -23,17 +23,18 @@ class Precision:
     """Precision that ``optimizations.mixed_precision`` configures.
 
     :param kind: ``fp16``, ``bf16``, ``bf16-true`` or ``none``
+    :param device: returns the device that computes
     :param float32_modules: names of modules that stay in float32, with ``*`` and ``?``; the modules inside them too
     :raises SetupError: a value is not valid, or torch cannot compute with it on the device
     """
 
-    def __init__(self, kind: Any, device: Any, float32_modules: Sequence[str] = ()) -> None:
+    def __init__(self, kind: Any, device: Callable[[], Any], float32_modules: Sequence[str] = ()) -> None:
         kind = _SYNONYMS.get(kind, kind) if isinstance(kind, (str, bool, type(None))) else kind
         if kind not in KINDS:
             hint = " float16 parameters lose small updates: use fp16." if kind in ("fp16-true", "16-true") else ""
             raise SetupError(f"optimizations.mixed_precision must be one of {', '.join(KINDS)}, got {kind!r}.{hint}")
         self.kind = kind
-        self._device_type = getattr(device, "type", "cpu")
+        self._device = device
         self._patterns = _patterns(float32_modules)
         self._unused = set(self._patterns)
         #: Names of modules, for the message about a pattern that fits none.
@@ -47,6 +48,10 @@ class Precision:
     def mixed(self) -> bool:
         """Return whether the forward pass uses 16 bits."""
         return bool(self.kind != "none")
+
+    @property
+    def _device_type(self) -> str:
+        return getattr(self._device(), "type", "cpu")
 
     def scaler(self) -> Any:
         """Return a new loss scaler for float16, else None, because bfloat16 has the range of float32."""

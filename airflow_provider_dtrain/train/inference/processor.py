@@ -66,7 +66,7 @@ class InferenceContext:
         self._compiles = compiles
         optimizations = ctx.config.get("optimizations") or {}
         modules = optimizations.get("float32_modules") or ()
-        self._precision = Precision(optimizations.get("mixed_precision"), ctx.device, modules)
+        self._precision = Precision(optimizations.get("mixed_precision"), lambda: ctx.device, modules)
         self._metrics = ShardMetrics()
         self._rows = 0
         #: torch.device of this rank.

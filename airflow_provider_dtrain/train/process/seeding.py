@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import importlib
 import logging
 import os
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from airflow_provider_dtrain.train.process.imported import imported
+from airflow_provider_dtrain.train.process.import_hooks import after_import
 
 log = logging.getLogger(__name__)
 
@@ -26,13 +28,21 @@ def derive(seed: int, *names: object) -> int:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, torch on every device if this process uses torch, and numpy if it is installed."""
+    """Seed Python, and torch on every device and numpy at the end of their import, or now if they are imported."""
     random.seed(seed)
-    if (torch := imported("torch")) is not None:
-        torch.manual_seed(seed)
-    numpy = _numpy()
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    after_import("torch", "seed", functools.partial(_seed_torch, seed))
+    after_import("numpy.random", "seed", functools.partial(_seed_numpy, seed))
+
+
+def _seed_torch(seed: int) -> None:
+    import torch
+
+    torch.manual_seed(seed)
+
+
+def _seed_numpy(seed: int) -> None:
+    # numpy gets it as an attribute only after this import, and imports it anew until then.
+    importlib.import_module("numpy.random").seed(seed % 2**32)
 
 
 @contextlib.contextmanager
@@ -119,10 +129,14 @@ def set_generator_state(generator: Any, state: Any) -> None:
 
 
 def make_deterministic() -> None:
-    """Select deterministic algorithms and one intra-op thread, and log the limits of that."""
+    """Select deterministic algorithms and one intra-op thread as soon as torch is imported."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    after_import("torch", "deterministic", _select_deterministic)
+
+
+def _select_deterministic() -> None:
     import torch
 
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
     torch.set_num_threads(1)
@@ -173,7 +187,7 @@ def apply(state: Mapping[str, Any]) -> None:
 
 
 def _numpy() -> Any:
-    """Return numpy, or None if it is not installed. torch has already imported it if it is."""
+    """Return numpy, or None if it is not installed. torch imports it as well if it is."""
     try:
         import numpy
     except ImportError:
