@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_dtrain.train import plain_ranks
 from airflow_provider_dtrain.train.checkpoint.saver import Saver
 from airflow_provider_dtrain.train.context import Context
 from airflow_provider_dtrain.train.data.batch_size import Hparams, constants
@@ -148,6 +147,9 @@ def _join(env: RankEnvironment, device: Callable[[], Any] | None, backend: str |
     if env.world_size == 1:
         return Distributed(env)
     if device is None:
+        # Imported here, because a rank that is alone need not wait for it.
+        from airflow_provider_dtrain.train import plain_ranks
+
         return plain_ranks.join(env, timeout_s=timeout_s)
     return join(env, backend=backend or _default_backend(env, device()), timeout_s=timeout_s)
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +58,9 @@ def verify(checkpoint: SavedCheckpoint) -> None:
 
     :raises DamagedCheckpointError: a file is missing, shorter, or different
     """
+    # Imported here, because a trial that does not resume need not wait for it.
+    from concurrent.futures import ThreadPoolExecutor
+
     files = checkpoint.metadata["files"]
     with ThreadPoolExecutor(max(1, min(len(files), os.cpu_count() or 1, _MOST_READERS))) as readers:
         # The first damaged file in the order of the metadata is named.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -61,7 +60,7 @@ class Lease:
         self._place = place
         self._name = name
         process = {"boot": _boot(), "pid": os.getpid(), "started": _started(os.getpid())} if names_process else {}
-        self._mine: JsonObject = {"run": run, "key": key, "host": socket.gethostname(), **process}
+        self._mine: JsonObject = {"run": run, "key": key, "host": os.uname().nodename, **process}
         self._in_use = in_use
         self._unsure = unsure
         self._recreates = recreates

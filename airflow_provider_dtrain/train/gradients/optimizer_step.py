@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_dtrain.train.distributed import Distributed
 from airflow_provider_dtrain.train.errors import SetupError
 from airflow_provider_dtrain.train.gradients import aggregation
 from airflow_provider_dtrain.train.gradients.aggregation import GradientGroup
-from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 from airflow_provider_dtrain.train.gradients.clipping import NO_CLIP, Clip
 from airflow_provider_dtrain.train.gradients.common_weights import refuse_different
 from airflow_provider_dtrain.train.gradients.compression import Compression
@@ -27,6 +26,9 @@ from airflow_provider_dtrain.train.prepared import DEFAULT_BUCKET_MIB, is_distri
 from airflow_provider_dtrain.train.process.heartbeat import BACKWARD, COMPUTE, HERE
 from airflow_provider_dtrain.train.sharded_tensors import sharded_kind
 from airflow_provider_dtrain.train.values import StateDict
+
+if TYPE_CHECKING:
+    from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +89,12 @@ class Gradients:
         self._loss_scale = LossScale(scaler) if scaler is not None else None
         self.health = Health(rank, fails=fail_on_nan)
         tunes = chosen["auto_tune_tensor_fusion"] and size > 1
-        self._tuner = FusionTuner(distributed, device(), self._bucket_mib) if tunes else None
+        self._tuner: FusionTuner | None = None
+        if tunes:
+            # Imported here, because few trials tune and each would wait for it.
+            from airflow_provider_dtrain.train.gradients.bucket_tuning import FusionTuner
+
+            self._tuner = FusionTuner(distributed, device(), self._bucket_mib)
         #: DistributedDataParallel models.
         self._models: list[Any] = []
         self._exchanged = ExchangedParameters()

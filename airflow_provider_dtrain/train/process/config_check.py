@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -123,6 +122,9 @@ def scheduling_unit(config: Mapping[str, Any]) -> int:
 def _unknown(section: str, key: object) -> str:
     path = f"{section}.{key}" if section else str(key)
     names = {name: f"{section}.{name}" if section else name for name in FIELDS[section]}
+    # Imported here, because most trials have no such error, and each would wait for it.
+    import difflib
+
     near = difflib.get_close_matches(str(key), names, n=1)
     if near:
         return f"there is no field {path} (did you mean {names[near[0]]}?)"
