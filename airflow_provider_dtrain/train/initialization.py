@@ -61,6 +61,9 @@ def init(
     The same call works as a trial, under torchrun and as ``python train.py`` (one process, no environment). Use it
     in a ``with`` statement, once per process.
 
+    A single rank imports PyTorch only if the program does, before or after this call. Device, seeds and switches take
+    effect at the end of that import.
+
     :param hparams: default hyperparameters; those of the trial override them
     :param seed: off-cluster only, because a trial has its own. Default: ``reproducibility.experiment_seed`` of
         ``config``, else 0

@@ -6,7 +6,9 @@ Everything runs in new interpreters. With torch 2.4, in an environment that has 
 
 from __future__ import annotations
 
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -99,10 +101,10 @@ def trained(folder: Path, ranks: int, before: str, after: str) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def imported_before(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
-    """Return the results of one and of two ranks that import torch before init()."""
+def imported_before(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Any]]:
+    """Return a function that returns the results of ranks that import torch before init()."""
     folder = tmp_path_factory.mktemp("before")
-    return {ranks: trained(folder / str(ranks), ranks, *ORDERS["before"]) for ranks in (1, 2)}
+    return functools.cache(lambda ranks: trained(folder / str(ranks), ranks, *ORDERS["before"]))
 
 
 #: Each process imports torch, so most cases run at night.
@@ -115,10 +117,10 @@ CASES = [
 
 @pytest.mark.parametrize(("order", "ranks"), CASES)
 def test_training_is_the_same_whenever_torch_is_imported(
-    tmp_path: Path, imported_before: dict[int, list[Any]], order: str, ranks: int
+    tmp_path: Path, imported_before: Callable[[int], list[Any]], order: str, ranks: int
 ) -> None:
     found = trained(tmp_path / "run", ranks, *ORDERS[order])
-    assert found == imported_before[ranks]
+    assert found == imported_before(ranks)
     assert found[0]["deterministic"] == [True, False]
     assert found[0]["threads"] == 1
     assert found[0]["group"] == (ranks > 1)
@@ -126,9 +128,9 @@ def test_training_is_the_same_whenever_torch_is_imported(
 
 @pytest.mark.nightly
 def test_a_device_is_asked_for_where_a_foreign_finder_has_passed_the_hook_by(
-    tmp_path: Path, imported_before: dict[int, list[Any]]
+    tmp_path: Path, imported_before: Callable[[int], list[Any]]
 ) -> None:
-    assert trained(tmp_path / "run", 1, "", BYPASS) == imported_before[1]
+    assert trained(tmp_path / "run", 1, "", BYPASS) == imported_before(1)
 
 
 LATE = """
