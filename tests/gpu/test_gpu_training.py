@@ -101,3 +101,29 @@ def test_two_ranks_on_one_gpu_end_with_the_same_bits_and_resume_with_them(train:
     assert others == [first, digest]
     assert train("broken", 2, TEST_SAVE_AT="13") == []
     assert train("broken", 2) == [first, digest] * 2
+
+
+#: Draws on the GPU, and prints what init() has set there.
+ORDER = """
+{before}
+import airflow_provider_dtrain.train as dtrain
+with dtrain.init(seed=5, config={"reproducibility": {"deterministic": True}}) as ctx:
+    {after}
+    numbers = torch.rand(8, device="cuda").tolist()
+    print(numbers, torch.cuda.current_device(), ctx.device, torch.cuda.initial_seed(), torch.cuda.is_initialized(),
+          torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark)
+"""
+
+
+def test_the_gpu_is_the_same_whether_torch_is_imported_before_or_after_init(tmp_path: Path) -> None:
+    printed = []
+    for before, after in (("import torch", ""), ("", "import torch")):
+        program = ORDER.replace("{before}", before).replace("{after}", after)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert " 0 cuda:0 5 True True False" in printed[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -131,7 +131,10 @@ def test_an_import_that_another_thread_has_begun_before_is_waited_for(
     importing.join(10)
 
 
-def test_actions_that_a_foreign_finder_has_passed_by_run_when_they_are_asked_for(module: Path) -> None:
+@pytest.mark.parametrize("ask", [lambda: run_actions(NAME), lambda: after_import(NAME, "other", lambda: None)])
+def test_actions_that_a_foreign_finder_has_passed_by_run_with_the_next_use(
+    module: Path, ask: Callable[[], None]
+) -> None:
     class Past:
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> object:
@@ -142,6 +145,6 @@ def test_actions_that_a_foreign_finder_has_passed_by_run_when_they_are_asked_for
     sys.meta_path.insert(0, Past())  # type: ignore[arg-type]
     importlib.import_module(NAME)
     assert seen == []
-    run_actions(NAME)
-    run_actions(NAME)
+    ask()
+    ask()
     assert seen == [1]

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
+from airflow_provider_dtrain.train.process.imported import imported
+
 _Action = Callable[[], None]
 
 _lock = threading.RLock()
@@ -43,14 +45,15 @@ def after_import(module: str, name: str, action: _Action) -> None:
     if is_new and module in sys.modules:
         # Another thread may have begun the import before this process observed it. Without the lock, wait for its end.
         importlib.import_module(module)
+    if imported(module) is not None:
         run_actions(module)
 
 
 def run_actions(module: str) -> None:
     """Run the actions of a module that is imported, once.
 
-    It is called at the end of the import, and where the actions must have run although another library's finder may
-    have imported the module past the one here.
+    It is called at the end of the import, and later for the case that the finder of another library has imported the
+    module past the one here.
     """
     with _lock:
         waiting = _actions.get(module)
