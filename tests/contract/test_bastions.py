@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +20,7 @@ import pytest
 from airflow_provider_dtrain.errors import HostUnreachableError, UserError
 from airflow_provider_dtrain.hosts.transport.proxy import apply_ways
 from airflow_provider_dtrain.hosts.transport.ssh import SSHTransport, fetch_host_key, hook_from_connection
-from testbed.netns import NamespaceHosts
+from testbed.netns import NamespaceHost, NamespaceHosts
 from testbed.netns.transport import hook_to, ssh_to
 from tests.support.supervisor_host import until
 
@@ -40,13 +42,17 @@ def machines(namespace_hosts: Callable[..., NamespaceHosts]) -> Iterator[Namespa
 
 @pytest.fixture
 def account(machines: NamespaceHosts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Home of the account that runs Airflow, which knows the keys of the bastions, and not that of the host.
+    """Home of the account that runs Airflow, which knows the keys of the bastions, and not that of the host."""
+    return new_account([machines.host(0), machines.host(1)], tmp_path, monkeypatch)
+
+
+def new_account(bastions: list[NamespaceHost], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the home of an account that knows the keys of bastions.
 
     ssh finds the home of its user in /etc/passwd, so a wrapper passes these files to it.
     """
     folder = tmp_path / ".ssh"
     folder.mkdir(mode=0o700)
-    bastions = [machines.host(number) for number in (0, 1)]
     (folder / "known_hosts").write_text("".join(f"{one.address} {one.host_key}\n" for one in bastions))
     (folder / "config").write_text(f"UserKnownHostsFile {folder}/known_hosts\nGlobalKnownHostsFile /dev/null\n")
     wrapper = tmp_path / "bin" / "ssh"
@@ -166,6 +172,69 @@ def test_a_proxy_that_dies_ends_the_command_and_the_next_one_connects_anew(
     assert channel.receive(timeout_s=20) == b""
     assert time.monotonic() - begun < 10
     assert hostname(transport) == "ns-2"
+
+
+#: Each connection after the tenth that is not authenticated is dropped, not only some.
+DROPS = {"max_startups": "10:100:10", "sshd_extra": "LogLevel VERBOSE"}
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("count", [24, pytest.param(128, marks=pytest.mark.nightly)])
+def test_no_connection_is_refused_however_many_hosts_are_behind_a_bastion(
+    namespace_hosts: Callable[..., NamespaceHosts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    # Hosts are as many connections to two of them: the bastion sees the same, and the test ends in seconds.
+    made = namespace_hosts(count=3, **DROPS)
+    bastion, *inner = made
+    new_account([bastion], tmp_path, monkeypatch)
+    jump = f"root@{bastion.address}"
+    transports = [
+        ssh_to(inner[number % 2], extra={"proxy_jump": jump}, connect_timeout_s=100) for number in range(count)
+    ]
+    with ThreadPoolExecutor(count) as pool:
+        assert set(pool.map(lambda one: one.run(["true"], timeout_s=100).exit_code, transports)) == {0}
+    for transport in transports:
+        transport.close()
+    assert (bastion.folder / "sshd.log").read_text().count("drop connection #") == 0
+
+
+def unauthenticated(machine: NamespaceHost) -> socket.socket:
+    """Return a connection that sshd has accepted, and that never logs in."""
+    found: list[socket.socket] = []
+
+    def is_accepted() -> bool:
+        # sshd may still count the connection that waited for its start.
+        found.append(socket.create_connection((machine.address, 22), timeout=10))
+        return found[-1].recv(4) == b"SSH-"
+
+    until(is_accepted, "a connection that sshd accepts")
+    return found[-1]
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("full", ["bastion", "host"])
+def test_a_connection_that_a_bastion_or_its_host_drops_is_tried_again(
+    namespace_hosts: Callable[..., NamespaceHosts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    made = namespace_hosts(count=2, max_startups="1:100:1", sshd_extra="LogLevel VERBOSE")
+    bastion, inner = made
+    new_account([bastion], tmp_path, monkeypatch)
+    extra = {"proxy_jump": f"root@{bastion.address}"}
+    machine = bastion if full == "bastion" else inner
+
+    def drops() -> int:
+        return (machine.folder / "sshd.log").read_text().count("drop connection #")
+
+    with unauthenticated(machine) as blocker:
+        with pytest.raises(HostUnreachableError, match=r"or its bastion closed \d+ SSH connections.*MaxStartups"):
+            ssh_to(inner, extra=extra).run(["true"], timeout_s=2)
+        before = drops()
+        with ThreadPoolExecutor(2) as pool:
+            waiting = pool.submit(hostname, ssh_to(inner, extra=extra))
+            key = pool.submit(fetch_host_key, hook_to(inner, **extra), 30)
+            until(lambda: drops() > before + 1, "a dropped connection of each")
+            blocker.close()
+            assert (waiting.result(), key.result().line) == ("ns-1", inner.host_key)
 
 
 def ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, **fields: Any) -> Any:

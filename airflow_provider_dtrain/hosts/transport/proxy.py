@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ERRORS_BYTES = 2048
 #: Seconds for the last words of a proxy that has ended.
 _LAST_OUTPUT_S = 1.0
+#: Words of ssh when a bastion closes the connection before it sends its version.
+_DROPPED = re.compile(rb"^(kex|ssh)_exchange_identification: ", re.MULTILINE)
 #: ``[user@]host[:port]``, the form of ProxyJump. No part can be an option of ssh.
 _JUMP = re.compile(r"(ssh://)?([^\s@/,-][^\s@/,]*@)?[^\s@/,-][^\s@/,]*")
 
@@ -79,6 +81,12 @@ def _jump_command(jump: str, hook: SSHHook) -> str:
     return shlex.join([*argv, last])
 
 
+def bastion_of(hook: SSHHook) -> str:
+    """Return a name that hosts behind the same bastion share: the command of their proxy without their addresses."""
+    address = rf"(?<![\w.:-]){re.escape(hook.remote_host)}(?![\w.-])"
+    return re.sub(address, "%h", str(hook.host_proxy_cmd))
+
+
 class ProxySocket(socket.socket):
     """Connection to a host that a command carries on its standard input and output.
 
@@ -130,11 +138,26 @@ class ProxySocket(socket.socket):
         if self._pid == os.getpid() and self._process.poll() is None:
             self._process.terminate()
 
+    @property
+    def is_dropped(self) -> bool:
+        """True when a bastion or the host closed the connection before the key exchange, as sshd does under load.
+
+        A proxy that carried an empty connection ends without an error and without a word.
+        """
+        self._reader.join(_LAST_OUTPUT_S)
+        ended_well = self._process.poll() == 0 and not self._errors
+        return ended_well or _DROPPED.search(self._errors) is not None
+
+    @property
+    def output(self) -> str:
+        """End of the command's standard error, in one line."""
+        return shown(b" ".join(self._errors.split())[-200:])
+
     def broken(self, deadline: float) -> HostUnreachableError:
         """Return the error for a command that ended, or sent nothing before the deadline."""
         is_late = time.monotonic() >= deadline
         self._reader.join(0.0 if is_late else _LAST_OUTPUT_S)
-        message = shown(bytes(self._errors).strip()[-200:]).strip()
+        message = self.output
         how = "sent nothing in time" if is_late and self._process.poll() is None else "ended"
         output = f": {message}" if message else ""
         return HostUnreachableError(

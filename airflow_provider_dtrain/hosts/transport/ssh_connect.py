@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_provider_dtrain.core.lifecycle.timing import KEEPALIVE_S, TCP_TIMEOUT_S
 from airflow_provider_dtrain.core.safe_repr import as_sentence
@@ -21,8 +21,9 @@ from airflow_provider_dtrain.errors import (
     UserError,
 )
 from airflow_provider_dtrain.hosts.transport.base import HostKey
+from airflow_provider_dtrain.hosts.transport.handshakes import MOST_BEGUN, handshakes_of
 from airflow_provider_dtrain.hosts.transport.host_keys import pin
-from airflow_provider_dtrain.hosts.transport.proxy import ProxySocket, apply_ways
+from airflow_provider_dtrain.hosts.transport.proxy import ProxySocket, apply_ways, bastion_of
 from airflow_provider_dtrain.hosts.wire import plain, shown
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 _PAUSE_S, _MAX_PAUSE_S = 0.1, 4.0
 _DROP_MESSAGES = (b"Exceeded MaxStartups", b"Not allowed at this time")
+_SILENT = "closed without a message"
+
+Result = TypeVar("Result")
 
 
 class _Dropped(Exception):
@@ -87,12 +91,17 @@ def connect(host: str, make_hook: Callable[[], SSHHook], host_key: str | None, d
     """
     hook = make_hook()
     pin(host, hook, host_key)
+    return _until_accepted(host, hook, deadline, lambda: _attempt(host, hook, deadline))
+
+
+def _until_accepted(host: str, hook: SSHHook, deadline: float, begin: Callable[[], Result]) -> Result:
+    """Return the result of ``begin``, and call it again while the connection is dropped before the key exchange."""
     started_s = time.monotonic()
     attempts = 0
     while True:
         attempts += 1
         try:
-            return _attempt(host, hook, deadline)
+            return begin()
         except _Dropped as error:
             pause_s = min(_MAX_PAUSE_S, _PAUSE_S * 2**attempts) * random.uniform(0.5, 1.0)  # noqa: S311
             if time.monotonic() + pause_s > deadline:
@@ -120,18 +129,34 @@ def _attempt(host: str, hook: SSHHook, deadline: float) -> paramiko.SSHClient:
 def _dial(host: str, hook: SSHHook, deadline: float) -> socket.socket:
     if not hook.host_proxy_cmd:
         return dial(host, hook.remote_host, int(hook.port or 22), deadline)
-    sock = ProxySocket(host, hook.host_proxy_cmd)
+    try:
+        with handshakes_of(bastion_of(hook)).beginning(deadline):
+            return _dial_by_proxy(host, hook.host_proxy_cmd, deadline)
+    except TimeoutError as error:
+        raise HostUnreachableError(
+            host,
+            f"Host '{host}' cannot be reached: its proxy connects {MOST_BEGUN} hosts at a time, and others came first. "
+            "Start fewer tasks at once, or let ssh share one connection to the bastion (ControlMaster).",
+        ) from error
+
+
+def _dial_by_proxy(host: str, command: str, deadline: float) -> ProxySocket:
+    sock = ProxySocket(host, command)
     try:
         sock.settimeout(max(0.1, deadline - time.monotonic()))
-        _await_first_bytes(sock)
-    except (TimeoutError, _Dropped) as error:
+        first = _first_bytes(sock)
+        if first and not first.startswith(_DROP_MESSAGES):
+            return sock
+        if first or sock.is_dropped:
+            raise _Dropped(shown(first).strip() or sock.output or _SILENT)
+        raise sock.broken(deadline)
+    except TimeoutError as error:
         broken = sock.broken(deadline)
         sock.close()
         raise broken from error
     except BaseException:
         sock.close()
         raise
-    return sock
 
 
 def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
@@ -149,7 +174,9 @@ def dial(host: str, address: str, port: int, deadline: float) -> socket.socket:
     try:
         _tune(sock)
         sock.settimeout(max(0.1, deadline - time.monotonic()))
-        _await_first_bytes(sock)
+        first = _first_bytes(sock)
+        if not first or first.startswith(_DROP_MESSAGES):
+            raise _Dropped(shown(first).strip() or _SILENT)
     except TimeoutError as error:
         sock.close()
         raise HostUnreachableError(
@@ -169,17 +196,15 @@ def _tune(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, TCP_TIMEOUT_S * 1000)
 
 
-def _await_first_bytes(sock: socket.socket) -> None:
-    """Wait for the first bytes without consuming them.
+def _first_bytes(sock: socket.socket) -> bytes:
+    """Return the first bytes without consuming them, none if the other side closes the connection.
 
-    An overloaded sshd closes the connection here, for which paramiko would log a traceback.
+    An overloaded sshd does so, for which paramiko would log a traceback.
     """
     try:
-        first = sock.recv(64, socket.MSG_PEEK)
-    except ConnectionError as error:
-        raise _Dropped(str(error)) from error
-    if not first or first.startswith(_DROP_MESSAGES):
-        raise _Dropped(shown(first).strip() or "closed without a message")
+        return sock.recv(64, socket.MSG_PEEK)
+    except ConnectionError:
+        return b""
 
 
 @contextlib.contextmanager
@@ -222,9 +247,10 @@ def _late(host: str, where: str) -> HostUnreachableError:
 
 
 def _dropped(host: str, hook: SSHHook, attempts: int, elapsed_s: float, message: str) -> HostUnreachableError:
+    closer = "or its bastion closed" if hook.host_proxy_cmd else "closed"
     return HostUnreachableError(
         host,
-        f"Host '{host}' ({hook.remote_host}:{hook.port}) closed {attempts} SSH connections in {elapsed_s:.0f} s "
+        f"Host '{host}' ({hook.remote_host}:{hook.port}) {closer} {attempts} SSH connections in {elapsed_s:.0f} s "
         f"before the key exchange ({message}). sshd does so if more than MaxStartups (10:30:100 by default) "
         "connections are unauthenticated, or if it blocks this address. Raise MaxStartups there, or start fewer tasks "
         "at once: each worker process opens one connection per host.",
@@ -303,12 +329,16 @@ def fetch_host_key(hook: SSHHook, timeout_s: float = 10.0) -> HostKey:
 
     address, port = hook.remote_host, int(hook.port or 22)
     deadline = time.monotonic() + timeout_s
-    try:
+
+    def fetch() -> HostKey:
         sock = _dial(address, hook, deadline)
         with _closed_at(deadline, sock), contextlib.closing(paramiko.Transport(sock)) as transport:
             transport.start_client(timeout=timeout_s)
             return _host_key(transport.get_remote_server_key())
-    except (_Dropped, EOFError, OSError, paramiko.SSHException) as error:
+
+    try:
+        return _until_accepted(address, hook, deadline, fetch)
+    except (EOFError, OSError, paramiko.SSHException) as error:
         raise HostUnreachableError(
             address, f"{address}:{port} presented no host key within {timeout_s:g} s: {plain(error, 300)}"
         ) from error
