@@ -17,8 +17,11 @@ from airflow_provider_dtrain.hooks.settings import Settings, as_server_process, 
 from airflow_provider_dtrain.hosts.transport.registry import needs_connection, transport_to
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_provider_dtrain.hosts.channel.link import HostLink
     from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
+    from airflow_provider_dtrain.hosts.transport.base import Transport
     from airflow_provider_dtrain.store.records.trials import HostRecord
     from airflow_provider_dtrain.store.store import Store
 
@@ -101,17 +104,20 @@ class DtrainHook(BaseHook):
         :param connection: the host's connection, if it was fetched already (triggers fetch it with
             ``await``); None = look it up
         """
-        from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
-
         if connection is None and needs_connection(record.conn_id):
             connection = self._connection(record)
+        return self._address(record, lambda: transport_to(record.name, connection, record.host_key))
+
+    def _address(self, record: HostRecord, make_transport: Callable[[], Transport]) -> HostAddress:
+        from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+
         return HostAddress(
             name=record.name,
             remote_dir=record.remote_dir,
             state_dir=record.state_dir,
             lock_dir=record.lock_dir or self.settings.lock_dir or None,
             python=record.python,
-            make_transport=lambda: transport_to(record.name, connection, record.host_key),
+            make_transport=make_transport,
         )
 
     async def aaddress(self, record: HostRecord) -> HostAddress:
@@ -133,19 +139,22 @@ class DtrainHook(BaseHook):
         :raises HostError: the host cannot be reached, or another machine answers
         """
         link = self.links.get(address or self.address(record), timeout_s=timeout_s)
-        if record.machine_id and link.hello.machine_id != record.machine_id:
+        if not _is_registered(record, link):
             self.links.drop(record.name)
-            message = f"Host '{record.name}' answers as machine {link.hello.machine_id}, but it is registered as "
-            if link.hello.boot_id == record.boot_id:
-                message += (
-                    f"{record.machine_id}, in the same boot: its /etc/machine-id was changed. Restore it there (echo "
-                    f"{record.machine_id} > /etc/machine-id), or end its runs, then"
-                )
-            else:
-                message += f"{record.machine_id}. If the machine was replaced,"
-            again = f"remove the host and add it again: airflow dtrain hosts remove {record.name}"
-            raise HostProtocolError(record.name, f"{message} {again}")
+            raise _other_machine(record, link)
         return link
+
+    def open_link(self, record: HostRecord) -> HostLink | None:
+        """Return the open channel to a registered host, None if there is none. Never blocks.
+
+        The host's connection is not looked up, because a triggerer gets connections one after the other.
+        """
+
+        def unused() -> Transport:
+            raise NotImplementedError
+
+        link = self.links.current(self._address(record, unused))
+        return link if link is not None and _is_registered(record, link) else None
 
     def ensure_local(self) -> None:
         """Add this machine as host ``local`` if no host is registered. A second call does nothing."""
@@ -183,6 +192,24 @@ class DtrainHook(BaseHook):
             return self.get_connection(str(record.conn_id))
         except Exception as error:
             raise _no_connection(record, error) from error
+
+
+def _is_registered(record: HostRecord, link: HostLink) -> bool:
+    """Return whether the machine that answers is the one that was registered."""
+    return not record.machine_id or link.hello.machine_id == record.machine_id
+
+
+def _other_machine(record: HostRecord, link: HostLink) -> HostProtocolError:
+    message = f"Host '{record.name}' answers as machine {link.hello.machine_id}, but it is registered as "
+    if link.hello.boot_id == record.boot_id:
+        message += (
+            f"{record.machine_id}, in the same boot: its /etc/machine-id was changed. Restore it there (echo "
+            f"{record.machine_id} > /etc/machine-id), or end its runs, then"
+        )
+    else:
+        message += f"{record.machine_id}. If the machine was replaced,"
+    again = f"remove the host and add it again: airflow dtrain hosts remove {record.name}"
+    return HostProtocolError(record.name, f"{message} {again}")
 
 
 def _no_connection(record: HostRecord, error: Exception) -> NotFoundError:

@@ -62,7 +62,7 @@ def refuse(store: Store, submit: Any, tmp_path: Path) -> Refuse:
         """Return no address, because the link needs none."""
 
     options = dataclasses.replace(settings(), checkpoint_dir=tmp_path)
-    hook: Any = SimpleNamespace(settings=options, store=store, link=link, aaddress=address)
+    hook: Any = SimpleNamespace(settings=options, store=store, link=link, aaddress=address, open_link=lambda _: None)
 
     async def refuse_one(ticket: Ticket, code: str = "tombstone") -> Outcome | None:
         attempt_id = store.trials.get(ticket.trial_id).attempt_id

@@ -57,7 +57,10 @@ def test_a_process_has_one_link_per_host_and_makes_it_again_when_it_dies(tmp_pat
     assert len(made) == 1
     with pytest.raises(HostUnreachableError):
         answer(first, "leave")
+    assert links.current(host) is None
     second = links.get(host)
+    assert links.current(host) is second
+    assert links.current(address(tmp_path, made, remote_dir="elsewhere")) is None
     assert second is not first
     assert second.alive
     links.close_all()

@@ -81,6 +81,9 @@ class Hosts:
     async def aaddress(self, record: Any) -> Any:
         return None
 
+    def open_link(self, record: Any) -> Any:
+        return None
+
     def link(self, record: Any, address: Any = None, timeout_s: float = 1.0) -> Any:
         if isinstance(found := self.answers[record.name], Exception):
             raise found

@@ -112,7 +112,9 @@ def rt(tmp_path: Path, host: SlowHost, monkeypatch: pytest.MonkeyPatch) -> Runti
         output_sync_period_s=0.0,
     )
     store: Any = FakeStore()
-    hook: Any = SimpleNamespace(settings=options, store=store, link=lambda *_: host, aaddress=address)
+    hook: Any = SimpleNamespace(
+        settings=options, store=store, link=lambda *_: host, aaddress=address, open_link=lambda _: None
+    )
     return Runtime(hook, store, 2, 1, TaskLog(logging.getLogger("test"), None), watcher="test")
 
 
@@ -200,6 +202,25 @@ async def test_slow_transfers_delay_no_renewal(rt: Runtime, host: SlowHost, kind
     await asyncio.gather(*transfers, return_exceptions=True)
 
 
+async def test_hosts_that_do_not_answer_delay_no_renewal(rt: Runtime, host: SlowHost) -> None:
+    hook: Any = rt.hook
+    hook.link = lambda *_: host.send()
+    connections = [asyncio.ensure_future(rt.link(f"gpu-{number}")) for number in range(MANY)]
+    await until_settled(host)
+    store: Any = rt.store
+    async with rt.renewing():
+        await until(store.renewed)
+    host.is_over.set()
+    assert {type(one) for one in await asyncio.gather(*connections, return_exceptions=True)} == {HostUnreachableError}
+
+
+async def test_an_open_channel_is_used_without_a_look_up_of_its_connection(rt: Runtime, host: SlowHost) -> None:
+    hook: Any = rt.hook
+    hook.link = hook.aaddress = None
+    hook.open_link = lambda record: host
+    assert await rt.link("a") is host
+
+
 async def test_slow_copies_delay_no_start(rt: Runtime, host: SlowHost) -> None:
     copies = [asyncio.ensure_future(transfer("outputs", rt, host)) for _ in range(MANY)]
     await until_settled(host)
@@ -213,16 +234,17 @@ async def test_slow_copies_delay_no_start(rt: Runtime, host: SlowHost) -> None:
 
 FORKED = """
 import asyncio, os, sys, threading
-from airflow_provider_dtrain.engine.session.threads import in_copy_thread, in_launch_thread, in_thread
+from airflow_provider_dtrain.engine.session import threads
 
 is_over = threading.Event()
+POOLS = (threads.in_thread, threads.in_connect_thread, threads.in_copy_thread, threads.in_launch_thread)
 
 async def all_pools(function):
-    return [await call(function) for call in (in_thread, in_copy_thread, in_launch_thread)]
+    return [await call(function) for call in POOLS]
 
 async def main():
-    assert await all_pools(os.getpid) == 3 * [os.getpid()]
-    slow = asyncio.ensure_future(in_copy_thread(is_over.wait))
+    assert await all_pools(os.getpid) == 4 * [os.getpid()]
+    slow = asyncio.ensure_future(threads.in_copy_thread(is_over.wait))
     await asyncio.sleep(0)
     return slow, os.fork()
 
@@ -230,7 +252,7 @@ loop = asyncio.new_event_loop()
 slow, child = loop.run_until_complete(main())
 if not child:
     # A forked process has none of its parent's threads.
-    assert asyncio.run(all_pools(os.getpid)) == 3 * [os.getpid()]
+    assert asyncio.run(all_pools(os.getpid)) == 4 * [os.getpid()]
     sys.exit(7)
 status = os.waitpid(child, 0)[1]
 is_over.set()

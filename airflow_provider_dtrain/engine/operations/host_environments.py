@@ -19,7 +19,7 @@ from airflow_provider_dtrain.engine.attempt.environment_build import (
 )
 from airflow_provider_dtrain.engine.attempt.host_calls import send_archives
 from airflow_provider_dtrain.engine.attempt.job import Archive
-from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.engine.session.threads import in_connect_thread
 from airflow_provider_dtrain.errors import DtrainError
 from airflow_provider_dtrain.hosts.wire import plain
 
@@ -211,7 +211,7 @@ def build_environments(
     """
 
     async def build(record: HostRecord) -> BuiltEnvironment:
-        link = await in_thread(hook.link, record)
+        link = await in_connect_thread(hook.link, record)
         if code is not None:
             await send_archives(link, {"payloads": code})
         ready = await HostEnvironmentBuild(link, wanted, BuildFollower(log)).ready()

@@ -22,7 +22,7 @@ from airflow_provider_dtrain.engine.logs.trial_logs import TrialLogs
 from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.engine.session.lease_renewer import Follower, renewer
 from airflow_provider_dtrain.engine.session.store_retry import patiently
-from airflow_provider_dtrain.engine.session.threads import in_thread
+from airflow_provider_dtrain.engine.session.threads import in_connect_thread, in_thread
 from airflow_provider_dtrain.errors import (
     DtrainError,
     GangEndedError,
@@ -190,8 +190,10 @@ class Runtime:
         """
         record = await self.record(host)
         try:
-            address = await self.hook.aaddress(record)
-            link = await in_thread(self.hook.link, record, address, self.connect_timeout_s)
+            link = self.hook.open_link(record)
+            if link is None:
+                address = await self.hook.aaddress(record)
+                link = await in_connect_thread(self.hook.link, record, address, self.connect_timeout_s)
         except UserError as error:
             if to_launch:
                 raise

@@ -22,11 +22,14 @@ T = TypeVar("T")
 class ThreadPool(Enum):
     """A pool of threads, with the prefix of their names and their number.
 
-    A transfer of files may take hours. With one pool, slow transfers would delay the renewal of leases.
+    A transfer of files may take hours, and a connection to a host that is down half a minute. With one pool, they would
+    delay the store, and trials whose follower makes no progress lose their leases.
     """
 
-    #: Store calls take milliseconds, connects seconds: enough for one gang of 32 hosts.
+    #: Calls of milliseconds, most of them to the store.
     CALLS = ("dtrain", 32)
+    #: Connections to hosts: enough for a gang of 128 hosts at once.
+    CONNECTS = ("dtrain-connect", 128)
     #: Copies of checkpoints and outputs to this machine. Further copies wait for a thread.
     COPIES = ("dtrain-copy", 16)
     #: Files for the hosts of a launch, whose slots are taken meanwhile: they do not wait for copies.
@@ -55,6 +58,11 @@ def _executor(pool: ThreadPool) -> ThreadPoolExecutor:
 async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of a function, called in a thread with the caller's context variables."""
     return await _call(ThreadPool.CALLS, function, *args, **kwargs)
+
+
+async def in_connect_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return the result of a function that connects to a host, called as by :func:`in_thread`."""
+    return await _call(ThreadPool.CONNECTS, function, *args, **kwargs)
 
 
 async def in_copy_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

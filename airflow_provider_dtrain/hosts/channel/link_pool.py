@@ -38,6 +38,11 @@ class _Entry:
         self.link: HostLink | None = None
         self.users: set[Hashable] = set()
 
+    def live(self, host: HostAddress) -> HostLink | None:
+        """Return the link if it can be used for this address."""
+        is_usable = self.link is not None and self.link.alive and self.address == host
+        return self.link if is_usable else None
+
 
 class Links:
     """Open links of this process, by host. Thread-safe.
@@ -64,8 +69,8 @@ class Links:
         entry = self._entry(host.name)
         with entry.lock:
             entry.users.add(user)
-            if entry.link is not None and entry.link.alive and entry.address == host:
-                return entry.link
+            if (live := entry.live(host)) is not None:
+                return live
             stale = entry.link
             entry.link = None
             if stale is not None:
@@ -80,6 +85,18 @@ class Links:
             )
             entry.address = host
             return entry.link
+
+    def current(self, host: HostAddress) -> HostLink | None:
+        """Return the live link to a host and keep it open like :meth:`get`, None if there is none. Never blocks."""
+        entry = self._entry(host.name)
+        if not entry.lock.acquire(blocking=False):
+            return None
+        try:
+            if (live := entry.live(host)) is not None:
+                entry.users.add(None)
+            return live
+        finally:
+            entry.lock.release()
 
     def release(self, name: str, *, user: Hashable) -> None:
         """Release a link. It closes when its last user has released it."""
