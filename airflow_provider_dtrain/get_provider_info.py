@@ -168,7 +168,7 @@ def _engine_options() -> JsonObject:
     return {
         "task_log_rate": _option(
             "integer",
-            "250000",
+            "1000000",
             "Maximum bytes per second that a trial writes to its task log. Further bytes are left out there, and a\n"
             "log line states their number and the command that shows them.",
         ),

@@ -91,7 +91,7 @@ def settings() -> Settings:
         orphan_timeout_s=conf.getfloat(SECTION, "orphan_timeout", fallback=900.0),
         kill_grace_s=conf.getfloat(SECTION, "kill_grace_s", fallback=30.0),
         log_limit_bytes=conf.getint(SECTION, "log_limit", fallback=256 * 1024 * 1024),
-        task_log_rate_bytes_per_s=conf.getint(SECTION, "task_log_rate", fallback=250_000),
+        task_log_rate_bytes_per_s=conf.getint(SECTION, "task_log_rate", fallback=1_000_000),
         task_log_records_per_s=conf.getfloat(SECTION, "task_log_records", fallback=20.0),
         pass_interval_s=conf.getfloat(SECTION, "pass_interval", fallback=1.0),
         defer_after_s=conf.getfloat(SECTION, "defer_after", fallback=20.0),

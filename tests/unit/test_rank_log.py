@@ -131,6 +131,27 @@ async def test_a_thousand_lines_a_second_travel_in_few_records(world: World) -> 
     assert lines == [f"[rank 0] {number}" for number in range(500)]
 
 
+async def test_full_records_follow_each_other_at_the_rate_of_the_trial(world: World) -> None:
+    world.reader.go_on()
+    log, begun = world.rank_log(), time.monotonic()
+    log.take(0, b"0123456789\n" * 90_000, NO_SECRETS)
+    await until(lambda: not log.buffer.has_record)
+    # Fifteen full records, for which small ones would take RECORD_EVERY_S each.
+    assert time.monotonic() - begun < 8 * sender.RECORD_EVERY_S
+    assert await log.close()
+    assert len("\n".join(world.reader.records).splitlines()) == 1 + 90_000
+
+
+async def test_a_rate_below_full_records_is_kept(world: World) -> None:
+    world.reader.go_on()
+    world.log = TaskLog(world.reader.logger, 40_000)
+    log, begun = world.rank_log(), time.monotonic()
+    log.take(0, b"0123456789\n" * 6_000, NO_SECRETS)
+    await until(lambda: not log.buffer.has_record)
+    # The last of four records does not wait for its own bytes.
+    assert time.monotonic() - begun > 46_000 / 40_000
+
+
 async def test_records_per_second_are_bounded_for_all_trials_of_a_process(world: World) -> None:
     world.reader.go_on()
     world.sender.records_per_s = 10.0

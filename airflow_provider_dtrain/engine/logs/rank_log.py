@@ -143,11 +143,14 @@ class RankLog:
         before = self.buffer.position
         # Count before the buffer gives it out: a reader in between must not conclude that all is written.
         self._records_handed += 1
-        lines = self.buffer.record(min(MOST_RECORD_BYTES, max(MAX_LINE_BYTES, rate // 2)))
+        most = min(MOST_RECORD_BYTES, max(MAX_LINE_BYTES, rate // 2))
+        lines = self.buffer.record(most)
         self._handed = self.shown.end = self.buffer.position
         # A jump over a gap costs nothing.
         sent = min(abs(self._handed - before), sum(map(len, lines)))
-        self._due_at = time.monotonic() + max(RECORD_EVERY_S, sent / rate)
+        # Further lines would not fit into a large record, so waiting for them saves none.
+        least_s = 0.0 if sent > most // 2 else RECORD_EVERY_S
+        self._due_at = time.monotonic() + max(least_s, sent / rate)
         if lines:
             self._context.run(self.rt.log.rank_lines, lines)
         self._notify()
