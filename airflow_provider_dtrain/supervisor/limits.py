@@ -8,6 +8,9 @@ MAX_LINE = 8 << 20
 #: Most bytes of one stream that the control side has not acknowledged.
 WINDOW = 1 << 20
 CHUNK = 256 << 10
+#: A frame with fewer bytes is small. Pause after a small frame of a run, and after a small one of a log: a rank that
+#: prints line by line causes no frame for each, and its lines wait longer for their record in the task log anyway.
+SMALL, FRAME_PAUSE_S, LOG_PAUSE_S = 16 << 10, 0.004, 0.1
 #: A follower that lags further behind in a log gets a gap, and then the last eighth of this.
 LOG_LAG = 8 << 20
 #: Bytes of an overlong line that are searched for its end at once.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.supervisor.channel.streams import FileStream, hole_of
-from airflow_provider_dtrain.supervisor.limits import SKIP, WINDOW
+from airflow_provider_dtrain.supervisor.channel.streams import FileStream, Subscription, hole_of
+from airflow_provider_dtrain.supervisor.files.events import encode_event
+from airflow_provider_dtrain.supervisor.files.layout import RunFolder
+from airflow_provider_dtrain.supervisor.limits import LOG_PAUSE_S, SKIP, SMALL, WINDOW
 
 SHORT = b"00000000 {}\n"
 
@@ -100,3 +103,60 @@ def test_gaps_that_no_supervisor_wrote_are_not_parsed_for_each_frame(tmp_path: P
     # A rank may write into its folder. Parsing 8 MiB for each frame would block all streams of the channel.
     gaps.write_text('{"gaps":[' + "0," * 4_000_000 + "[5,9]]}")
     assert hole_of(log, 0, 100) is None
+
+
+class Run:
+    """Files of a run with one rank, and a subscription to them."""
+
+    def __init__(self, folder: Path) -> None:
+        layout: Any = type("Layout", (), {"state_dir": str(folder)})()
+        self.path = folder / "runs" / "r"
+        (self.path / "rank0").mkdir(parents=True)
+        self.subscription = Subscription(RunFolder(layout, "r"), {"ranks": [{"rank": 0}]}, {}, "rank0")
+
+    def write(self, name: str, data: bytes) -> None:
+        with (self.path / name).open("ab") as file:
+            file.write(data)
+        # As the watcher of the folder does.
+        self.subscription.dirty = True
+
+    def sent(self, now: float) -> dict[str, int]:
+        """Return stream -> bytes of all frames that are due."""
+        found: dict[str, int] = {}
+        for _ in range(10):
+            for frame, data in self.subscription.frames(now) if self.subscription.is_due(now) else ():
+                found[frame["stream"]] = found.get(frame["stream"], 0) + len(data)
+        return found
+
+
+def test_lines_of_a_log_share_a_frame_and_no_event_waits_for_them(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write("rank0/log", b"one\n")
+    assert run.sent(100.0) == {"rank0.log": 4}, "the first line after a pause comes at once"
+    run.write("rank0/log", b"two\n")
+    run.write("rank0/log", b"three\n")
+    for moment in (100.01, 100.02):
+        run.write("rank0/events", SHORT)
+        assert run.sent(moment) == {"rank0.events": len(SHORT)}
+    assert run.sent(100.03) == {}
+    assert run.subscription.log_due == 100.0 + LOG_PAUSE_S
+    assert run.sent(100.0 + LOG_PAUSE_S) == {"rank0.log": 10}, "although no file changed since"
+    assert run.sent(200.0) == {}
+    assert run.subscription.log_due is None
+
+
+def test_a_log_that_fills_its_frames_is_sent_without_pauses(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for _ in range(3):
+        run.write("rank0/log", b"x" * SMALL)
+        assert run.sent(100.0) == {"rank0.log": SMALL}
+
+
+def test_the_end_of_a_run_does_not_wait_for_the_pause_of_its_log(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write("rank0/log", b"one\n")
+    assert run.sent(100.0) == {"rank0.log": 4}
+    run.write("rank0/log", b"two\n")
+    run.write("events.supervisor", encode_event({"kind": "ended"}))
+    assert run.sent(100.01) == {"rank0.log": 4, "supervisor.events": len(encode_event({"kind": "ended"}))}
+    assert run.subscription.complete

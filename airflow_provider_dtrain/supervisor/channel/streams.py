@@ -11,7 +11,7 @@ from ..fields import number, parse_object
 from ..file_access import read_bytes
 from ..files.events import decode_event
 from ..files.layout import RunFolder, inode_of
-from ..limits import CHUNK, IN_PLACE_BYTES, LOG_LAG, SKIP, WINDOW
+from ..limits import CHUNK, IN_PLACE_BYTES, LOG_LAG, LOG_PAUSE_S, SKIP, SMALL, WINDOW
 from ..names import Json
 from .progress import RunProgress
 
@@ -32,6 +32,8 @@ class FileStream:
         self.limit: int | None = None
         #: Gaps that were sent and not acknowledged, [start, end).
         self.skipped: list[tuple[int, int]] = []
+        #: Reading of the monotonic clock before which no further frame is due.
+        self.not_before = 0.0
 
     def size(self) -> int:
         """Return the file's length. One that does not exist has no news: it was not written yet, or removed."""
@@ -210,18 +212,34 @@ class Subscription:
         self.dirty = True
         self.progress = RunProgress(folder)
         self.not_before = 0.0
+        #: When a log is due whose last frame was small, None if no log waits for that.
+        self.log_due: float | None = None
 
     def stream(self, name: str) -> FileStream | None:
         """Return a stream by its name."""
         return next((stream for stream in [self.supervisor, *self.ranks] if stream.name == name), None)
 
-    def frames(self) -> Iterator[tuple[Json, bytes]]:
-        """Yield at most one frame of each stream, ranks first, so that ``ended`` follows all that they wrote."""
+    def is_due(self, now: float) -> bool:
+        """Return whether there may be something to send now."""
+        has_log = self.log_due is not None and now >= self.log_due
+        return (self.dirty or has_log) and now >= self.not_before
+
+    def frames(self, now: float) -> Iterator[tuple[Json, bytes]]:
+        """Yield at most one frame of each stream, ranks first, so that ``ended`` follows all that they wrote.
+
+        :param now: reading of the monotonic clock
+        """
         self.dirty = False
+        self.log_due = None
         for stream in self.ranks:
+            if now < stream.not_before and not self.final:
+                self.log_due = min(stream.not_before, self.log_due or stream.not_before)
+                continue
             frame = stream.next(self.final)
             if frame is not None:
                 self.dirty = True
+                if not stream.whole and len(frame[1]) < SMALL:
+                    stream.not_before = now + LOG_PAUSE_S
                 yield self._named(frame)
         frame = self._of_supervisor()
         if frame is not None:

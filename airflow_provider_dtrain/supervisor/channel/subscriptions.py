@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from ..fields import Fields
 from ..files.layout import Layout, RunFolder
-from ..limits import HIGH_WATER
+from ..limits import FRAME_PAUSE_S, HIGH_WATER, SMALL
 from ..machine.processes import find_process, open_pidfd
 from ..names import STREAM, Json
 from .outbox import Outbox
@@ -61,6 +61,8 @@ class Subscriptions:
                 continue
             if subscription.dirty and room:
                 times.append(subscription.not_before - now)
+            if subscription.log_due is not None and room:
+                times.append(subscription.log_due - now)
             if run in self.watcher.blind:
                 times.append(self.next_poll - now)
         return times
@@ -164,13 +166,12 @@ class Subscriptions:
             self.idle_s = 0.02 if busy else min(0.25, self.idle_s * 2)
             self.next_poll = now + self.idle_s
         for subscription in list(self.of_runs.values()):
-            if subscription.complete or not subscription.dirty or now < subscription.not_before:
+            if subscription.complete or not subscription.is_due(now):
                 continue
             if self.output.size >= HIGH_WATER:
                 return
             sent = 0
-            for frame, data in subscription.frames():
+            for frame, data in subscription.frames(now):
                 self.output.frame(frame, data)
                 sent += len(data)
-            # A rank that prints line by line must not cause a frame for each line.
-            subscription.not_before = now + (0.004 if sent < 16 << 10 else 0.0)
+            subscription.not_before = now + (FRAME_PAUSE_S if sent < SMALL else 0.0)
