@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from airflow_provider_dtrain.supervisor.limits import LOG_LAG
 from airflow_provider_dtrain.supervisor.run.log_limit import punch_hole
 from airflow_provider_dtrain.supervisor.run.ranks import tail_of
 from tests.support.supervisor_host import Host, make_plan, start, until
@@ -67,6 +69,33 @@ def test_a_follower_reads_on_beyond_a_cut_and_takes_it_for_no_other_file(host: H
     assert not any(frame.get("epoch") for frame in frames)
     log = host.run_dir(RUN) / "rank0" / "log"
     assert log.stat().st_blocks * 512 < 600 * 65536
+
+
+@pytest.mark.parametrize("stopped", ["follower", "supervisor", "both"])
+def test_a_rank_writes_on_whoever_stopped_and_each_byte_is_sent_or_counted(tmp_path: Path, stopped: str) -> None:
+    host, size, go = Host(tmp_path / "host"), 4 * LOG_LAG, tmp_path / "go"
+    flood = (
+        "import os, sys, time\n"
+        f"while not os.path.exists('{go}'): time.sleep(0.01)\n"
+        f"for _ in range({size // 65536}): os.write(1, b'x' * 65535 + b'\\n')\n"
+        f"open('{go}.done', 'w').close()\n"
+    )
+    try:
+        channel = host.channel()
+        start(channel, make_plan(RUN, "python", "-c", flood, log_limit_bytes=2 * size))
+        pids = {"follower": channel.process.pid, "supervisor": host.supervisor_pid(RUN)}
+        for pid in pids.values() if stopped == "both" else [pids[stopped]]:
+            os.kill(pid, signal.SIGSTOP)
+        go.touch()
+        until(Path(f"{go}.done").exists, "the end of the rank's output")
+        for pid in pids.values():
+            os.kill(pid, signal.SIGCONT)
+        assert channel.wait_event(RUN, "ended")["reason"] == "completed"
+        gaps = [frame for frame in channel.frames if frame["t"] == "gap"]
+        assert {frame["reason"] for frame in gaps} == {"the follower was far behind"} or stopped == "supervisor"
+        assert len(channel.stream(RUN, "rank0.log")) + sum(frame["skip_bytes"] for frame in gaps) == size
+    finally:
+        host.clean()
 
 
 @pytest.fixture
