@@ -12,11 +12,11 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from airflow_provider_dtrain.engine.attempt.outcome import Failure
 from airflow_provider_dtrain.engine.logs.task_log import TaskLog
-from airflow_provider_dtrain.engine.session.background import in_background
+from airflow_provider_dtrain.engine.session.background import alongside, in_background
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, StaleWatchError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, warm_up
+from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, prepare_kill
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.documents import JsonObject
@@ -56,10 +56,10 @@ class GangTrigger(BaseTrigger):
         """Yield one event: ``{"gang": ...}``, ``{"failure": ...}`` or ``{"timed_out": why}``."""
         started_at = time.monotonic()
         await load_engine()
-        warm_up(self)
         self._waiter = waiter = await self._make()
         try:
-            payload = await _wait(waiter)
+            async with alongside(prepare_kill(self)):
+                payload = await _wait(waiter)
         except StaleWatchError as error:
             self.log.info("Another process waits for this gang now (%s)", error)
             await asyncio.Event().wait()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -14,14 +14,16 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from airflow_provider_dtrain.core.lifecycle.timing import POLL_AGAIN_S, SILENT_S
 from airflow_provider_dtrain.engine.attempt.end_summary import ShownFacts
 from airflow_provider_dtrain.engine.logs.task_log import FILES, TaskLog
-from airflow_provider_dtrain.engine.session.background import in_background
+from airflow_provider_dtrain.engine.session.background import alongside, in_background
 from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.errors import DtrainError, StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
-from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, warm_up
+from airflow_provider_dtrain.triggers._airflow import EARLIEST_EVENT_S, is_deferred, load_engine, prepare_kill
 
 if TYPE_CHECKING:
     from airflow_provider_dtrain.core.documents import JsonObject
+    from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+    from airflow_provider_dtrain.engine.logs.buffer import Shown
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.notifications.serialization import PackedWait
     from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
@@ -68,11 +70,26 @@ class TrialTrigger(BaseTrigger):
             # Before anything else, because this trigger may be killed or replaced before it shows them again.
             self.log.warning("%s", part.emptied_mark())
         await load_engine()
+        async with alongside(prepare_kill(self)):
+            outcome = await self._outcome(emptied)
+        await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
+        self._fired = True
+        shown = await self._shown()
+        assert self._runtime is not None
+        # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.
+        marks = self._runtime.logs.unconfirmed
+        event: TrialEvent = {**shown, "outcome": outcome.to_dict(), "log_marks": marks}
+        yield TriggerEvent(event)
+
+    async def _outcome(self, emptied: Sequence[Shown]) -> Outcome:
+        """Return the outcome of the trial, which this trigger follows to its end.
+
+        :param emptied: parts of rank 0's log that Airflow has removed from the task log
+        """
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner, Superseded
         from airflow_provider_dtrain.engine.operations.follower import redacting, serving
         from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 
-        warm_up(self)
         outcome = None
         while outcome is None:
             self._runtime = runtime = await self._take_over()
@@ -84,14 +101,7 @@ class TrialTrigger(BaseTrigger):
                 emptied = runtime.logs.to_repeat
                 self.log.info("Another process follows this trial now (%s)", error)
                 await self._until_alone()
-        await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
-        self._fired = True
-        shown = await self._shown()
-        assert self._runtime is not None
-        # Airflow may never write records that its parent process has not read yet. The resuming worker logs the marks.
-        marks = self._runtime.logs.unconfirmed
-        event: TrialEvent = {**shown, "outcome": outcome.to_dict(), "log_marks": marks}
-        yield TriggerEvent(event)
+        return outcome
 
     async def on_kill(self) -> None:
         """End the gang on every host, unless the trial moved to another follower.

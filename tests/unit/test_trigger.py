@@ -17,7 +17,9 @@ from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import Superseded
 from airflow_provider_dtrain.engine.logs.buffer import LogPlace, Shown
 from airflow_provider_dtrain.engine.logs.task_log import FILES
+from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.operators.trial import TrialOperator
+from airflow_provider_dtrain.triggers import _airflow as airflow_rules
 from airflow_provider_dtrain.triggers import trial as trial_module
 from airflow_provider_dtrain.triggers.experiment import ExperimentTrigger
 from airflow_provider_dtrain.triggers.gang import GangTrigger
@@ -46,6 +48,26 @@ async def test_a_trigger_that_has_fired_kills_nothing(make: object) -> None:
     await trigger.on_kill()
 
 
+async def test_a_trigger_prepares_a_kill_once_per_triggerer_and_not_while_the_trials_of_a_search_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    async def is_deferred(trigger: str) -> bool:
+        asked.append(trigger)
+        return True
+
+    monkeypatch.setattr(airflow_rules, "is_deferred", is_deferred)
+    monkeypatch.setattr(airflow_rules, "_ASKED", set())
+    async with alongside(airflow_rules.prepare_kill("short")):  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+    assert asked == []
+    monkeypatch.setattr(airflow_rules, "PREPARE_KILL_AFTER_S", 0.0)
+    for name in ("first", "second"):
+        await airflow_rules.prepare_kill(name)  # type: ignore[arg-type]
+    assert asked == ["first"]
+
+
 MARK = "[rank 0] --- trial 7, attempt 1: everything from byte 4 on left out: ... Read: airflow dtrain trials logs 7 ---"
 
 
@@ -72,7 +94,6 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
-    monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
     monkeypatch.setattr(TrialTrigger, "_take_over", lambda self: asyncio.sleep(0, runtime))
     events = [event async for event in TrialTrigger(trial_id=7).run()]
@@ -125,7 +146,6 @@ async def test_what_airflow_has_emptied_is_marked_first_and_shown_again_by_which
     monkeypatch.setattr(TrialTrigger, "_take_over", take_over)
     monkeypatch.setattr(TrialTrigger, "_until_alone", lambda self: asyncio.sleep(0))
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
-    monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Second)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
@@ -150,7 +170,6 @@ async def test_a_trigger_whose_event_airflow_has_lost_knows_its_file_when_it_com
     monkeypatch.setattr(TrialTrigger, "_log_file", lambda self: ("ti", 2))
     monkeypatch.setattr(TrialTrigger, "_take_over", take_over)
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
-    monkeypatch.setattr(trial_module, "warm_up", lambda trigger: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
