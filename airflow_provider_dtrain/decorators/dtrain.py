@@ -127,7 +127,15 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         with code_with(source, call, folder, stored.document.get("model_dir"), files=files) as root:
             trial = self._planned(task.key)
             return submit(
-                hook, stored, key=task.key, folder=root, trial=trial, gang=gang, bundle=task.bundle, tree=folder
+                hook,
+                stored,
+                key=task.key,
+                folder=root,
+                trial=trial,
+                gang=gang,
+                bundle=task.bundle,
+                tree=folder,
+                hands_over=self._hands_over(task),
             )
 
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> ConfigDocument:

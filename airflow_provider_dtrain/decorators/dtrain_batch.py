@@ -128,7 +128,15 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}, files) as root:
             trial = self._planned(task.key)
             return submit(
-                hook, stored, key=task.key, folder=root, trial=trial, gang=gang, bundle=task.bundle, tree=folder
+                hook,
+                stored,
+                key=task.key,
+                folder=root,
+                trial=trial,
+                gang=gang,
+                bundle=task.bundle,
+                tree=folder,
+                hands_over=self._hands_over(task),
             )
 
     def _fields(self) -> ConfigDocument:

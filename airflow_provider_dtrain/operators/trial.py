@@ -166,20 +166,23 @@ class TrialOperator(CheckedArguments, BaseOperator):
             return self._execute(task)
 
     def _execute(self, task: TaskFacts) -> TrialResult | None:
-        from airflow_provider_dtrain.engine.submission.submit import revive
+        from airflow_provider_dtrain.engine.submission.submit import hand_over, revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
+        hands_over = self._hands_over(task)
         with failing_at_once():
             hook = DtrainHook()
             ticket = self._submit(hook, task)
             if not ticket.is_new:
                 revive(hook.store, ticket)
+                if hands_over:
+                    hand_over(hook.store, ticket)
         self._notifications.trial_id = ticket.trial_id
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
         note_pages(self, task.context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
-        if not self.deferrable or task.key.map_index < 0:
+        if not hands_over:
             outcome = self._carry(hook, ticket.trial_id, deadline, task)
         if outcome is None:
             self._defer(ticket.trial_id, deadline)
@@ -209,6 +212,13 @@ class TrialOperator(CheckedArguments, BaseOperator):
             loop, runtime = self._running
             loop.call_soon_threadsafe(runtime.kill)
 
+    def _hands_over(self, task: TaskFacts) -> bool:
+        """Return whether the worker leaves the trial to the triggerer at once.
+
+        A triggerer follows all trials of a search over one channel to each host.
+        """
+        return self.deferrable and task.key.map_index >= 0
+
     def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
         """Write configuration, code, trial and request into the store."""
         from airflow_provider_dtrain.engine.submission.submit import config_of, submit
@@ -224,7 +234,16 @@ class TrialOperator(CheckedArguments, BaseOperator):
         pool = held.pool if held is not None else None
         stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
         trial = self._planned(key)
-        return submit(hook, stored, key=key, folder=folder, trial=trial, gang=gang, bundle=task.bundle)
+        return submit(
+            hook,
+            stored,
+            key=key,
+            folder=folder,
+            trial=trial,
+            gang=gang,
+            bundle=task.bundle,
+            hands_over=self._hands_over(task),
+        )
 
     def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:
         """Return the configuration with the operator's own arguments.

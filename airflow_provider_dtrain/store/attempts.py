@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.lifecycle.timing import AWAY_FOR
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import ConflictError, NotFoundError, StaleWatchError
+from airflow_provider_dtrain.store.database import statements
 from airflow_provider_dtrain.store.database.rows import AllocationRow, AttemptRow, PoolRow
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, experiments, gangs, ranks, trials
 from airflow_provider_dtrain.store.database.transactions import (
@@ -21,6 +22,8 @@ from airflow_provider_dtrain.store.database.transactions import (
     bump,
     count,
     guard,
+    lock_gang,
+    lock_pool,
     lock_pool_of,
     reads,
     set_back,
@@ -32,11 +35,25 @@ from airflow_provider_dtrain.store.queue.held_gangs import last_users, pass_gang
 from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requeue import exclude, request_again, set_waiting, wait_again
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, move_allocation, set_allocation
-from airflow_provider_dtrain.store.queue.transitions import end_attempt, expire, mark_of, set_attempt, set_trial
+from airflow_provider_dtrain.store.queue.transitions import (
+    end_attempt,
+    expire,
+    mark_of,
+    set_attempt,
+    set_trial,
+    ungrant,
+)
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, AttemptView, EndState, Ticket, TrialKey
 from airflow_provider_dtrain.store.timeline.notes import note_build
 from airflow_provider_dtrain.store.trials import ticket_of
 from airflow_provider_dtrain.store.views import attempt_view, attempt_views
+
+#: The pool of a waiting attempt without a follower.
+_HANDED_OVER = (
+    sa.select(allocations.c.pool)
+    .join(attempts, attempts.c.allocation_id == allocations.c.id)
+    .where(attempts.c.id == sa.bindparam("attempt"), attempts.c.state == "waiting", attempts.c.watcher == HANDED_OVER)
+)
 
 
 class Attempts:
@@ -73,9 +90,15 @@ class Attempts:
     def watch(self, conn: Connection, attempt_id: int, *, watcher: str) -> int:
         """Take over an attempt and return the watch that all further writes must carry.
 
+        The next pass may grant slots to a request that was handed over and has a follower now.
+
         :param watcher: name of the new follower, for messages
         :raises NotFoundError: there is no such attempt
         """
+        handed_over = statements.first(conn, _HANDED_OVER, {"attempt": attempt_id})
+        if handed_over is not None:
+            lock_pool(conn, handed_over.pool)
+            bump(conn, handed_over.pool)
         values = {"watch": attempts.c.watch + 1, "watcher": watcher, "renewed_at": self.db.now()}
         query = attempts.update().where(attempts.c.id == attempt_id).values(**values)
         found = conn.scalar(query.returning(attempts.c.watch))
@@ -87,10 +110,15 @@ class Attempts:
     def hand_over(self, conn: Connection, attempt_id: int, watch: int) -> None:
         """Release an attempt for the next follower, which makes this watch stale.
 
+        A grant that this follower has not taken up returns to the queue, because no process would start its gang.
+
         :raises StaleWatchError: the watch is not current
         """
-        guard(conn, attempt_id, watch)
-        values = {"watch": watch + 1, "watcher": HANDED_OVER, "renewed_at": self.db.now()}
+        _, row, _ = lock_gang(conn, attempt_id, watch)
+        now = self.db.now()
+        if row.state == "granted":
+            ungrant(conn, now, row, "its task moved to the triggerer")
+        values = {"watch": watch + 1, "watcher": HANDED_OVER, "renewed_at": now}
         conn.execute(attempts.update().where(attempts.c.id == attempt_id).values(**values))
 
     @writes

@@ -42,7 +42,7 @@ from airflow_provider_dtrain.store.queue.held_gangs import (
 from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.requests import renew_waiting
 from airflow_provider_dtrain.store.queue.slot_release import held_hosts, set_allocation
-from airflow_provider_dtrain.store.queue.transitions import set_attempt
+from airflow_provider_dtrain.store.queue.transitions import set_attempt, ungrant
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import HANDED_OVER, Ticket, TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.timeline.notes import note
@@ -116,9 +116,14 @@ class Gangs:
     def watch(self, conn: Connection, allocation_id: int, *, watcher: str) -> int:
         """Take over the request for a gang and return the watch that further writes must carry.
 
+        The next pass may grant slots to a request that was handed over and has a waiter now.
+
         :param watcher: name of the new waiter, for messages
         :raises GangEndedError: there is no such gang
         """
+        row = _locked_gang(conn, allocation_id)
+        if row.state == "waiting" and held_gang(conn, allocation_id).watcher == HANDED_OVER:
+            bump(conn, row.pool)
         query = gangs.update().where(gangs.c.allocation_id == allocation_id)
         found = conn.scalar(query.values(watch=gangs.c.watch + 1, watcher=watcher).returning(gangs.c.watch))
         if found is None:
@@ -129,9 +134,13 @@ class Gangs:
     def hand_over(self, conn: Connection, allocation_id: int, watch: int) -> None:
         """Release the request for a gang for the next waiter, which makes this watch stale.
 
+        A grant that this waiter has not taken up returns to the queue, because no process would hold the gang.
+
         :raises StaleWatchError: the watch is not current
         """
-        _watched(conn, allocation_id, watch)
+        row = _watched(conn, allocation_id, watch)
+        if row.state == "granted":
+            ungrant(conn, self.db.now(), row, "its task moved to the triggerer")
         query = gangs.update().where(gangs.c.allocation_id == allocation_id)
         conn.execute(query.values(watch=watch + 1, watcher=HANDED_OVER))
 

@@ -33,6 +33,7 @@ from airflow_provider_dtrain.store.queue.pass_snapshot import pool_machines
 from airflow_provider_dtrain.store.queue.transitions import open_experiment
 from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import (
+    HANDED_OVER,
     Ticket,
     TrialKey,
     TrialSubmission,
@@ -81,6 +82,7 @@ class Trials:
             number=1,
             allocation_id=allocation_id,
             state="waiting",
+            watcher=HANDED_OVER if submission.is_handed_over else None,
             created_at=now,
             renewed_at=now,
         )

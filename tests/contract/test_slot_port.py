@@ -17,7 +17,7 @@ from airflow_provider_dtrain.engine.session.runtime import Killed, Runtime
 from airflow_provider_dtrain.engine.slots.gang_slots import GangSlots, GangTurn, slots_of
 from airflow_provider_dtrain.engine.slots.queue_slots import QueueSlots
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, SlotPort, SlotRequest, Waiting
-from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError
+from airflow_provider_dtrain.errors import GangEndedError, StaleWatchError, StoreUnavailableError
 from airflow_provider_dtrain.hooks.settings import settings
 from airflow_provider_dtrain.store.records.gangs import GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
@@ -239,6 +239,31 @@ async def test_released_slots_are_granted_to_the_request_that_waits_and_wake_it(
     await source.free(first)
     await asyncio.wait_for(change, SOON_S)
     assert held(await waiting.request()) == held(granted)
+
+
+async def test_the_process_that_releases_slots_grants_them_without_a_waiter_that_notices(queue: QueueSource) -> None:
+    first, waiting = queue.new(4), queue.new(4)
+    port = queue.port(first)
+    await port.request()
+    assert isinstance(await queue.port(waiting).request(), Waiting)
+    await port.release(["h1"], proof="clear")
+    assert queue.store.attempts.get(waiting.attempt_id).allocation_state == "waiting"
+    await port.release(["h2"], proof="clear")
+    assert queue.store.attempts.get(waiting.attempt_id).allocation_state == "granted"
+
+
+async def test_slots_are_released_although_their_next_pass_fails(
+    queue: QueueSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def schedule(pool: str) -> None:
+        raise StoreUnavailableError("the store is gone")
+
+    first = queue.new(4)
+    port = queue.port(first)
+    await port.request()
+    monkeypatch.setattr(queue.store.queue, "schedule", schedule)
+    await port.release(["h1", "h2"], proof="clear")
+    assert await port.uncleared() == set()
 
 
 @of_attempts

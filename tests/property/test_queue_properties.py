@@ -105,6 +105,22 @@ def test_every_request_is_granted_or_has_a_reason_a_position_and_an_expected_sta
 
 
 @FEW
+@given(ANY, st.sets(st.integers(0, 9)))
+def test_a_request_without_a_follower_keeps_its_place_and_delays_no_request_behind_it(found, chosen):
+    chosen_requests = [one for index, one in enumerate(found.requests) if index in chosen]
+    # A request that waited max_wait counts for the protection of the pool, followed or not.
+    silent = {one.request_id for one in chosen_requests if one.waited_s < found.options.max_wait_s}
+    requests = [replace(one, is_followed=one.request_id not in silent) for one in found.requests]
+    decision = run_pass(found.hosts, requests, found.options, found.running)
+    assert silent.isdisjoint(dict(decision.grants))
+    assert silent.isdisjoint(claimant for _, claimant in decision.preemptions)
+    assert silent <= {*decision.unplaceable, *decision.positions}
+    assert all(decision.claims.get(one.request_id) in (None, one.claim) for one in requests if not one.is_followed)
+    rest = [one for one in requests if one.is_followed or one.claim is not None or one.reserved_hosts]
+    assert run_pass(found.hosts, rest, found.options, found.running).grants == decision.grants
+
+
+@FEW
 @given(situations(sizes=(4,), preemption=("slices",)))
 def test_the_oldest_that_waited_max_wait_is_interrupted_by_nobody_of_its_priority(found):
     decision = decide(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
+from airflow_provider_dtrain.core.scheduling.estimated_start import NO_FOLLOWER
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
@@ -54,6 +55,29 @@ def test_a_cap_of_slots_and_one_of_trials_hold_together():
     queue = [trial(number, 2, 3, max_slots=4) for number in range(5)]
     assert granted(queue) == ["0", "1"]
     assert granted([trial(number, 1, 3, max_slots=4) for number in range(5)]) == ["0", "1", "2"]
+
+
+def test_a_slot_goes_to_the_first_trial_that_has_a_follower_and_the_trial_before_it_is_next():
+    queue = [trial(1, 8, is_followed=False), trial(2, 8), trial(3, 8)]
+    decision = run_pass([Host("a", 8)], queue, OPTIONS)
+    assert [request_id for request_id, _ in decision.grants] == ["2"]
+    assert decision.reasons["1"] == f"Position 1. {NO_FOLLOWER}"
+    assert granted([trial(1, 8), trial(3, 8)]) == ["1"]
+
+
+def test_a_trial_without_a_follower_at_the_cap_of_its_search_ends_the_pass():
+    assert granted([trial(1, is_followed=False), trial(2)], [runs("8", 0), runs("9", 1)], {0, 1}) == []
+
+
+def test_hosts_and_slots_that_are_kept_for_a_gang_wait_for_its_follower():
+    hosts = [Host("a", 8, frozenset({0})), Host("b", 8)]
+    wide = trial(1, 16, None, reserved_hosts=("a", "b"), is_followed=False)
+    running = [runs("9", 0, crowd="")]
+    decision = run_pass(hosts, [wide, trial(2, 1, None)], OPTIONS, running)
+    assert (decision.grants, set(decision.reserved.values())) == ((), {"1"})
+    claimed = trial(1, 8, None, claim=Placement({"b": tuple(range(8))}), is_followed=False)
+    decision = run_pass(hosts, [claimed, trial(2, 8, None)], OPTIONS, running)
+    assert (decision.grants, decision.claims) == ((), {"1": claimed.claim})
 
 
 def test_slots_that_are_coming_for_a_trial_count_it_and_it_does_not_wait_for_itself():

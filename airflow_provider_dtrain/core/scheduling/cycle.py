@@ -135,6 +135,8 @@ class SchedulingPass:
 
     def _consider(self, waiter: WaitingRequest) -> bool:
         """Grant, claim or reserve. Return False when that is impossible for this request and all of its lane."""
+        if not waiter.request.is_followed:
+            return True
         if waiter.claim is not None:
             if waiter.claim.size == waiter.kept.size:
                 self._grant(waiter, waiter.claim)

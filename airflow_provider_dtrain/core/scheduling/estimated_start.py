@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Begin of each reason of :meth:`PendingReasons.reason`; the number and a period follow.
 _POSITION = "Position "
+#: Fact about a request without a follower.
+NO_FOLLOWER = "Its task passes from a worker to the triggerer, and gets slots when it is there."
 #: Part of ``max_wait`` before its end in which the protection of a request is shown.
 NEAR_RATIO = 0.5
 
@@ -58,6 +60,8 @@ class PendingReasons:
     def _fact(self, waiter: WaitingRequest) -> str:
         if self.state.shares.is_capped(waiter):
             return self._cap(waiter)
+        if not waiter.request.is_followed:
+            return NO_FOLLOWER
         if waiter.claim is not None:
             return self._coming(waiter, waiter.claim)
         return self._lack(waiter)

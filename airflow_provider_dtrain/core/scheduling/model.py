@@ -83,6 +83,9 @@ class GangRequest:
     #: It has written a checkpoint, or declared that it can. It may then start on hosts reserved for a
     #: request that could preempt it.
     is_preemptible: bool = False
+    #: A process runs that would start it. Without one, the request keeps its place, its claim and its reserved hosts,
+    #: but gets no slots.
+    is_followed: bool = True
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,8 @@ class PoolState:
 
     def drop_senseless(self) -> bool:
         """Drop claims and reservations of requests whose group is at a cap, and return whether there were any."""
-        capped = [waiter for waiter in self.queue.special.values() if self.shares.is_capped(waiter)]
+        special = self.queue.special.values()
+        capped = [waiter for waiter in special if waiter.keeps_hosts and self.shares.is_capped(waiter)]
         for waiter in capped:
             self.queue.remove(waiter)
             self._unreserve(waiter)

@@ -91,7 +91,12 @@ class WaitingRequest:
 
     @property
     def is_special(self) -> bool:
-        """Return whether it has a claim or reserved hosts, so that a pass considers it individually."""
+        """Return whether a pass considers it individually: it has a claim, reserved hosts or no follower."""
+        return self.keeps_hosts or not self.request.is_followed
+
+    @property
+    def keeps_hosts(self) -> bool:
+        """Return whether slots or hosts are kept for it: a claim or a reservation."""
         return self.claim is not None or bool(self.reserved)
 
     def waited_at(self, now: float) -> float:
@@ -231,7 +236,7 @@ class WaitingQueue:
         return iter(self.by_kind.values())
 
     def add(self, waiter: WaitingRequest) -> None:
-        """Add a request to its lane, or to ``special`` while it has a claim or reserved hosts."""
+        """Add a request to its lane, or to ``special`` if a pass considers it individually."""
         if waiter.is_special:
             self.special[waiter.request.request_id] = waiter
             return

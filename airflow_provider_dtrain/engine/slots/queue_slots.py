@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.lifecycle.states import AllocationState
+from airflow_provider_dtrain.engine.session.threads import in_thread
 from airflow_provider_dtrain.engine.session.wakeup import changed
 from airflow_provider_dtrain.engine.slots.slot_port import Granted, Never, Waiting
-from airflow_provider_dtrain.errors import UnplaceableError
+from airflow_provider_dtrain.errors import DtrainError, UnplaceableError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +54,12 @@ class QueueSlots:
         await changed(self.rt, await self.rt.view())
 
     async def release(self, hosts: Sequence[str], *, proof: Proof) -> None:
-        """Release the slots on hosts, which the next pass may grant again."""
-        await self.rt.db(self.rt.store.queue.release, self.rt.attempt_id, self.rt.watch, hosts, proof=proof)
+        """Release the slots on hosts, and run the pass that grants them again."""
+        rt = self.rt
+        await rt.db(rt.store.queue.release, rt.attempt_id, rt.watch, hosts, proof=proof)
+        with contextlib.suppress(DtrainError):
+            # An error of the pass is none of the attempt, whose slots are free. A waiter runs the pass then.
+            await in_thread(lambda: rt.store.queue.schedule(rt.store.attempts.get(rt.attempt_id).pool))
 
     async def uncleared(self) -> frozenset[str]:
         """Return the hosts whose slots the store has not released."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from airflow_provider_dtrain.core.config.forms import is_path_like, is_rendered
 from airflow_provider_dtrain.core.documents import Hyperparameters
 from airflow_provider_dtrain.core.hyperparameters.seeds import SEED_LIMIT, trial_seed
 from airflow_provider_dtrain.core.lifecycle.after_failure import restart_of
+from airflow_provider_dtrain.core.lifecycle.states import AttemptState
 from airflow_provider_dtrain.core.regular_files import read_regular
 from airflow_provider_dtrain.engine.submission.assembly import assembled, choose_pool
 from airflow_provider_dtrain.errors import ConfigError, ConflictError, NotFoundError, Problem, StaleWatchError
@@ -162,6 +163,7 @@ def submit(
     gang: HeldGang | None = None,
     bundle: DagBundle | None = None,
     tree: Path | None = None,
+    hands_over: bool = False,
 ) -> Ticket:
     """Pack the user code, and store the trial and its gang request. Repeatable by key. Blocks.
 
@@ -170,6 +172,7 @@ def submit(
     :param gang: held gang that the trial uses; None = the trial waits for a gang of its own
     :param bundle: Airflow's bundle of the DAG file
     :param tree: folder whose state in git is that of the code; None = the folder of the code
+    :param hands_over: the caller leaves the trial to a triggerer at once, which starts it once it has slots
     :raises GangEndedError: the held gang has ended, or is held under another token
     :raises GangMismatchError: the held gang has other slots than the configuration requests
     :raises UnsupportedFieldError: the configuration uses a feature that this version does not have
@@ -190,6 +193,7 @@ def submit(
     git = _git(hook.store, config, key, tree or folder, trial.get("payload"))
     source = {"git": asdict(git), "bundle": None if bundle is None else asdict(bundle)}
     submission = _submission(hook.store, stored, config, source, key=key, folder=folder, trial=trial, gang=gang)
+    submission = replace(submission, is_handed_over=hands_over)
     if gang is not None:
         return hook.store.gangs.submit_trial(submission, gang.token)
     return hook.store.trials.submit(submission)
@@ -301,6 +305,16 @@ def revive(store: Store, ticket: Ticket) -> None:
     with contextlib.suppress(StaleWatchError, ConflictError):
         watch = store.attempts.watch(view.attempt_id, watcher="retry")
         store.attempts.next(view.attempt_id, watch, failure=view.failure or {}, counted=counted)
+
+
+def hand_over(store: Store, ticket: Ticket) -> None:
+    """Leave a trial of an earlier try to the triggerer, as :func:`submit` does with a new one. Blocks.
+
+    A running attempt keeps its follower until the triggerer takes it over.
+    """
+    if store.attempts.get(ticket.attempt_id).state == AttemptState.WAITING:
+        with contextlib.suppress(StaleWatchError):
+            store.attempts.hand_over(ticket.attempt_id, store.attempts.watch(ticket.attempt_id, watcher="retry"))
 
 
 def _payload(store: Store, config: ExperimentConfig, folder: Path, given: str | None) -> str:

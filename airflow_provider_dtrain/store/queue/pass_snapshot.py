@@ -29,6 +29,7 @@ from airflow_provider_dtrain.store.database.rows import RequestRow
 from airflow_provider_dtrain.store.database.tables import (
     allocation_slots,
     allocations,
+    attempts,
     experiments,
     gangs,
     hosts,
@@ -39,6 +40,7 @@ from airflow_provider_dtrain.store.database.tables import (
 from airflow_provider_dtrain.store.queue.accounting import held_s, waited_s
 from airflow_provider_dtrain.store.queue.held_gangs import gang_text, trial_text
 from airflow_provider_dtrain.store.queue.slot_release import held_rows
+from airflow_provider_dtrain.store.records.trials import HANDED_OVER
 
 #: A request that was not renewed within this time is removed.
 FORGOTTEN_AFTER = timedelta(hours=24)
@@ -61,6 +63,17 @@ _HELD: sa.Label[str] = (
     .scalar_subquery()
     .label("holds")
 )
+#: A worker has handed the request over, and no triggerer follows it yet.
+_IS_HANDED_OVER: sa.Label[bool] = sa.and_(
+    allocations.c.state == "waiting",
+    sa.or_(
+        gangs.c.watcher.is_not_distinct_from(HANDED_OVER),
+        sa.exists()
+        .where(attempts.c.allocation_id == allocations.c.id, attempts.c.state == "waiting")
+        .where(attempts.c.watcher == HANDED_OVER)
+        .correlate(allocations),
+    ),
+).label("is_handed_over")
 #: All allocations of a pool that wait or hold slots.
 ENTRIES: sa.Select[Any] = (
     sa.select(
@@ -112,6 +125,7 @@ ENTRIES: sa.Select[Any] = (
         gangs.c.held_until,
         gangs.c.attempt_id,
         gangs.c.ended_because,
+        _IS_HANDED_OVER,
         _HELD,
     )
     .select_from(
@@ -151,6 +165,7 @@ class EntryRow(RequestRow, Protocol):
     held_until: datetime | None
     attempt_id: int | None
     ended_because: str | None
+    is_handed_over: bool
     #: Its slots as ``host:0,host:1``, None without slots.
     holds: str | None
 
@@ -319,6 +334,7 @@ def _request(entry: EntryRow, found: Situation) -> GangRequest:
         claim=claim or None,
         reserved_hosts=tuple(entry.reserved_hosts or ()),
         is_preemptible=_is_preemptible(entry),
+        is_followed=not entry.is_handed_over,
         **_group(entry),
     )
 

@@ -191,6 +191,8 @@ class TrialSubmission:
     #: The search that planned it, and its bracket there.
     search_id: int | None = None
     bracket: int = 0
+    #: The submitting worker leaves the trial to a triggerer at once.
+    is_handed_over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
