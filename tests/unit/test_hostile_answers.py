@@ -175,8 +175,9 @@ async def test_a_host_without_an_interpreter_or_connection_keeps_no_other_hosts_
 ) -> None:
     released: list[Any] = []
     rt = runtime(
-        {"a": {"fence": {"clear": True}}, "b": error}, attempts={"check_watch": lambda *_, **__: None},
-        queue={"release": lambda attempt_id, watch, hosts, **_: released.append(hosts)},
+        {"a": {"fence": {"clear": True}}, "b": error},
+        attempts={"check_watch": lambda *_, **__: None, "get": lambda attempt_id: SimpleNamespace(pool="gpus")},
+        queue={"release": lambda attempt_id, watch, hosts, **_: released.append(hosts), "schedule": lambda pool: None},
     )  # fmt: skip
     assert await teardown.release(rt, gang("a", "b")) == ["a"]
     assert released == [["a"]]
