@@ -16,7 +16,7 @@ import socket
 import sys
 from typing import Any
 
-from .checks.probe import find_modules
+from .checks.interpreters import find_modules
 from .fields import parse_object
 from .files.layout import Layout, RunFolder, worker_of
 from .machine.processes import LIBC, PR_SET_CHILD_SUBREAPER, Proc, all_procs, descendants, read_proc, send_signal
@@ -97,7 +97,7 @@ class FirstProcess:
         except (KeyError, OSError):
             environment["USER"] = environment["LOGNAME"] = "dtrain"
         os.environ["PYTHONPATH"] = f"{request['path']}:{environment.get('PYTHONPATH', '')}"
-        found, problems = find_modules(None, request["modules"], self.folder.path)
+        found, problems = find_modules(request["modules"], self.folder.path)
         return {"hello": found, "problems": problems, "environment": environment}
 
     def _report(self, **message: Any) -> None:

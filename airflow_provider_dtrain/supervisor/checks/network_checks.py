@@ -15,6 +15,7 @@ from ..machine.network import candidates
 from ..machine.sockets import addresses_to_listen_on, connect_all, open_listeners
 from ..names import WORD, Json
 from ..refusal import Refused
+from .interpreters import Interpreters
 from .probe import preflight
 
 
@@ -33,6 +34,7 @@ class NetworkChecks:
         self._forget = forget
         self.listeners: dict[str, list[socket.socket]] = {}
         self.shared_checks: dict[str, set[str]] = {}
+        self.interpreters = Interpreters()
 
     def listen(self, key: str | None, fields: Fields) -> tuple[Json, bytes]:
         """Open a port that greets each process that connects."""
@@ -80,4 +82,4 @@ class NetworkChecks:
         paths = fields.texts("shared_paths", limit=64, default=[])
         if paths:
             self.shared_checks.setdefault(fields.text("nonce", WORD), set()).update(paths)
-        return lambda: preflight(self.layout, fields)
+        return lambda: preflight(self.layout, self.interpreters, fields)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Mapping
 
 from ..environments.inventory import totals
 from ..environments.request import check_setup
 from ..environments.setup_script import run_setup
-from ..fields import Fields, parse_object
+from ..fields import Fields
 from ..file_access import names_in, read_text, write_atomic
 from ..files.layout import Layout
 from ..limits import WITHHELD_LIMIT
@@ -24,7 +21,7 @@ from ..machine.network import candidates
 from ..machine.processes import boot_id, boottime, pid_namespace, read_proc
 from ..names import DEVICE, MODULE, WORD, Json
 from ..run.device_users import device_problems
-from .packages import packages_in
+from .interpreters import Interpreters
 from .self_test import self_test
 
 #: Made by the driver of AMD's GPUs.
@@ -97,75 +94,6 @@ def kills_user_processes() -> bool | None:
     return found
 
 
-#: It imports from the interpreter's own folders, and looks for modules in PYTHONPATH as well, as a rank does.
-FIND_MODULES = """
-import sys
-sys.path[:] = filter(None, sys.path)
-import importlib.util, json, os
-from importlib import machinery, metadata
-path = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
-def version(name):
-    top = name.partition(".")[0]
-    try:
-        if importlib.util.find_spec(top) is None and machinery.PathFinder.find_spec(top, path) is None:
-            return None
-    except (ImportError, ValueError):
-        return None
-    try:
-        for distribution in (name, name.replace("_", "-")):
-            for found in metadata.distributions(name=distribution, path=path + sys.path):
-                return found.version
-        for found in metadata.distributions(path=path + sys.path):
-            if top in (found.read_text("top_level.txt") or "").split():
-                return found.version
-    except Exception:
-        pass
-    return "unknown"
-names = json.load(sys.stdin)
-sys.stdout.write("\\nDTRAIN " + json.dumps({
-    "python": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable,
-    "folders": path + sys.path, "modules": dict((name, version(name)) for name in names)}) + "\\n")
-"""
-
-
-def find_modules(
-    python: str | None,
-    modules: list[str],
-    folder: str,
-    variables: Mapping[str, str] | None = None,
-    *,
-    with_packages: bool = True,
-) -> tuple[Json, list[str]]:
-    """Return the versions of some modules of an interpreter, without importing them, and the problems.
-
-    :param variables: of a setup script
-    :param with_packages: also all its packages
-    """
-    if python is None and not modules and not with_packages:
-        return {"python": "{}.{}.{}".format(*sys.version_info[:3]), "executable": sys.executable, "modules": {}}, []
-    argv = [os.path.expanduser(python) if python else sys.executable, "-E", "-c", FIND_MODULES]
-    nothing: Json = {"python": None, "executable": None, "modules": dict.fromkeys(modules)}
-    try:
-        done = subprocess.run(
-            argv,
-            input=json.dumps(modules).encode(),
-            capture_output=True,
-            timeout=30,
-            check=False,
-            cwd=folder,
-            env={**os.environ, **(variables or {})},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
-    for line in reversed(done.stdout.splitlines()):
-        found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
-        if found is not None:
-            folders = found.pop("folders", [])
-            return {**found, **(packages_in(folders) if with_packages else {})}, []
-    message = done.stderr.decode("utf-8", "replace").strip()[-300:]
-    return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {message}"]
-
-
 def check_shared(path: str, nonce: str) -> tuple[Json, list[str]]:
     """Write this host's mark below a shared path and return the marks of all hosts found there."""
     folder = os.path.join(os.path.expanduser(path), f".dtrain-check-{nonce}")
@@ -189,7 +117,7 @@ def mount_problem(host_path: str, container_path: str) -> str | None:
     return f"{container_path} is another folder than {host_path}"
 
 
-def preflight(layout: Layout, fields: Fields) -> Json:
+def preflight(layout: Layout, interpreters: Interpreters, fields: Fields) -> Json:
     """Return the facts needed to run a plan here: interpreter, modules, processes on devices, folders."""
     python = fields.text("python", default=None)
     modules = fields.texts("modules", MODULE, limit=256, default=[])
@@ -202,7 +130,7 @@ def preflight(layout: Layout, fields: Fields) -> Json:
     setup = check_setup(fields)
     with_packages = fields.flag("packages", default=False)
     variables = run_setup(layout, setup["payload"], setup["path"]).variables if setup is not None else {}
-    answer, problems = find_modules(python, modules, layout.state_dir, variables, with_packages=with_packages)
+    answer, problems = interpreters.find(python, modules, layout.state_dir, variables, with_packages=with_packages)
     shared = {}
     for path in paths:
         shared[path], faults = check_shared(path, nonce)
