@@ -71,3 +71,11 @@ def note_pages(
             context["ti"].xcom_push(key=key, value=path)
         except Exception as error:  # whatever Airflow's client raises: a link must not fail a task
             task.log.debug("The link %s could not be stored: %s", key, error)
+
+
+def keep_pages(task: BaseOperator) -> None:
+    """Keep the pages of a task that has been deferred: Airflow stored their links then.
+
+    At its end Airflow would send a request for each link again.
+    """
+    task.operator_extra_links = tuple(link for link in task.operator_extra_links if not isinstance(link, PageLink))

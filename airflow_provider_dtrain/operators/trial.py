@@ -31,7 +31,7 @@ from airflow_provider_dtrain.hooks.tasks import (
     show_map_index_name,
     task_facts,
 )
-from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, note_pages
+from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, keep_pages, note_pages
 from airflow_provider_dtrain.operators._notifications import WAITING_AFTER, TrialNotifications
 
 if TYPE_CHECKING:
@@ -179,7 +179,9 @@ class TrialOperator(CheckedArguments, BaseOperator):
                     hand_over(hook.store, ticket)
         self._notifications.trial_id = ticket.trial_id
         self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
-        note_pages(self, task.context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
+        # Airflow itself stores the links at the deferral.
+        context = None if hands_over else task.context
+        note_pages(self, context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         outcome = None
         if not hands_over:
@@ -202,7 +204,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._name = event.get("name")
         self._ending = event.get("ending", "")
         self._notifications.trial_id = event.get("trial_id")
-        note_pages(self, trial_id=event.get("trial_id"), experiment_id=event.get("experiment_id"))
+        keep_pages(self)
         with self._notifications.about(task_facts(context)):
             return self._end(Outcome.from_dict(event["outcome"]))
 

@@ -34,7 +34,7 @@ from airflow_provider_dtrain.hooks.tasks import (
     log_mistaken_pool,
     task_facts,
 )
-from airflow_provider_dtrain.links.pages import QueueLink, note_pages
+from airflow_provider_dtrain.links.pages import QueueLink, keep_pages, note_pages
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -165,7 +165,7 @@ class GangSensor(CheckedArguments, BaseSensorOperator):
         from airflow_provider_dtrain.engine.attempt.outcome import Failure
 
         found = event or {}
-        note_pages(self, allocation_id=found.get("allocation_id"))
+        keep_pages(self)
         if "timed_out" in found:
             raise self._timed_out(found["timed_out"])
         if "failure" in found:

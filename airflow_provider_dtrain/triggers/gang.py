@@ -30,7 +30,6 @@ class GangEvent(TypedDict, total=False):
     #: A :class:`Failure` as plain JSON.
     failure: JsonObject
     timed_out: str
-    allocation_id: int
 
 
 class GangTrigger(BaseTrigger):
@@ -66,7 +65,7 @@ class GangTrigger(BaseTrigger):
             return
         await asyncio.sleep(max(0.0, EARLIEST_EVENT_S - (time.monotonic() - started_at)))
         self._fired = True
-        yield TriggerEvent({**payload, "allocation_id": self.allocation_id})
+        yield TriggerEvent(payload)
 
     async def on_kill(self) -> None:
         """Withdraw the request or release the gang, unless the wait moved to another triggerer."""

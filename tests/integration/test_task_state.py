@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
 from airflow_provider_dtrain.notifications.log import LogNotifier
 from airflow_provider_dtrain.notifications.serialization import pack
 from testbed.log_scene import LogScene
-from testbed.worker import Workers
+from testbed.worker import DAG_FILE, Workers
 
 pytestmark = [pytest.mark.slow, pytest.mark.airflow]
 
@@ -59,6 +61,17 @@ class Scene:
         self.scene.until(lambda: not Path(f"/proc/{process.pid}").exists(), f"the end of {name}")
         text = (self.scene.folder / "logs" / f"{name}.attempt=1.log").read_text()
         return [json.loads(line) for line in text.splitlines()]
+
+    @contextlib.contextmanager
+    def deferrable(self) -> Iterator[None]:
+        """Let tasks that start meanwhile defer."""
+        file = self.workers.folder / "dags" / DAG_FILE
+        text = file.read_text()
+        file.write_text(text.replace("deferrable=False", "deferrable=True"))
+        try:
+            yield
+        finally:
+            file.write_text(text)
 
     def sent(self, name: str, what: str) -> list[Any]:
         """Return the bodies of requests to the API server whose path ends in ``what``."""
@@ -117,7 +130,19 @@ def test_the_log_of_a_failed_task_ends_with_the_cause_in_one_line(scene: Scene) 
     assert any("Traceback" in record["event"] for record in records[-3:-1]), "the rank's traceback comes before it"
 
 
-def test_a_task_that_was_deferred_resumes_with_name_and_links_from_the_event(scene: Scene) -> None:
+def test_a_mapped_task_that_defers_sends_its_name_and_each_link_once(scene: Scene) -> None:
+    with scene.deferrable():
+        scene.run("waits", 0)
+    sent = Counter(path.rpartition("/")[2] for path, _ in scene.workers.requests("waits"))
+    assert scene.sent("waits", "/state")[-1]["state"] == "deferred"
+    assert {name: sent[name] for name in ("rendered-map-index", "_link_TrialLink", "_link_ExperimentLink")} == {
+        "rendered-map-index": 1, "_link_TrialLink": 1, "_link_ExperimentLink": 1,
+    }  # fmt: skip
+    [trial] = scene.scene.hook.store.trials.list(run_id="waits")
+    assert scene.sent("waits", "/_link_TrialLink") == [f"plugin/dtrain/trials/{trial.trial_id}"]
+
+
+def test_a_task_that_was_deferred_resumes_with_the_name_from_the_event_and_keeps_its_links(scene: Scene) -> None:
     trial = next(iter(scene.scene.hook.store.trials.list(run_id="good")), None)
     if trial is None:
         scene.run("good", 0)
@@ -126,7 +151,7 @@ def test_a_task_that_was_deferred_resumes_with_name_and_links_from_the_event(sce
     event = {"outcome": outcome, "log_marks": [], **shown_of(scene.scene.hook.store, trial.trial_id)}
     assert notifications(scene.run("resumed", 0, resumes=event)) == [], "the event was notified before"
     assert scene.sent("resumed", "/rendered-map-index")[-1] == "0 | way=completes -> accuracy 0.5"
-    assert f"plugin/dtrain/trials/{trial.trial_id}" in scene.sent("resumed", "/_link_TrialLink")
+    assert not [path for path, _ in scene.workers.requests("resumed") if "_link_" in path]
 
 
 @pytest.mark.nightly

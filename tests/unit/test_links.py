@@ -62,6 +62,13 @@ def test_noted_pages_are_stored_at_once_and_again_at_the_end(task: Any) -> None:
     assert pages.QueueLink().get_link(task, ti_key=None) == ""  # type: ignore[arg-type]
 
 
+def test_a_task_that_resumes_sends_only_the_links_of_its_user_again(task: Any) -> None:
+    own = SimpleNamespace(name="Report")
+    task.operator_extra_links = (pages.TrialLink(), own)
+    pages.keep_pages(task)
+    assert task.operator_extra_links == (own,)
+
+
 def test_a_link_that_airflow_does_not_take_fails_nothing(task: Any) -> None:
     def refuse(**values: object) -> None:
         raise RuntimeError("no")

@@ -19,7 +19,6 @@ class ShownFacts(TypedDict, total=False):
     """Facts about a trial that its task instance shows. All but the id are missing if the store does not answer."""
 
     trial_id: int
-    experiment_id: int
     #: Of a trial that sampled its hyperparameters after it was planned; None: the name of the plan is right.
     name: str | None
     ending: str
@@ -27,9 +26,7 @@ class ShownFacts(TypedDict, total=False):
 
 def shown_of(store: Store, trial_id: int) -> ShownFacts:
     """Return the facts about a trial that its task instance shows. Blocks."""
-    trial = store.trials.get(trial_id)
-    name, ending = drawn_name(store, trial_id), ending_text(store, trial_id)
-    return ShownFacts(trial_id=trial_id, experiment_id=trial.experiment_id, name=name, ending=ending)
+    return ShownFacts(trial_id=trial_id, name=drawn_name(store, trial_id), ending=ending_text(store, trial_id))
 
 
 def drawn_name(store: Store, trial_id: int) -> str | None:
