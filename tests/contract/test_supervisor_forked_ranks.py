@@ -73,6 +73,7 @@ WARM = {"idle_s": 60, "private": []}
 @pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parent.parent.name)
 def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
     found = Host(tmp_path / "host", request.param)
+    found.warm_starts = False
     yield found
     found.clean()
 

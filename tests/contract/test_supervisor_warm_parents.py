@@ -41,6 +41,7 @@ dist.destroy_process_group()
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     found = Host(tmp_path / "host")
+    found.warm_starts = False
     yield found
     found.clean()
 

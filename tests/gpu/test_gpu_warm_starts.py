@@ -40,6 +40,7 @@ dist.destroy_process_group()
 
 
 def test_a_forked_training_on_a_gpu_has_the_bits_of_an_executed_one(one_host: Host) -> None:
+    one_host.warm_starts = False
     launches = Launches(one_host, {"train.py": TRAIN})
     found = [launches.run(devices=[uuid()], cpu_slots=False) for _ in range(4)]
     assert [one["reason"] for one in found] == ["completed"] * 4, found[-1]["log"]

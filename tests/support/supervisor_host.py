@@ -143,7 +143,7 @@ class Channel:
         self.stdin.flush()
 
     def post(self, cmd: str, **arguments: Any) -> str:
-        if cmd == "prepare" and WARM_STARTS:
+        if cmd == "prepare" and self.host.warm_starts:
             arguments["plan"] = self.host.warm(arguments["plan"])
         self.count += 1
         key = f"q{self.count}"
@@ -224,6 +224,7 @@ class Host:
             os.chown(root, uid, uid)
         self.env = {**os.environ, **({} if cgroup else {"DTRAIN_NO_CGROUP": "1"})}
         self.channels: list[Channel] = []
+        self.warm_starts = WARM_STARTS
 
     def argv(self, role: str, *arguments: str) -> list[str]:
         folders = ["--remote-dir", str(self.remote_dir), "--state-dir", str(self.state_dir)]
