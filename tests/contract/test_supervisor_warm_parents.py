@@ -65,6 +65,12 @@ def test_a_forked_training_has_the_same_bits_and_random_state_of_its_own(host: H
         assert len(set(values)) == 4
 
 
+def test_eight_ranks_pay_for_one_import(host: Host) -> None:
+    launches = Launches(host, {"train.py": "import sys\nprint('torch' in sys.modules, flush=True)\nimport torch"})
+    found = [launches.run(ranks=2 if one < 2 else 8) for one in range(3)]
+    assert [one["logs"] for one in found] == [["False\n"] * 2, ["False\n"] * 2, ["True\n"] * 8]
+
+
 def test_a_launch_of_other_code_or_variables_or_limits_has_a_parent_of_its_own(host: Host) -> None:
     launches = Launches(host, {"train.py": "print(1)"})
     launches.run()
