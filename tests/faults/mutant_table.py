@@ -421,6 +421,20 @@ MUTANTS: tuple[Mutant, ...] = (
         test="tests/unit/test_rank_log.py::test_nothing_is_confirmed_before_the_parent_has_answered",
     ),
     Mutant(
+        name="the end of a run waits for the pause of its log",
+        path=f"{SUPERVISOR}/channel/streams.py",
+        old="if now < stream.not_before and not self.final:",
+        new="if now < stream.not_before:",
+        test="tests/unit/test_supervisor_streams.py::test_the_end_of_a_run_does_not_wait_for_the_pause_of_its_log",
+    ),
+    Mutant(
+        name="any number of connections begins at a bastion",
+        path=f"{HOSTS}/transport/handshakes.py",
+        old="return 0.0 if len(self._begun) < MOST_BEGUN else",
+        new="return 0.0 if len(self._begun) < 1000 else",
+        test="tests/unit/test_handshakes.py::test_further_connections_wait_until_one_has_its_first_bytes",
+    ),
+    Mutant(
         name="bytes that are left out of the log have no mark",
         path=f"{ENGINE}/logs/buffer.py",
         old="return [self.place.missing(gap.offset, gap.end, gap.reason)]",
