@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -150,6 +152,23 @@ async def test_a_rate_below_full_records_is_kept(world: World) -> None:
     await until(lambda: not log.buffer.has_record)
     # The last of four records does not wait for its own bytes.
     assert time.monotonic() - begun > 46_000 / 40_000
+
+
+@pytest.mark.parametrize("needs_s", [0.001, 0.02, 0.033, 0.1, 0.3, 3.0])
+def test_the_time_of_the_parent_for_a_record_is_measured_closely_with_few_polls(
+    monkeypatch: pytest.MonkeyPatch, needs_s: float
+) -> None:
+    now, polls = 0.0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now, polls
+        now, polls = now + seconds, polls + 1
+
+    monkeypatch.setattr(sender, "time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    channel: Any = SimpleNamespace(is_read=lambda: now >= needs_s)
+    sender.LogSender(20.0, channel)._until_read(channel)
+    assert needs_s <= now <= 1.125 * needs_s + sender.READ_POLL_S
+    assert polls <= 100
 
 
 async def test_records_per_second_are_bounded_for_all_trials_of_a_process(world: World) -> None:

@@ -21,8 +21,9 @@ MOST_RECORD_BYTES = 64 * 1024
 RECORD_EVERY_S = 0.25
 #: Seconds between two requests that confirm what the parent has written.
 CONFIRM_EVERY_S = 1.0
-#: First and longest pause, in seconds, between two polls of the kernel until the parent has read a record.
-READ_POLL_S, READ_POLL_MOST_S = 0.002, 0.05
+#: Shortest and longest pause, in seconds, between two polls of the kernel until the parent has read a record, and their
+#: share of the wait: the measured time exceeds that of the parent by no more, and the sender pauses for as long.
+READ_POLL_S, READ_POLL_MOST_S, READ_POLL_RATIO = 0.002, 0.05, 0.125
 #: Longest wait of the thread, in seconds: nothing wakes it when a pause is over.
 IDLE_S = 5.0
 
@@ -128,10 +129,10 @@ class LogSender:
         return None, wait_s
 
     def _until_read(self, channel: LogChannel) -> None:
-        poll_s = READ_POLL_S
+        begun = time.monotonic()
         while not channel.is_read():
-            time.sleep(poll_s)
-            poll_s = min(2 * poll_s, READ_POLL_MOST_S)
+            waited_s = time.monotonic() - begun
+            time.sleep(min(max(READ_POLL_S, READ_POLL_RATIO * waited_s), READ_POLL_MOST_S))
 
     def _confirm(self, channel: LogChannel) -> bool:
         """Confirm the records that were handed over, if that is due, and return whether it was."""
