@@ -13,7 +13,8 @@ from airflow_provider_dtrain.engine.session.threads import in_thread
 if TYPE_CHECKING:
     from airflow.triggers.base import BaseTrigger
 
-#: Airflow may fail a task whose trigger fires within seconds of its deferral.
+#: Airflow fails a task whose trigger fires before the scheduler has seen the end of the worker that deferred the task.
+#: See docs/decisions/0092.
 EARLIEST_EVENT_S = 12.0
 
 #: Modules of the engine, of Airflow and of its libraries that triggers use.
