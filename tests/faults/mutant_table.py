@@ -785,6 +785,36 @@ MUTANTS: tuple[Mutant, ...] = (
         new="(now - self.since)",
         test="tests/unit/test_queueing_policy.py::test_a_request_does_not_age_while_it_waits_at_its_cap",
     ),
+    Mutant(
+        name="slots are granted to a request that no process follows",
+        path=f"{CORE}/scheduling/cycle.py",
+        old="        if not waiter.request.is_followed:\n            return True\n",
+        new="",
+        test="tests/unit/test_queueing_crowds.py"
+        "::test_a_slot_goes_to_the_first_trial_that_has_a_follower_and_the_trial_before_it_is_next",
+    ),
+    Mutant(
+        name="a trial whose trigger starts waits for another event",
+        path=f"{STORE}/attempts.py",
+        old="            lock_pool(conn, handed_over.pool)\n            bump(conn, handed_over.pool)\n",
+        new="            lock_pool(conn, handed_over.pool)\n",
+        test="tests/contract/test_store_hand_over.py::test_the_start_of_a_trigger_alone_makes_a_pass_due[sqlite]",
+    ),
+    Mutant(
+        name="a grant stays with a worker that has handed its trial over",
+        path=f"{STORE}/attempts.py",
+        old='        if row.state == "granted":\n            ungrant(conn, now, row,',
+        new='        if row.state == "never":\n            ungrant(conn, now, row,',
+        test="tests/contract/test_store_hand_over.py"
+        "::test_a_grant_that_comes_between_the_last_pass_of_a_worker_and_its_deferral_returns_to_the_queue[sqlite]",
+    ),
+    Mutant(
+        name="a host reports the former packages of an interpreter",
+        path=f"{SUPERVISOR}/checks/interpreters.py",
+        old="if known is None or known[0] != _stamps(known[1]):",
+        new="if known is None:",
+        test="tests/unit/test_known_interpreters.py::test_a_change_of_the_packages_is_seen_at_once[upgrade]",
+    ),
     # -- configurations and files that users name
     Mutant(
         name="a wrong field of a template contradicts others",
