@@ -109,6 +109,16 @@ def test_an_interpreter_that_was_replaced_is_asked_again(folder: Path, asked: li
     assert "exited with status 1" in problems[0]
 
 
+@pytest.mark.parametrize("answer", ['{"executable": 1}', '{"executable": "x", "modules": {}, "folders": [3]}', "[]"])
+def test_what_is_no_answer_is_a_problem_of_the_interpreter(folder: Path, answer: str) -> None:
+    program = folder.parent / "python"
+    program.write_text(f"#!/bin/sh\necho 'DTRAIN {answer}'\n")
+    program.chmod(0o755)
+    found, problems = Interpreters().find(str(program), ["first"], str(folder), {})
+    assert found["modules"] == {"first": None}
+    assert "exited with status 0" in problems[0]
+
+
 def test_a_module_that_is_missing_is_looked_for_again(folder: Path, asked: list[str]) -> None:
     known = Interpreters()
     assert versions(known, folder, "second")[0] == {"second": None}

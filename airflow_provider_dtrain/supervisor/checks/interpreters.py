@@ -146,7 +146,14 @@ def _ask(python: str | None, modules: list[str], folder: str, variables: Mapping
         return nothing, [f"interpreter {python} cannot be used: {getattr(error, 'strerror', None) or error}"]
     for line in reversed(done.stdout.splitlines()):
         found = parse_object(line[7:]) if line.startswith(b"DTRAIN ") else None
-        if found is not None:
-            return {**found, "folders": found.get("folders", [])}, []
+        if found is not None and _is_answer(found):
+            return found, []
     message = done.stderr.decode("utf-8", "replace").strip()[-300:]
     return nothing, [f"interpreter {argv[0]} exited with status {done.returncode}: {message}"]
+
+
+def _is_answer(found: Json) -> bool:
+    """Return whether an interpreter has answered, and not a module that it has imported by itself."""
+    folders, modules = found.get("folders"), found.get("modules")
+    is_listed = isinstance(folders, list) and all(isinstance(folder, str) for folder in folders)
+    return is_listed and isinstance(modules, dict) and isinstance(found.get("executable"), str)
