@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.supervisor_host import Channel, Host, interpreters, make_plan, start
+from tests.support.supervisor_host import Channel, Host, make_plan, start
 
 #: Prints everything that a program can see of how it was started.
 STATE = r"""
@@ -70,12 +68,11 @@ print("STATE " + json.dumps({
 WARM = {"idle_s": 60, "private": []}
 
 
-@pytest.fixture(params=interpreters(), ids=lambda path: Path(path).parent.parent.name)
-def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
-    found = Host(tmp_path / "host", request.param)
-    found.warm_starts = False
-    yield found
-    found.clean()
+@pytest.fixture
+def host(host: Host) -> Host:
+    """A host whose launches are warm only as each test says."""
+    host.warm_starts = False
+    return host
 
 
 def run(host: Host, channel: Channel, number: int, *argv: str, warm: Any = None, **changes: Any) -> dict[str, Any]:

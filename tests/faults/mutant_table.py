@@ -945,4 +945,63 @@ MUTANTS: tuple[Mutant, ...] = (
         new="                if not time.sleep(0.01) and False:",
         test="tests/contract/test_supervisor_environments.py::test_what_builds_a_package_ends_with_a_killed_build",
     ),
+    # -- warm starts
+    Mutant(
+        name="a rank is forked from an interpreter of other variables",
+        path=f"{SUPERVISOR}/run/warm_image.py",
+        old="        if warm_key(layout, plan).digest != self.digest:",
+        new="        if False:",
+        test="tests/contract/test_supervisor_warm_parents.py::test_the_variables_of_a_setup_script_are_part_of_the_key",
+    ),
+    Mutant(
+        name="a parent with a thread is forked",
+        path=f"{SUPERVISOR}/run/warm_image.py",
+        old="    if len(threads) != 1:",
+        new="    if False:",
+        test="tests/contract/test_supervisor_warm_parents.py"
+        "::test_a_parent_that_would_fork_threads_lets_the_ranks_be_executed",
+    ),
+    Mutant(
+        name="the code gets a module of Python instead of its own",
+        path=f"{SUPERVISOR}/run/warm_image.py",
+        old='                if name.partition(".")[0] in hidden and',
+        new='                if name.partition(".")[1:] in hidden and',
+        test="tests/contract/test_supervisor_warm_parents.py::test_code_that_hides_an_imported_module_is_executed",
+    ),
+    Mutant(
+        name="a parent imports what a rank reports, wherever it is",
+        path=f"{SUPERVISOR}/run/warm_image.py",
+        old="                    allowed[top] = top in wanted and is_installed(_origin(top), libraries)",
+        new="                    allowed[top] = True",
+        test="tests/contract/test_supervisor_warm_parents.py::test_names_of_modules_that_a_rank_reports_are_not_trusted",
+    ),
+    Mutant(
+        name="a parent gets private variables",
+        path=f"{SUPERVISOR}/run/warm_key.py",
+        old="for name, value in shared.items() if name not in withheld}",
+        new="for name, value in shared.items()}",
+        test="tests/contract/test_supervisor_warm_parents.py::test_a_parent_has_no_value_of_a_trial_and_no_secret",
+    ),
+    Mutant(
+        name="forked ranks draw the same random numbers",
+        path=f"{SUPERVISOR}/run/forked_program.py",
+        old="        torch.default_generator.seed()",
+        new="        pass",
+        test="tests/contract/test_supervisor_warm_parents.py"
+        "::test_a_forked_training_has_the_same_bits_and_random_state_of_its_own",
+    ),
+    Mutant(
+        name="a forked rank is not found by its environment",
+        path=f"{SUPERVISOR}/run/forked_program.py",
+        old="        show_strings([os.fsencode(one) for one in self.argv], variables_of(self.env))",
+        new="        pass",
+        test="tests/contract/test_supervisor_forked_ranks.py::test_a_forked_program_sees_the_same_as_an_executed_one",
+    ),
+    Mutant(
+        name="a parent waits for ever",
+        path=f"{SUPERVISOR}/run/warm_parent.py",
+        old="        while time.monotonic() < until and not is_memory_short():",
+        new="        while not is_memory_short():",
+        test="tests/contract/test_supervisor_warm_parents.py::test_a_parent_ends_when_nobody_asks",
+    ),
 )
