@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from airflow_provider_dtrain.hosts.payload import library
-from tests.support.supervisor_host import Host, is_alive, make_plan, start, until
+from tests.support.supervisor_host import Host, Refusal, is_alive, make_plan, start, until
 from tests.support.warm_launches import WARM, Launches, line, parents, uses
 
 TRAIN = """
@@ -279,3 +281,35 @@ def test_the_variables_of_a_setup_script_are_part_of_the_key(host: Host) -> None
     assert (changed["log"], changed["forked"]) == ("two\n", False)
     assert "have changed" in changed["why_executed"]
     assert (again["log"], again["forked"]) == ("two\n", True)
+
+
+def test_a_parent_that_is_killed_at_any_moment_starts_no_run_twice(host: Host) -> None:
+    """Each launch runs once, or is refused: the process that prepared it is gone, as when it is killed itself."""
+    launches = Launches(host, {"train.py": "print('once', flush=True)"})
+    launches.run()
+    document = json.loads(record_of(host).read_text())
+    chance = random.Random(3)
+    kills, forked = 0, 0
+    for _ in range(15):
+        # A parent that died is not tried again for an hour otherwise.
+        record_of(host).write_text(json.dumps(document))
+        launches.count += 1
+        run = f"t{launches.count}.1.{launches.count}"
+        plan = make_plan(run, "python", "train.py", payload=launches.payload, warm=WARM)
+        key = launches.channel.post("prepare", plan=plan, context={}, secrets={})
+        time.sleep(chance.random() * 0.2)
+        for pid in parents(host):
+            os.kill(pid, signal.SIGKILL)
+            kills += 1
+        try:
+            port = launches.channel.answer(key)["port"]
+        except Refusal as refusal:
+            assert refusal.code == "internal"
+            continue
+        launches.channel.call("subscribe", run=run, offsets={}, logs="all")
+        launches.channel.call("go", run=run, master_addr="127.0.0.1", master_port=port)
+        assert launches.channel.wait_event(run, "ended")["reason"] == "completed"
+        assert (host.run_dir(run) / "rank0" / "log").read_text() == "once\n"
+        forked += launches.channel.wait_event(run, "started")["forked"]
+    assert kills > 0
+    assert forked > 0
