@@ -289,7 +289,7 @@ def test_a_parent_that_is_killed_at_any_moment_starts_no_run_twice(host: Host) -
     launches.run()
     document = json.loads(record_of(host).read_text())
     chance = random.Random(3)
-    kills, forked = 0, 0
+    kills, forked, codes = 0, 0, set[str]()
     for _ in range(15):
         # A parent that died is not tried again for an hour otherwise.
         record_of(host).write_text(json.dumps(document))
@@ -304,7 +304,7 @@ def test_a_parent_that_is_killed_at_any_moment_starts_no_run_twice(host: Host) -
         try:
             port = launches.channel.answer(key)["port"]
         except Refusal as refusal:
-            assert refusal.code == "internal"
+            codes.add(refusal.code)
             continue
         launches.channel.call("subscribe", run=run, offsets={}, logs="all")
         launches.channel.call("go", run=run, master_addr="127.0.0.1", master_port=port)
@@ -313,3 +313,4 @@ def test_a_parent_that_is_killed_at_any_moment_starts_no_run_twice(host: Host) -
         forked += launches.channel.wait_event(run, "started")["forked"]
     assert kills > 0
     assert forked > 0
+    assert codes <= {"internal"}
