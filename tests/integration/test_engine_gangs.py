@@ -26,10 +26,9 @@ from airflow_provider_dtrain.engine.upkeep.held_gangs import (
 )
 from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery, recover
 from airflow_provider_dtrain.errors import GangEndedError, GangMismatchError, HostUnreachableError, UserError
-from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.records.gangs import GangSubmission, GangView
 from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
-from tests.support.engines import CODE, Engine, config, held, processes
+from tests.support.engines import CODE, Engine, config, held, processes, replace_link
 
 #: Sleeps of this process alone, in seconds.
 SLEEPS = [f"sleep {10**6 + 10 * os.getpid() + number}" for number in range(3)]
@@ -146,7 +145,7 @@ async def test_a_host_that_is_lost_ends_the_gang_by_name_and_recovery_frees_it(
     ticket = on_gang(engine, gang, "facts")
     error = HostUnreachableError("local", "The cable is out.")
     with monkeypatch.context() as broken:
-        broken.setattr(DtrainHook, "link", lambda *_: (_ for _ in ()).throw(error))
+        replace_link(broken, lambda *_: (_ for _ in ()).throw(error))
         outcome = await carry(engine, ticket)
     assert outcome.failure is not None
     assert (outcome.failure.error, outcome.failure.kind) == ("HostUnreachableError", "infra")
@@ -169,7 +168,7 @@ async def test_a_host_that_vanishes_under_a_run_ends_the_gang(engine: Engine, mo
     await until_running(engine, SLEEPS[2], carrying)
     error = HostUnreachableError("local", "The cable is out.")
     with monkeypatch.context() as broken:
-        broken.setattr(DtrainHook, "link", lambda *_: (_ for _ in ()).throw(error))
+        replace_link(broken, lambda *_: (_ for _ in ()).throw(error))
         runtime.kill()
         outcome = await asyncio.wait_for(carrying, 120)
     assert outcome is not None

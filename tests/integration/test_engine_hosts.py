@@ -20,7 +20,7 @@ from airflow_provider_dtrain.errors import HostUnreachableError
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store import attempts, recovery
 from tests.support.counting import DEADLINE_S, a_minute_passes, config, dead_follower, until
-from tests.support.engines import Engine, held, second
+from tests.support.engines import Engine, held, replace_link, second
 
 pytestmark = pytest.mark.usefixtures("quick_looks")
 
@@ -44,7 +44,7 @@ class Cable:
                 raise HostUnreachableError("local", "The cable is out.")
             return real(hook, record, *arguments)
 
-        monkeypatch.setattr(DtrainHook, "link", link)
+        replace_link(monkeypatch, link)
 
 
 @pytest.fixture

@@ -27,9 +27,8 @@ from airflow_provider_dtrain.errors import (
     UnplaceableError,
     UnsupportedFieldError,
 )
-from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.store.configs import model_of
-from tests.support.engines import Engine, config, held, processes
+from tests.support.engines import Engine, config, held, processes, replace_link
 
 
 async def test_a_gang_runs_to_its_end_and_its_slots_are_free(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
@@ -244,7 +243,7 @@ async def test_slots_of_an_ended_gang_are_freed_once_its_host_answers_again(
         raise HostUnreachableError("local", "The cable is out.")
 
     with monkeypatch.context() as broken:
-        broken.setattr(DtrainHook, "link", unreachable)
+        replace_link(broken, unreachable)
         engine.runtime.kill()
         outcome = await asyncio.wait_for(carrying, 30)
     assert outcome is not None
@@ -261,7 +260,7 @@ async def test_an_airflow_retry_begins_the_next_attempt_after_an_infra_failure(
     ticket = engine.submit(config("facts"), run_id="retried")
     with monkeypatch.context() as broken:
         error = HostAuthError("local", "The key is of another account.")
-        broken.setattr(DtrainHook, "link", lambda *_: (_ for _ in ()).throw(error))
+        replace_link(broken, lambda *_: (_ for _ in ()).throw(error))
         outcome = await engine.carry(ticket)
     assert outcome is not None
     assert outcome.failure is not None
@@ -311,7 +310,7 @@ async def test_a_kill_also_ends_the_wait_for_a_host_that_does_not_answer(
         raise HostUnreachableError("local", "The cable is out.")
 
     async def cut(*_: Any) -> Any:
-        monkeypatch.setattr(DtrainHook, "link", unreachable)
+        replace_link(monkeypatch, unreachable)
         away.set()
         unreachable()
 

@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
@@ -37,6 +39,12 @@ def config(arguments: str, *, slots: int = 2, **more: Any) -> dict[str, Any]:
         "resources": {"slots_per_trial": slots},
         **more,
     }
+
+
+def replace_link(patch: pytest.MonkeyPatch, link: Callable[..., Any]) -> None:
+    """Give this process another way to its hosts, also to those whose channels are open."""
+    patch.setattr(DtrainHook, "open_link", lambda *_: None)
+    patch.setattr(DtrainHook, "link", link)
 
 
 class Engine:
