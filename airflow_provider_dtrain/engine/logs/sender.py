@@ -22,7 +22,7 @@ RECORD_EVERY_S = 0.25
 #: Seconds between two requests that confirm what the parent has written.
 CONFIRM_EVERY_S = 1.0
 #: Shortest and longest pause, in seconds, between two polls of the kernel until the parent has read a record, and their
-#: share of the wait: the measured time exceeds that of the parent by no more, and the sender pauses for as long.
+#: share of the wait, which bounds the error of the time that the parent needed: the sender pauses for as long.
 READ_POLL_S, READ_POLL_MOST_S, READ_POLL_RATIO = 0.002, 0.05, 0.125
 #: Longest wait of the thread, in seconds: nothing wakes it when a pause is over.
 IDLE_S = 5.0
