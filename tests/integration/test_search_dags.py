@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.store.records.searches import ExperimentView
 from airflow_provider_dtrain.store.store import Store
 from testbed.netns import missing
@@ -62,6 +63,9 @@ def test_two_experiments_in_one_dag_run_and_only_a_better_one_is_announced(clust
         best = cluster.airflow.xcom("job_searches", run_id, f"{group}.best")
         assert (best["metric"], best["hparams"], best["trials"]) == (0.3, {"lr": 0.3}, {"completed": 3})
         assert _most_at_once(cluster.store, best["experiment_id"]) == 1, "max_concurrent_trials"
+    for trial in cluster.store.trials.list(run_id=run_id):
+        kinds = {entry.kind for entry in cluster.store.timeline.of_trial(trial.trial_id)}
+        assert TimelineKind.RETURNED not in kinds, "its slots were granted before its trigger ran"
     ran = cluster.until(lambda: cluster.runs("job_new_best"), "a run on a new best", 120)
     assert cluster.airflow.wait("job_new_best", ran[0]["dag_run_id"]) == "success"
     assert cluster.airflow.xcom("job_new_best", ran[0]["dag_run_id"], "best") == [0.3]
