@@ -35,20 +35,24 @@ def document(**environment: Any) -> dict[str, Any]:
     }
 
 
-async def test_later_trials_of_a_program_are_forked_with_the_same_random_numbers(
+async def test_later_trials_of_a_program_are_forked_from_one_parent_with_the_same_random_numbers(
     engine: Engine, tmp_path: Path
 ) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.py").write_text(PROGRAM)
     reported = []
-    for options in ({}, {}, {}, {"warm_start": False}):
+    parents = []
+    for options in ({}, {}, {}, {}, {"warm_start": False}):
         ticket = engine.submit(document(**options), folder=tmp_path)
         outcome = await engine.carry(ticket)
         assert outcome is not None
         assert outcome.failure is None
         (row,) = engine.hook.store.metrics.of_trial(ticket.trial_id, "validation")
         reported.append(row.metrics)
-    assert [one["found"] for one in reported] == [0, 0, 1, 0]
+        parents.append({file.read_text() for file in tmp_path.rglob("warm/*.pid")})
+    assert [one["found"] for one in reported] == [0, 0, 1, 1, 0]
+    assert parents[3], "a parent serves the fourth trial"
+    assert parents[3] <= parents[2], "it is that of the third one"
     assert len({one["draw"] for one in reported}) == 1
     assert {one["length"] for one in reported} == {9}

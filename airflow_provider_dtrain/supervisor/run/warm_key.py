@@ -93,12 +93,15 @@ def warm_key(layout: Layout, plan: Json) -> WarmKey:
         identity = identity_of(python, with_packages=True)
     except (Refused, OSError) as error:
         raise Cold(f"its interpreter cannot be read: {error}") from error
+    # The folder of the library is named after its content, and each launch gives it a new time.
+    library = layout.library(plan["library"]) if plan["library"] else None
+    folders = [path for path in environment["PYTHONPATH"].split(":") if path != library]
     facts = {
         "user": os.getuid(),
         "pid_ns": pid_namespace(),
         "program": program(),
         "interpreter": identity,
-        "folders": {path: _changed(path) for path in [*environment["PYTHONPATH"].split(":"), _user_packages(python)]},
+        "folders": {path: _changed(path) for path in [*folders, _user_packages(python)]},
         "environment": plan["environment"],
         "payload": plan["payload"],
         "library": plan["library"],
