@@ -343,11 +343,12 @@ def compare(arguments: argparse.Namespace, family: str) -> dict[str, float]:
 
 def in_venv(folder: Path) -> None:
     """Run this benchmark again in a virtual environment with the packages that it compares."""
-    if not (folder / "bin/python").exists():
+    python = folder.absolute() / "bin/python"
+    if not python.exists():
         venv.create(folder, with_pip=True)
         subprocess.run([folder / "bin/pip", "install", "-q", *PACKAGES], check=True)
     rest = [one for one in sys.argv[1:] if one not in ("--venv", str(folder))]
-    os.execv(folder / "bin/python", ["python", "-m", "bench.bench_multifidelity", *rest])
+    os.execv(python, [str(python), "-m", "bench.bench_multifidelity", *rest])
 
 
 def main() -> None:
