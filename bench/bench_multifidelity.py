@@ -346,7 +346,8 @@ def in_venv(folder: Path) -> None:
     python = folder.absolute() / "bin/python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-        subprocess.run([folder / "bin/pip", "install", "-q", *PACKAGES], check=True)
+    # Also when it exists: the installation may have been cut off.
+    subprocess.run([folder / "bin/pip", "install", "-q", *PACKAGES], check=True)
     rest = [one for one in sys.argv[1:] if one not in ("--venv", str(folder))]
     os.execv(python, [str(python), "-m", "bench.bench_multifidelity", *rest])
 
