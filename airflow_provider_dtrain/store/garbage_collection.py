@@ -7,6 +7,7 @@ so that it does not block passes and event commits.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ from airflow_provider_dtrain.store.views import store_mark
 
 #: Rows per transaction, which takes some milliseconds.
 BATCH = 500
+#: Old trials whose rows are looked up by one transaction: the next transaction does not look at them again.
+TRIALS_AT_ONCE = 1000
 IDS_PER_STATEMENT = 500
 _RUN = re.compile(r"(?P<store>[0-9a-f]{8})-t(?P<trial>\d+)\.\d+\.\d+")
 
@@ -56,12 +59,14 @@ class _Kind:
     name: str
     table: sa.Table
     size: Callable[[], sa.ColumnElement[Any]]
-    old: Callable[[datetime], sa.ColumnElement[bool]]
+    #: Of the time from which nothing is old, and a condition on trials.
+    old: Callable[[datetime, sa.ColumnElement[bool]], sa.ColumnElement[bool]]
     #: Columns that are emptied; None: the row is deleted.
     emptied: Values | None = None
+    is_of_trials: bool = True
 
 
-def _over(cutoff: datetime) -> sa.Select[Any]:
+def _over(cutoff: datetime, among: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Return the ids of attempts whose trial has ended before the cutoff, with every slot released."""
     held = sa.select(allocation_slots.c.id).where(
         allocation_slots.c.allocation_id == attempts.c.allocation_id, allocation_slots.c.released_at.is_(None)
@@ -69,51 +74,66 @@ def _over(cutoff: datetime) -> sa.Select[Any]:
     return (
         sa.select(attempts.c.id)
         .join(trials, trials.c.id == attempts.c.trial_id)
-        .where(trials.c.ended_at < cutoff, attempts.c.ended_at < cutoff, sa.not_(held.exists()))
+        .where(among, trials.c.ended_at < cutoff, attempts.c.ended_at < cutoff, sa.not_(held.exists()))
     )
 
 
-def _ended(cutoff: datetime) -> sa.Select[Any]:
-    return sa.select(trials.c.id).where(trials.c.ended_at < cutoff)
+def _ended(cutoff: datetime, among: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    return sa.select(trials.c.id).where(among, trials.c.ended_at < cutoff)
 
 
-def _decided(cutoff: datetime) -> sa.Select[Any]:
+def _decided(cutoff: datetime, among: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Return the ids of trials whose whole experiment has ended, so that no trial is compared with them."""
-    over = (trials.c.ended_at < cutoff, experiments.c.ended_at < cutoff, experiments.c.state != "running")
-    return sa.select(trials.c.id).join(experiments, experiments.c.id == trials.c.experiment_id).where(*over)
+    own = (
+        experiments.c.id == trials.c.experiment_id,
+        experiments.c.ended_at < cutoff,
+        experiments.c.state != "running",
+    )
+    return _ended(cutoff, among).where(sa.exists().where(*own))
 
 
 def _text_bytes(column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     return sa.func.length(sa.cast(column, sa.Text))
 
 
-def _last_needed(cutoff: datetime) -> sa.ColumnElement[bool]:
-    """Return the condition for old payloads that no live or recent trial uses."""
-    present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
-    needed = sa.select(trials.c.id).where(trials.c.payload == payloads.c.digest, present)
-    return sa.and_(payloads.c.created_at < cutoff, sa.not_(needed.exists()))
+def _is_needed(cutoff: datetime) -> sa.ColumnElement[bool]:
+    """Return the condition for payloads that a live or recent trial uses. An index has each of both cases."""
+    used = sa.select(trials.c.id).where(trials.c.payload == payloads.c.digest)
+    present = (trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
+    return sa.or_(*(used.where(condition).exists() for condition in present))
 
 
 KINDS: tuple[_Kind, ...] = (
     _Kind(
         "events", events, lambda: _text_bytes(events.c.body),
-        lambda t: sa.and_(events.c.attempt_id.in_(_over(t)), events.c.kind.not_in(WEIGHTS)),
+        lambda *old: sa.and_(events.c.attempt_id.in_(_over(*old)), events.c.kind.not_in(WEIGHTS)),
     ),
-    _Kind("offsets", streams, lambda: sa.literal(0), lambda t: streams.c.attempt_id.in_(_over(t))),
+    _Kind("offsets", streams, lambda: sa.literal(0), lambda *old: streams.c.attempt_id.in_(_over(*old))),
     _Kind(
         "log tails", ranks, lambda: sa.func.length(ranks.c.log_tail),
-        lambda t: sa.and_(ranks.c.log_tail.is_not(None), ranks.c.attempt_id.in_(_over(t))), {"log_tail": None},
+        lambda *old: sa.and_(ranks.c.log_tail.is_not(None), ranks.c.attempt_id.in_(_over(*old))), {"log_tail": None},
     ),
     _Kind(
         "launch plans", attempts, lambda: _text_bytes(attempts.c.plan),
-        lambda t: sa.and_(attempts.c.plan.is_not(None), attempts.c.id.in_(_over(t))), {"plan": None, "master": None},
+        lambda *old: sa.and_(attempts.c.plan.is_not(None), attempts.c.id.in_(_over(*old))),
+        {"plan": None, "master": None},
     ),
     _Kind(
-        "timelines", timeline, lambda: sa.func.length(timeline.c.words), lambda t: timeline.c.trial_id.in_(_ended(t)),
+        "timelines", timeline, lambda: sa.func.length(timeline.c.words),
+        lambda *old: timeline.c.trial_id.in_(_ended(*old)),
     ),
-    _Kind("rung entries", rung_entries, lambda: sa.literal(0), lambda t: rung_entries.c.trial_id.in_(_decided(t))),
-    _Kind("payloads", payloads, lambda: sa.func.length(payloads.c.content), _last_needed),
-    _Kind("audit", audit, lambda: _text_bytes(audit.c.details), lambda t: audit.c.at < t),
+    _Kind(
+        "rung entries", rung_entries, lambda: sa.literal(0), lambda *old: rung_entries.c.trial_id.in_(_decided(*old)),
+    ),
+    _Kind(
+        "payloads", payloads, lambda: sa.func.length(payloads.c.content),
+        lambda cutoff, _: sa.and_(payloads.c.created_at < cutoff, sa.not_(_is_needed(cutoff))),
+        is_of_trials=False,
+    ),
+    _Kind(
+        "audit", audit, lambda: _text_bytes(audit.c.details), lambda cutoff, _: audit.c.at < cutoff,
+        is_of_trials=False,
+    ),
 )  # fmt: skip
 
 
@@ -134,21 +154,35 @@ class Retention:
 
     def remove(self, cutoff: datetime) -> Iterator[Removed]:
         """Remove old data, and yield the result of each small transaction."""
-        for kind in KINDS:
-            while (removed := self._remove(kind, cutoff)).count:
+        steps = ((among, kind) for among in self._old_trials(cutoff) for kind in KINDS if kind.is_of_trials)
+        others = ((sa.true(), kind) for kind in KINDS if not kind.is_of_trials)
+        for among, kind in itertools.chain(steps, others):
+            while (removed := self._remove(kind, cutoff, among)).count:
                 yield removed
+
+    def _old_trials(self, cutoff: datetime) -> Iterator[sa.ColumnElement[bool]]:
+        """Yield conditions on trials that together match all old ones."""
+        after = 0
+        while ids := self._next_old(cutoff, after):
+            after = ids[-1]
+            yield trials.c.id.between(ids[0], after)
+
+    @reads
+    def _next_old(self, conn: Connection, cutoff: datetime, after: int) -> Sequence[int]:
+        query = _ended(cutoff, trials.c.id > after).order_by(trials.c.id).limit(TRIALS_AT_ONCE)
+        return conn.scalars(query).all()
 
     @reads
     def _count(self, conn: Connection, kind: _Kind, cutoff: datetime) -> Removed:
         query = sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(kind.size()), 0)).select_from(kind.table)
-        count, size = conn.execute(query.where(kind.old(cutoff))).one()
+        count, size = conn.execute(query.where(kind.old(cutoff, sa.true()))).one()
         return Removed(kind=kind.name, count=int(count), size_bytes=int(size))
 
     @writes
-    def _remove(self, conn: Connection, kind: _Kind, cutoff: datetime) -> Removed:
+    def _remove(self, conn: Connection, kind: _Kind, cutoff: datetime, among: sa.ColumnElement[bool]) -> Removed:
         key = list(kind.table.primary_key.columns)
         # Locked where the database locks rows, so that a row that is needed again meanwhile stays.
-        query = sa.select(*key, kind.size().label("size")).where(kind.old(cutoff)).limit(BATCH)
+        query = sa.select(*key, kind.size().label("size")).where(kind.old(cutoff, among)).limit(BATCH)
         rows = conn.execute(query.with_for_update(skip_locked=True, of=kind.table)).all()
         if not rows:
             return Removed(kind=kind.name, count=0, size_bytes=0)
@@ -165,7 +199,7 @@ class Retention:
         """Return those of the trials that ended before the cutoff."""
         found: set[int] = set()
         for some in _pieces(sorted(set(trial_ids))):
-            found |= set(conn.scalars(_ended(cutoff).where(trials.c.id.in_(some))))
+            found |= set(conn.scalars(_ended(cutoff, trials.c.id.in_(some))))
         return found
 
     @reads
@@ -199,8 +233,7 @@ class Retention:
     @reads
     def needed_archives(self, conn: Connection, cutoff: datetime) -> set[str]:
         """Return the digests of user code and libraries that a live or recent trial uses."""
-        present = sa.or_(trials.c.ended_at.is_(None), trials.c.ended_at >= cutoff)
-        found = set(conn.scalars(sa.select(trials.c.payload).where(trials.c.payload.is_not(None), present)))
+        found = set(conn.scalars(sa.select(payloads.c.digest).where(_is_needed(cutoff))))
         live = sa.select(attempts.c.plan).where(attempts.c.plan.is_not(None), attempts.c.ended_at.is_(None))
         for plan in conn.scalars(live):
             parts = (plan.get("plans") or plan).values() if isinstance(plan, dict) else ()

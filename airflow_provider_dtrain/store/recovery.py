@@ -9,7 +9,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.lifecycle.states import ACTIVE, STARTED
 from airflow_provider_dtrain.core.lifecycle.timing import LEASE_TTL, PROBED_AFTER
-from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts, trials
+from airflow_provider_dtrain.store.database.tables import allocations, attempts, hosts, pools, trials
 from airflow_provider_dtrain.store.database.transactions import Database, reads, writes
 from airflow_provider_dtrain.store.queue.held_gangs import last_users
 from airflow_provider_dtrain.store.records.trials import AttemptView
@@ -19,6 +19,12 @@ from airflow_provider_dtrain.store.views import attempt_views
 AHEAD_MOST = timedelta(minutes=5)
 _SILENT_HOSTS = ("unreachable", "lost")
 _NEVER = datetime(1970, 1, 1, tzinfo=UTC)
+#: A statement of its own, because with an OR the database reads all attempts. The pools make the index usable.
+_UNRELEASED = (
+    sa.select(attempts.c.id)
+    .join(allocations, allocations.c.id == attempts.c.allocation_id)
+    .where(allocations.c.state == "expired", allocations.c.pool.in_(sa.select(pools.c.name)), last_users())
+)
 
 
 class Recovery:
@@ -38,12 +44,11 @@ class Recovery:
         """
         now = self.db.now()
         is_silent = sa.or_(attempts.c.renewed_at < now - LEASE_TTL, attempts.c.renewed_at > now + AHEAD_MOST)
-        silent = sa.and_(attempts.c.state.in_(ACTIVE), is_silent)
-        unreleased = sa.and_(allocations.c.state == "expired", last_users())
+        silent = sa.select(attempts.c.id).where(attempts.c.ended_at.is_(None), attempts.c.state.in_(ACTIVE), is_silent)
         query = (
             sa.select(attempts.c.id)
             .join(allocations, allocations.c.id == attempts.c.allocation_id)
-            .where(sa.or_(silent, unreleased), _is_free(now))
+            .where(attempts.c.id.in_(silent.union(_UNRELEASED)), _is_free(now))
             .order_by(sa.func.coalesce(allocations.c.recovering_until, _NEVER), attempts.c.id)
             .limit(limit)
         )

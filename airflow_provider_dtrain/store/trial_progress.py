@@ -17,6 +17,7 @@ from airflow_provider_dtrain.core.search.trial_progress import (
     TrialProgress,
     progress_of,
 )
+from airflow_provider_dtrain.store.database.filters import in_states
 from airflow_provider_dtrain.store.database.tables import attempts, configs, metrics, trials
 from airflow_provider_dtrain.store.shards import shard_counts
 
@@ -42,7 +43,7 @@ def progress_of_experiments(
     :param where: condition on trials
     """
     place = sa.func.row_number().over(partition_by=trials.c.experiment_id, order_by=trials.c.id.desc())
-    ranked = sa.select(trials.c.id, place.label("place")).where(trials.c.state == "running", where).subquery()
+    ranked = sa.select(trials.c.id, place.label("place")).where(in_states(["running"]), where).subquery()
     sample = sa.select(ranked.c.id).where(ranked.c.place <= EXPERIMENT_SAMPLE)
     found: dict[int, list[TrialProgress]] = {}
     for one in running_progress(conn, trials.c.id.in_(sample), now).values():

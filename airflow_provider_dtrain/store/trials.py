@@ -15,7 +15,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceab
 from airflow_provider_dtrain.core.scheduling.placement import place
 from airflow_provider_dtrain.errors import NotFoundError, UnplaceableError, UserError
 from airflow_provider_dtrain.store.database import statements
-from airflow_provider_dtrain.store.database.filters import has_tags
+from airflow_provider_dtrain.store.database.filters import has_tags, in_states
 from airflow_provider_dtrain.store.database.rows import ExperimentRow, PoolRow, columns_of, record_of
 from airflow_provider_dtrain.store.database.statements import Values
 from airflow_provider_dtrain.store.database.tables import (
@@ -127,8 +127,9 @@ class Trials:
         :param limit: most trials to return; None = all
         :param dags: only trials of these; None = of all
         """
-        given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id, "state": state}
+        given = {"experiment_id": experiment_id, "dag_id": dag_id, "run_id": run_id}
         where = [trials.c[name] == value for name, value in given.items() if value is not None]
+        where += [] if state is None else [in_states([state])]
         where += has_tags("trial", trials.c.id, tags)
         if dags is not None:
             where.append(trials.c.dag_id.in_(sorted(dags)))

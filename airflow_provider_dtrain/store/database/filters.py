@@ -1,4 +1,4 @@
-"""Conditions on texts that users type, and on tags."""
+"""Conditions on texts that users type, on tags, and on states of trials."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from airflow_provider_dtrain.store.database.tables import tags
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_LIVE
+from airflow_provider_dtrain.store.database.tables import tags, trials
 
 _ESCAPE = "\\"
 #: Most characters of a text to look for.
@@ -29,6 +30,13 @@ def contains(
     if number is not None and text.isascii() and text.isdigit() and len(text) < 18:
         found.append(number == int(text))
     return sa.or_(*found)
+
+
+def in_states(states: Collection[str]) -> sa.ColumnElement[bool]:
+    """Return the condition that a trial is in one of some states."""
+    found = trials.c.state.in_(sorted(states))
+    # Names the index of the trials of the present, which the states alone do not.
+    return sa.and_(trials.c.ended_at.is_(None), found) if set(states) <= set(TRIAL_LIVE) else found
 
 
 def has_tags(

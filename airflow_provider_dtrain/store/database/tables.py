@@ -310,6 +310,14 @@ trials = sa.Table(
         *("experiment_id", "state", "cleared_at", "search_id", "best_metric", "ended_at", "is_drawn", "draw"),
     ),
     sa.Index("ix_trials_best", "search_id", "best_metric", "number"),
+    # Trials of the present among those of years, and the trials of a user code that may be removed.
+    sa.Index(
+        "ix_trials_live",
+        "state",
+        sqlite_where=sa.text("ended_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
+    ),
+    sa.Index("ix_trials_payload", "payload", "ended_at"),
 )
 
 allocations = sa.Table(
@@ -441,6 +449,12 @@ attempts = sa.Table(
     sa.Column("log_closed", sa.Boolean, nullable=False, default=False, server_default=sa.false()),
     sa.UniqueConstraint("trial_id", "number"),
     sa.Index("ix_attempts_allocation_id", "allocation_id"),
+    sa.Index(
+        "ix_attempts_live",
+        "trial_id",
+        sqlite_where=sa.text("ended_at IS NULL"),
+        postgresql_where=sa.text("ended_at IS NULL"),
+    ),
 )
 
 #: What the ranks of an attempt were made of, as its launch found it. See ``store/provenance.py``.

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_provider_dtrain.core.search.trial_progress import TrialProgress, mean_share
+from airflow_provider_dtrain.store.database.filters import in_states
 from airflow_provider_dtrain.store.database.tables import attempts, experiments, labels, metrics, searches, tags, trials
 from airflow_provider_dtrain.store.experiment_views import WITH_SEARCH
 from airflow_provider_dtrain.store.records.pages import PageVersion, page_version
@@ -33,6 +34,7 @@ _ROWS: sa.Select[Any] = (
     .order_by(experiments.c.id)
 )
 #: Trials by experiment and state: numbers, and the best metrics, whose sum moves in one direction while trials improve.
+#: Those of experiments that have ended do not change.
 _TRIALS: sa.Select[Any] = (
     sa.select(
         trials.c.experiment_id,
@@ -42,6 +44,7 @@ _TRIALS: sa.Select[Any] = (
         sa.func.max(trials.c.id),
         *(function(trials.c.best_metric) for function in (sa.func.min, sa.func.max, sa.func.sum)),
     )
+    .where(trials.c.experiment_id.in_(sa.select(experiments.c.id).where(experiments.c.state == "running")))
     .group_by(trials.c.experiment_id, trials.c.state)
     .order_by(trials.c.experiment_id, trials.c.state)
 )
@@ -56,7 +59,7 @@ _TAGS = (
 
 
 #: Running trials, with the newest report and attempt of the store: their progress changes with these only.
-_IS_RUNNING = sa.and_(trials.c.state == "running", trials.c.cleared_at.is_(None))
+_IS_RUNNING = sa.and_(in_states(["running"]), trials.c.cleared_at.is_(None))
 _NEWEST = sa.select(
     sa.select(sa.func.max(metrics.c.id)).scalar_subquery(),
     sa.select(sa.func.max(attempts.c.id)).scalar_subquery(),

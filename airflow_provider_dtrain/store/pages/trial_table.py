@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Row
 from airflow_provider_dtrain.core.reduction import even
 from airflow_provider_dtrain.errors import UserError
 from airflow_provider_dtrain.store.database.connections import restore_floats
-from airflow_provider_dtrain.store.database.filters import contains, has_tags
+from airflow_provider_dtrain.store.database.filters import contains, has_tags, in_states
 from airflow_provider_dtrain.store.database.tables import (
     allocations,
     attempts,
@@ -365,7 +365,7 @@ def _matching(query: TrialQuery) -> list[sa.ColumnElement[bool]]:
     if query.dags is not None:
         where.append(trials.c.dag_id.in_(sorted(query.dags)))
     if query.states:
-        where.append(trials.c.state.in_(query.states))
+        where.append(in_states(query.states))
     where += has_tags("trial", trials.c.id, query.tags)
     if query.text:
         of = (labels.c.kind == "trial", labels.c.object_id == trials.c.id)

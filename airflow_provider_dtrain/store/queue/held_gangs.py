@@ -38,9 +38,10 @@ def last_users() -> sa.ColumnElement[bool]:
     For a gang that was granted to a trial this is the newest attempt. For a held gang it is the attempt that uses it,
     because newer attempts may wait for it.
     """
-    newest = sa.select(sa.func.max(attempts.c.id)).group_by(attempts.c.allocation_id)
+    others = attempts.alias()
+    newest = sa.select(sa.func.max(others.c.id)).where(others.c.allocation_id == allocations.c.id)
     users = sa.select(gangs.c.attempt_id).where(gangs.c.attempt_id.is_not(None))
-    own = sa.and_(allocations.c.trial_id.is_not(None), attempts.c.id.in_(newest))
+    own = sa.and_(allocations.c.trial_id.is_not(None), attempts.c.id == newest.correlate(allocations).scalar_subquery())
     return sa.or_(own, attempts.c.id.in_(users))
 
 
