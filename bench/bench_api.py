@@ -1,27 +1,21 @@
 """Time of the API behind the pages with 10,000 trials and 1,000 hosts, in a real ``airflow api-server``.
 
-    python -m bench.bench_api [--postgresql] [--store URL] [--rounds 20] [--only cluster,queue]
-
 Each route that a page requests is measured three times: a view (no answer is known to the client), a poll of an
 unchanged store (``If-None-Match``), and a poll after a report of a trial, a release and a grant. A view of an unchanged
 store may come from the server's cache, the poll after a change never does. CPU is that of all threads of the server.
-The first lines are Airflow's own routes on the same server, as a baseline. Seeding takes minutes: ``--store`` uses a
-store that ``python -m testbed.seed --scene large`` has filled, and changes it.
+Airflow's own routes on the same server are a baseline. The store is SQLite, and PostgreSQL where its server
+programs are installed. With ``--quick`` only some routes of a small SQLite store are measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.client
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -36,32 +30,14 @@ from airflow_provider_dtrain.store.database.tables import (
     trials,
 )
 from airflow_provider_dtrain.store.store import Store, migrate
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 from testbed.api_server import ApiServer
 from testbed.seed.airflow_side import migrate_metadata
 from testbed.stores import Server, server_programs
 
-GOAL_MS = 100
 AIRFLOW = ("/api/v2/monitor/health", "/api/v2/dags", "/api/v2/pools")
 PAGES = "/dtrain/api/v1"
-
-
-@dataclass
-class Cost:
-    """Figures of the requests of one kind."""
-
-    wall_ms: list[float] = field(default_factory=list)
-    cpu_ms: list[float] = field(default_factory=list)
-
-    def words(self) -> str:
-        """Return p50 and p95 of wall and CPU."""
-        if not self.wall_ms:
-            return "- | -"
-        return " | ".join(f"{statistics.median(of):.0f} / {high(of):.0f}" for of in (self.wall_ms, self.cpu_ms))
-
-
-def high(values: Sequence[float]) -> float:
-    """Return the 95th percentile."""
-    return sorted(values)[min(len(values) - 1, int(0.95 * len(values)))]
 
 
 class Client:
@@ -72,17 +48,15 @@ class Client:
         self.connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
         self.headers = {"Authorization": f"Bearer {server.token(user)}", "Accept-Encoding": "gzip"}
 
-    def get(self, path: str, tag: str | None = None, cost: Cost | None = None) -> tuple[int, str | None, int]:
-        """Return status, tag and size of an answer, and add its cost."""
+    def get(self, path: str, tag: str | None = None) -> tuple[str | None, float, float]:
+        """Return the tag of an answer, and its milliseconds by the clock and of the server's CPU."""
         headers = self.headers if tag is None else {**self.headers, "If-None-Match": tag}
         cpu, wall = self.cpu_s(), time.perf_counter()
         self.connection.request("GET", path, headers=headers)
         answer = self.connection.getresponse()
-        body = answer.read()
-        if cost is not None:
-            cost.wall_ms.append(1e3 * (time.perf_counter() - wall))
-            cost.cpu_ms.append(1e3 * (self.cpu_s() - cpu))
-        return answer.status, answer.headers["ETag"], len(body)
+        answer.read()
+        assert answer.status in (200, 304), (path, answer.status)
+        return answer.headers["ETag"], 1e3 * (time.perf_counter() - wall), 1e3 * (self.cpu_s() - cpu)
 
     def cpu_s(self) -> float:
         """Return the CPU seconds of the server's processes so far."""
@@ -171,44 +145,71 @@ def routes(trial: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def measure(client: Client, path: str, rounds: int, changes: Changes | None) -> None:
-    """Print one line."""
-    views, polls, after = Cost(), Cost(), Cost()
-    status, tag, size = client.get(path)
-    assert status == 200, (path, status)
-    for _ in range(rounds):
-        client.get(path, cost=views)
-        if tag is not None:
-            client.get(path, tag, polls)
-    for number in range(rounds if changes is not None else 0):
-        assert changes is not None
-        changes.one(time.monotonic_ns() + number)
-        client.get(path, tag, after)
-    words = path.removeprefix(PAGES)
-    name = next((name for name, one in routes(changes.trial).items() if one == words), words) if changes else words
-    slow = " **slow**" if max(map(high, filter(None, (views.wall_ms, polls.wall_ms, after.wall_ms)))) > GOAL_MS else ""
-    print(f"| {name}{slow} | {size / 1e3:.1f} | {views.words()} | {polls.words()} | {after.words()} |", flush=True)
+VIEW, UNCHANGED, CHANGED, AIRFLOWS = "view", "unchanged", "changed", "Airflow's route"
+#: Routes of a quick run.
+FEW = ("cluster", "queue", "trials by metric", "trial")
 
 
-@contextlib.contextmanager
-def store_url(options: argparse.Namespace, folder: Path) -> Iterator[str]:
-    """Yield the URL of a seeded store."""
-    url = options.store or f"sqlite:///{folder / 'large.db'}"
-    if not options.store:
-        command = [sys.executable, "-m", "testbed.seed", "--store", url, "--scene", "large"]
-        subprocess.run(command, check=True)
-    if not options.postgresql:
-        yield url
-        return
-    server = Server(server_programs() or sys.exit("PostgreSQL's programs are not installed"))
-    try:
-        server.start()
-        target = server.new_database()
-        migrate(target)
-        copy(url, target)
-        yield target
-    finally:
-        server.stop()
+class Routes:
+    """Requests of all routes to one server."""
+
+    def __init__(self, run: Run, client: Client, changes: Changes, database: str) -> None:
+        self.run, self.client, self.changes, self.database = run, client, changes, database
+
+    def add(self, route: str, side: str, path: str, tag: str | None = None) -> str | None:
+        """Request a path, and add its cost. Return its tag."""
+        found, wall_ms, cpu_ms = self.client.get(path, tag)
+        self.run.add(f"{route}, {self.database}", side, wall_ms)
+        self.run.add(f"CPU, {self.database}", side, cpu_ms)
+        return found
+
+    def measure(self, route: str, path: str, rounds: int) -> None:
+        """Add the cost of one route."""
+        tag, _, _ = self.client.get(path)
+        for _ in range(rounds):
+            self.add(route, VIEW, path)
+            if tag is not None:
+                self.add(route, UNCHANGED, path, tag)
+        for number in range(rounds):
+            self.changes.one(time.monotonic_ns() + number)
+            self.add(route, CHANGED, path, tag)
+
+
+def measure(run: Run) -> None:
+    seeded = f"sqlite:///{run.folder / 'seeded.db'}"
+    scene = run.size("large", "small")
+    subprocess.run([sys.executable, "-m", "testbed.seed", "--store", seeded, "--scene", scene], check=True)
+    with contextlib.ExitStack() as stack:
+        urls = {SQLITE: seeded}
+        programs = None if run.is_quick else server_programs()
+        if programs is not None:
+            database = Server(programs)
+            stack.callback(database.stop)
+            database.start()
+            urls[POSTGRESQL] = database.new_database()
+            migrate(urls[POSTGRESQL])
+            copy(seeded, urls[POSTGRESQL])
+        for name, url in urls.items():
+            server = ApiServer(run.folder / name, url)
+            migrate_metadata(server.environment)
+            try:
+                server.start()
+                of_server(run, Client(server), Changes(url), name)
+            finally:
+                server.stop()
+
+
+def of_server(run: Run, client: Client, changes: Changes, database: str) -> None:
+    """Measure all routes on one server."""
+    found = Routes(run, client, changes, database)
+    for path in AIRFLOW:
+        client.get(path)
+        for _ in range(run.rounds):
+            found.add(AIRFLOWS, path, path)
+    for route, path in routes(changes.trial).items():
+        if not run.is_quick or route in FEW:
+            changes.renew()
+            found.measure(route, PAGES + path, run.rounds)
 
 
 def copy(source: str, target: str) -> None:
@@ -231,34 +232,33 @@ def copy(source: str, target: str) -> None:
     new.dispose()
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--only", default="", help="words that a route's name contains, separated by commas")
-    parser.add_argument("--postgresql", action="store_true", help="copy the store into a server of PostgreSQL")
-    parser.add_argument("--store", help="URL of a SQLite store with the scene 'large'")
-    options = parser.parse_args()
-    wanted = [word for word in options.only.split(",") if word]
-    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as home, store_url(options, Path(home)) as url:
-        server = ApiServer(Path(home), url)
-        migrate_metadata(server.environment)
-        server.start()
-        try:
-            client, changes = Client(server), Changes(url)
-            print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, {url.split(':')[0]}; ms as p50 / p95")
-            print("| route | kB sent | view: wall | CPU | unchanged: wall | CPU | changed: wall | CPU |")
-            print("|---|---|---|---|---|---|---|---|")
-            for path in AIRFLOW:
-                measure(client, path, options.rounds, None)
-            for name, path in routes(changes.trial).items():
-                if not wanted or any(word in name for word in wanted):
-                    changes.renew()
-                    measure(client, PAGES + path, options.rounds, changes)
-            print(f"load {os.getloadavg()[0]:.1f} at the end")
-        finally:
-            server.stop()
-
-
-if __name__ == "__main__":
-    main()
+SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
+STATES = {VIEW: OURS, UNCHANGED: OURS, CHANGED: OURS}
+GOALS = tuple(Goal(side=side, at_most=100, quantile=0.95) for side in STATES)
+BENCH = Bench(
+    what="Requests of the pages, with 10,000 trials and 1,000 hosts",
+    rows=tuple(
+        row
+        for database in (SQLITE, POSTGRESQL)
+        for row in (
+            Row(
+                name=f"{AIRFLOWS}, {database}",
+                what="Airflow's own routes",
+                unit="ms",
+                sides=dict.fromkeys(AIRFLOW, PEER),
+            ),
+            *(
+                Row(name=f"{route}, {database}", what="One request", unit="ms", sides=STATES, goals=GOALS)
+                for route in routes(0)
+            ),
+            Row(
+                name=f"CPU, {database}",
+                what="CPU of the server, all routes",
+                unit="ms of CPU",
+                sides={**STATES, **dict.fromkeys(AIRFLOW, PEER)},
+            ),
+        )
+    ),
+    measure=measure,
+    rounds=(20, 5),
+)

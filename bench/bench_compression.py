@@ -1,7 +1,5 @@
 """Step time with compressed gradients against float32, on a network limited to 100 Mbit/s.
 
-    python bench/bench_compression.py [rounds]
-
 Two connected network namespaces (requires root), one gloo rank in each. The variants alternate every two steps.
 """
 
@@ -9,19 +7,19 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-RATE, BLOCK, GOAL = "100mbit", 2, 0.6
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, Bench, Goal, Row
+
+RATE, BLOCK = "100mbit", 2
 VARIANTS = {"none": False, "fp16": "fp16", "bf16": "bf16"}
 
 
 def rank(rounds: int) -> None:
-    sys.path.insert(0, str(ROOT))
     import torch
 
     import airflow_provider_dtrain.train as dtrain
@@ -82,7 +80,7 @@ def disconnect(spaces: list[str]) -> None:
             Path("/etc/netns", space).rmdir()
 
 
-def measure(rounds: int) -> dict[str, list[float]]:
+def pair(rounds: int) -> dict[str, list[float]]:
     tag = f"dtc{os.getpid()}"
     spaces, links = [f"{tag}a", f"{tag}b"], ["slow0", "slow1"]
     try:
@@ -93,7 +91,7 @@ def measure(rounds: int) -> dict[str, list[float]]:
         }  # fmt: skip
         ranks = [
             subprocess.Popen(
-                ["ip", "netns", "exec", spaces[number], sys.executable, __file__, str(rounds), "--rank"],
+                ["ip", "netns", "exec", spaces[number], sys.executable, "-m", "bench.bench_compression", str(rounds)],
                 env={**common, "RANK": str(number), "GLOO_SOCKET_IFNAME": links[number]},
                 stdout=subprocess.PIPE, text=True,
             ) for number in range(2)
@@ -105,24 +103,28 @@ def measure(rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 7
-    if "--rank" in sys.argv:
-        rank(rounds)
-        return 0
-    if os.geteuid() != 0:
-        print("Nothing measured: network namespaces require root.")
-        return 0
-    times = measure(rounds)
-    print(f"1.3 M parameters, batch 64, 2 ranks, {RATE}")
-    print(f"{'gradient_compression':<22} {'ms/step':>9} {'of none':>8}")
-    for name, values in times.items():
-        part = statistics.median(a / b for a, b in zip(values, times["none"], strict=True))
-        print(f"{name:<22} {statistics.median(values) * 1e3:>9.1f} {part:>8.2f}")
-        if name != "none":
-            print(f"    goal <= {GOAL} of uncompressed: {'met' if part <= GOAL else 'MISSED'}")
-    return 0
+def measure(run: Run) -> None:
+    for variant, seconds in pair(run.rounds).items():
+        run.add("step", variant, *(1e3 * value for value in seconds))
+
+
+BENCH = Bench(
+    what="1.3 M parameters, 2 ranks over gloo at 100 Mbit/s",
+    rows=(
+        Row(
+            name="step",
+            what="A step with gradient_compression",
+            unit="ms",
+            sides={"none": LIMIT, "fp16": OURS, "bf16": OURS},
+            base="none",
+            goals=tuple(Goal(side=side, at_most=0.6, of="none") for side in ("fp16", "bf16")),
+        ),
+    ),
+    measure=measure,
+    rounds=(7, 2),
+    missing=lambda: None if os.geteuid() == 0 else "network namespaces require root",
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    rank(int(sys.argv[1]))

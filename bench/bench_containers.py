@@ -5,9 +5,7 @@ The image is made of this machine's own files, and is here before.
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,51 +17,52 @@ from typing import Any
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 from testbed.containers import container_argv, settings, why_no_podman
 from testbed.programs import install_programs
 
+PODMAN, INSIDE, WITHOUT, ADDED = "podman run", "in a container", "without a container", "what a container adds"
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--starts", type=int, default=15, help="starts of each kind")
-    args = parser.parse_args()
-    if (reason := why_no_podman()) is not None:
-        sys.exit(reason)
+
+def measure(run: Run) -> None:
     os.environ |= settings()
-    with tempfile.TemporaryDirectory(prefix="bench-containers-") as root:
-        _measure(Path(root), args.starts)
+    with tempfile.TemporaryDirectory(prefix="c") as folder:
+        root = Path(folder)
+        install_programs(root)
+        state_dir = root / "state"
+        address = HostAddress(
+            name="local",
+            remote_dir=str(root / ".dtrain"),
+            state_dir=str(state_dir),
+            lock_dir="none",
+            python=sys.executable,
+            make_transport=lambda: LocalTransport("local"),
+        )
+        links = Links()
+        link = links.get(address)
+        # Python keeps its compiled modules there, for all runs.
+        program = next(path for path in (root / ".dtrain/supervisor").iterdir() if path.is_dir())
+        try:
+            for number in range(run.rounds):
+                _round(run, number, link, state_dir, str(program))
+        finally:
+            links.close_all()
 
 
-def _measure(root: Path, starts: int) -> None:
-    install_programs(root)
-    state_dir = root / "state"
-    address = HostAddress(
-        name="local",
-        remote_dir=str(root / ".dtrain"),
-        state_dir=str(state_dir),
-        lock_dir="none",
-        python=sys.executable,
-        make_transport=lambda: LocalTransport("local"),
-    )
-    link = Links().get(address)
-    # Python keeps its compiled modules there, for all runs.
-    program = next(path for path in (root / ".dtrain/supervisor").iterdir() if path.is_dir())
-    times: dict[str, list[float]] = {}
-    for number in range(starts):
-        run = f"t1.{number + 1}.{10 * number + 10}"
-        alone = state_dir / "runs" / run
-        alone.mkdir(parents=True, mode=0o700)
-        argv = container_argv(state_dir, run, program=str(program))
-        place = argv.index("-I")
-        times.setdefault("podman run, python -c pass", []).append(_timed(lambda: _run([*argv[:place], "-c", "pass"])))  # noqa: B023
-        alone.rmdir()
-        times.setdefault("prepared in a container", []).append(_prepared(link, run, argv))
-        times.setdefault("prepared without", []).append(_prepared(link, f"t2.{number + 1}.{10 * number + 15}", None))
-    medians = {name: statistics.median(found) for name, found in times.items()}
-    for name, found in times.items():
-        print(f"{name:28} {1000 * medians[name]:8,.0f} ms   slowest {1000 * max(found):8,.0f} ms")
-    more = medians["prepared in a container"] - medians["prepared without"]
-    print(f"{'a container, beside podman':28} {more / medians['podman run, python -c pass']:8.2f}")
+def _round(run: Run, number: int, link: HostLink, state_dir: Path, program: str) -> None:
+    name = f"t1.{number + 1}.{10 * number + 10}"
+    alone = state_dir / "runs" / name
+    alone.mkdir(parents=True, mode=0o700)
+    argv = container_argv(state_dir, name, program=program)
+    place = argv.index("-I")
+    run.add("start", PODMAN, _timed(lambda: _run([*argv[:place], "-c", "pass"])))
+    alone.rmdir()
+    inside = _prepared(link, name, argv)
+    without = _prepared(link, f"t2.{number + 1}.{10 * number + 15}", None)
+    run.add("start", INSIDE, inside)
+    run.add("start", WITHOUT, without)
+    run.add("start", ADDED, inside - without)
 
 
 def _timed(work: Callable[[], Any]) -> float:
@@ -92,5 +91,19 @@ def _prepared(link: HostLink, run: str, argv: list[str] | None) -> float:
     return took
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    what="Start of a run until it is prepared",
+    rows=(
+        Row(
+            name="start",
+            what="Beside podman run, python -c pass",
+            unit="s",
+            sides={PODMAN: PEER, INSIDE: OURS, WITHOUT: OURS, ADDED: OURS},
+            base=PODMAN,
+            goals=(Goal(side=ADDED, at_most=1.5, of=PODMAN),),
+        ),
+    ),
+    measure=measure,
+    rounds=(15, 3),
+    missing=why_no_podman,
+)

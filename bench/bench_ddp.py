@@ -1,7 +1,5 @@
 """Two ranks over gloo on one machine: savings by gradient aggregation, and efficiency of weak scaling.
 
-    python bench/bench_ddp.py [rounds]
-
 Both ranks alternate between the variants in blocks of 16 batches, each rank with one thread. Efficiency is weak
 scaling: the throughput of two ranks over twice that of one process (`single`) while the other rank is idle. `cpu` is
 rank 0's CPU time per batch, which is least sensitive to other load. The 10 M model is measured with 8 samples per batch
@@ -15,15 +13,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
+
 BLOCK = 16
 #: Name -> layer sizes, batch per rank. With these, raw DDP reaches an efficiency of about 3/5 and 1/2 when idle.
 MODELS = {
@@ -38,6 +36,7 @@ VARIANTS = {
     "10 M": ("raw", 1, 4),
     "10 M, 1": ("raw", 1, 4),
 }
+#: Efficiency with aggregation.
 GOALS = {"1.3 M": 0.95, "4.7 M": 0.80}
 
 
@@ -83,7 +82,6 @@ def loop(variant: str | int, sizes: Sequence[int], batch: int, distributed: Any)
 
 def rank(rounds: int) -> None:
     """Measure as one of the two ranks. Rank 0 prints seconds per batch."""
-    sys.path.insert(0, str(ROOT))
     import torch
 
     import airflow_provider_dtrain.train as dtrain
@@ -109,7 +107,7 @@ def rank(rounds: int) -> None:
                 print("RESULT", json.dumps([name, [times, cpu]]), flush=True)
 
 
-def measure(rounds: int) -> dict[str, tuple[dict[str, list[float]], dict[str, list[float]]]]:
+def pair(rounds: int) -> dict[str, tuple[dict[str, list[float]], dict[str, list[float]]]]:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
@@ -119,7 +117,7 @@ def measure(rounds: int) -> dict[str, tuple[dict[str, list[float]], dict[str, li
     }  # fmt: skip
     ranks = [
         subprocess.Popen(
-            [sys.executable, __file__, str(rounds), "--rank"],
+            [sys.executable, "-m", "bench.bench_ddp", str(rounds)],
             env={**common, "RANK": str(number), "LOCAL_RANK": str(number)},
             stdout=subprocess.PIPE, text=True,
         ) for number in range(2)
@@ -129,38 +127,49 @@ def measure(rounds: int) -> dict[str, tuple[dict[str, list[float]], dict[str, li
     return dict(lines)
 
 
-def main() -> int:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 9
-    if "--rank" in sys.argv:
-        rank(rounds)
-        return 0
-    print(f"{'model':<8} {'variant':<24} {'ms/batch':>9} {'best':>8} {'cpu':>8} {'efficiency':>11} {'of raw':>7}")
-    for name, (times, cpu) in measure(rounds).items():
-        medians = {variant: statistics.median(values) for variant, values in times.items()}
-        for variant, median in medians.items():
-            label = f"ours, aggregation {variant}" if variant.isdigit() else variant
-            # Medians of ratios within a round: other load on the machine affects both sides of a ratio.
-            efficiency = ratio(times, "single", variant) if "single" in times else None
-            of_raw = ratio(times, "raw", variant) if "raw" in times and variant.isdigit() else None
-            cells = [f"{value:.0%}" if value else "" for value in (efficiency, of_raw)]
-            print(f"{name:<8} {label:<24} {median * 1e3:>9.2f} {min(times[variant]) * 1e3:>8.2f} "
-                  f"{statistics.median(cpu[variant]) * 1e3:>8.2f} {cells[0]:>11} {cells[1]:>7}")  # fmt: skip
-        if name in GOALS:
-            verdict(f"{name}: efficiency with aggregation 8", ratio(times, "single", "8"), GOALS[name], above=True)
-            verdict(f"{name}: throughput without aggregation, of raw DDP", ratio(times, "raw", "1"), 1.0, above=True)
-        else:
-            verdict(f"{name}: time per sample, aggregation 4 to 1", ratio(times, "4", "1"), 0.55, above=False)
-    return 0
+def measure(run: Run) -> None:
+    for name, measured in pair(run.rounds).items():
+        for row, values in zip((name, f"{name}, CPU"), measured, strict=True):
+            for variant, seconds in values.items():
+                run.add(row, _side(variant), *(1e3 * value for value in seconds))
 
 
-def ratio(times: dict[str, list[float]], over: str, under: str) -> float:
-    return statistics.median(a / b for a, b in zip(times[over], times[under], strict=True))
+def _side(variant: str) -> str:
+    return f"ours, aggregation {variant}" if variant.isdigit() else variant
 
 
-def verdict(words: str, value: float, goal: float, *, above: bool) -> None:
-    met = value >= goal if above else value <= goal
-    print(f"    {words}: {value:.2f}, goal {'>=' if above else '<='} {goal:.2f}: {'met' if met else 'MISSED'}")
+def _goals(name: str) -> tuple[Goal, ...]:
+    if name not in GOALS:
+        return (Goal(side="ours, aggregation 4", at_most=0.55, of="ours, aggregation 1"),)
+    # An efficiency of 0.95 is 1 / 0.95 of the time of one process.
+    return (
+        Goal(side="ours, aggregation 8", at_most=1 / GOALS[name], of="single"),
+        Goal(side="ours, aggregation 1", at_most=1.0, of="raw"),
+    )
+
+
+KINDS = {"single": LIMIT, "apart": LIMIT, "raw": PEER}
+BENCH = Bench(
+    what="Two ranks over gloo on this machine: a batch by DDP and by ctx.backward and ctx.step",
+    rows=tuple(
+        Row(
+            name=name + suffix,
+            what=what,
+            unit=unit,
+            sides={_side(str(variant)): KINDS.get(str(variant), OURS) for variant in variants},
+            base="raw",
+            goals=() if suffix else _goals(name),
+        )
+        for name, variants in VARIANTS.items()
+        for suffix, what, unit in (
+            ("", "Wall clock per batch", "ms"),
+            (", CPU", "CPU of rank 0 per batch", "ms of CPU"),
+        )
+    ),
+    measure=measure,
+    rounds=(9, 3),
+)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    rank(int(sys.argv[1]))

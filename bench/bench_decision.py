@@ -1,36 +1,26 @@
-"""Cost of a decision at a rung in the store, after 1,000 trials have reported there.
-
-Run: ``python bench/bench_decision.py`` (``--only sqlite`` skips PostgreSQL). For each database it prints the cost of a
-commit of one plain event, of one rung event, and the difference: medians over many trials of wall-clock time, CPU time
-of this process, and number of statements. It exits with 1 when the median of a commit with a rung event misses its
-goal.
-"""
+"""Cost of a decision at a rung in the store, after 1,000 trials have reported there, beside that of a plain event."""
 
 from __future__ import annotations
 
-import argparse
 import random
-import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from airflow_provider_dtrain.store.database.tables import allocations, attempts, rung_entries, trials
 from airflow_provider_dtrain.store.records.searches import SearchSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey
 from airflow_provider_dtrain.store.store import Store, migrate
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, Bench, Goal, Row
 from testbed.stores import Server, host, server_programs
 
-GOALS_MS = {"sqlite": 2.0, "postgresql": 5.0}
+GOALS_MS = {"SQLite": 2.0, "PostgreSQL": 5.0}
+PLAIN, RUNG = "plain event", "event at a rung"
 DIVISOR = 4
 RUNGS = (1, 4, 16, 64, 256)
 
@@ -80,7 +70,7 @@ def fill(store: Store, reported: int, asking: int) -> list[int]:
     return list(range(reported + 1, reported + asking + 1))
 
 
-def measure(store: Store, asking: list[int], event: dict[str, Any], old: int) -> list[Sample]:
+def commits(store: Store, asking: list[int], event: dict[str, Any], old: int) -> list[Sample]:
     """Return the cost of each trial's commit of an event."""
     counted = [0]
     sa.event.listen(store.db.engine, "before_cursor_execute", lambda *_: counted.__setitem__(0, counted[0] + 1))
@@ -94,60 +84,57 @@ def measure(store: Store, asking: list[int], event: dict[str, Any], old: int) ->
     return found
 
 
-def report(name: str, plain: list[Sample], asked: list[Sample]) -> bool:
-    """Print one row per kind of commit, and return whether the goal is met."""
-    middle: dict[str, tuple[float, ...]] = {}
-    for words, samples in (("event", plain), ("question", asked)):
-        walls = sorted(sample.wall_ms for sample in samples)
-        middle[words] = (
-            statistics.median(walls),
-            walls[len(walls) // 10],
-            statistics.median(sample.cpu_ms for sample in samples),
-            statistics.median(sample.statements for sample in samples),
-        )
-    middle["decision"] = tuple(b - a for a, b in zip(middle["event"], middle["question"], strict=True))
-    for words, (wall, tenth, cpu, statements) in middle.items():
-        numbers = f"{wall:8.3f} {tenth:10.3f} {cpu:8.3f} {statements:11.0f}"
-        print(f"{name:11} {words:9} {numbers}")
-    return middle["question"][0] < GOALS_MS[name]
-
-
 @contextmanager
-def databases(only: str | None) -> Iterator[dict[str, str]]:
+def databases(run: Run) -> Iterator[dict[str, str]]:
     """Yield the URL of an empty store per database."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = {} if only == "postgresql" else {"sqlite": f"sqlite:///{folder}/s.db"}
-        programs = None if only == "sqlite" else server_programs()
-        if programs is None:
-            yield found
-            return
-        server = Server(programs)
-        server.start(fsync=True)
-        try:
-            yield {**found, "postgresql": server.new_database()}
-        finally:
-            server.stop()
+    found = {"SQLite": f"sqlite:///{run.folder}/s.db"}
+    programs = server_programs()
+    if programs is None:
+        run.note("PostgreSQL is not measured, because its server programs (initdb, pg_ctl) are not installed.")
+        yield found
+        return
+    server = Server(programs)
+    server.start(fsync=True)
+    try:
+        yield {**found, "PostgreSQL": server.new_database()}
+    finally:
+        server.stop()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=sorted(GOALS_MS))
-    parser.add_argument("--reported", type=int, default=1000)
-    parser.add_argument("--rounds", type=int, default=300)
-    arguments = parser.parse_args()
-    print("database    commit of   wall ms 10 % below   cpu ms  statements")
-    is_met = True
-    with databases(arguments.only) as urls:
+def measure(run: Run) -> None:
+    with databases(run) as urls:
         for name, url in urls.items():
             migrate(url)
             store = Store.open(url)
-            asking = fill(store, arguments.reported, arguments.rounds)
-            plain = measure(store, asking, {"kind": "note"}, 0)
-            asked = measure(store, asking, {"kind": "rung", "rung": 0, "units": 1, "step": 1}, 1)
-            is_met &= report(name, plain, asked)
+            asking = fill(store, run.size(1000, 200), run.size(300, 40))
+            events = {PLAIN: {"kind": "note"}, RUNG: {"kind": "rung", "rung": 0, "units": 1, "step": 1}}
+            for old, (side, event) in enumerate(events.items()):
+                for sample in commits(store, asking, event, old):
+                    run.add(f"commit, {name}", side, sample.wall_ms)
+                    run.add(f"CPU, {name}", side, sample.cpu_ms)
+                    run.add(f"statements, {name}", side, sample.statements)
             store.close()
-    return 0 if is_met else 1
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+SIDES = {RUNG: OURS, PLAIN: LIMIT}
+BENCH = Bench(
+    what="Commit of an event of a trial, with the decision of its search",
+    rows=tuple(
+        row
+        for name, goal_ms in GOALS_MS.items()
+        for row in (
+            Row(
+                name=f"commit, {name}",
+                what="Wall clock",
+                unit="ms",
+                sides=SIDES,
+                base=PLAIN,
+                goals=(Goal(side=RUNG, at_most=goal_ms),),
+            ),
+            Row(name=f"CPU, {name}", what="CPU of this process", unit="ms of CPU", sides=SIDES, base=PLAIN),
+            Row(name=f"statements, {name}", what="Statements", unit="statements", sides=SIDES, base=PLAIN),
+        )
+    ),
+    measure=measure,
+    rounds=(1, 1),
+)

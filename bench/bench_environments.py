@@ -5,9 +5,7 @@ The packages are 40 wheels with 25 modules each, from an index on this machine.
 
 from __future__ import annotations
 
-import argparse
 import secrets
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,42 +19,43 @@ from airflow_provider_dtrain.engine.submission.entry import environment_in
 from airflow_provider_dtrain.hosts.channel.link import HostLink
 from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress, Links
 from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, Bench, Goal, Row
 from testbed.programs import install_programs
 from testbed.wheels import IndexServer, index_server, locked, make_wheel, uv_program
 
 PACKAGES, MODULES = 40, 25
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--gangs", type=int, default=8, help="gangs that want the environment at once")
-    parser.add_argument("--warm", type=int, default=50, help="number of times that a ready environment is asked for")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="bench-environments-") as root:
-        _measure(Path(root), args.gangs, args.warm)
+UV, BUILT, FOUND, GANGS = "uv alone, no cache", "built on a host", "found", "built for 8 gangs at once"
+GANGS_AT_ONCE = 8
 
 
-def _measure(root: Path, gangs: int, warm: int) -> None:
-    wheels = root / "index"
-    names = [f"package-{number}" for number in range(PACKAGES)]
-    lock = locked(*(make_wheel(wheels, name, files=_modules(name)) for name in names))
-    install_programs(root)
-    with index_server(wheels) as server:
-        rows = [("uv alone, no cache", _uv_alone(root, lock, server))]
-        source = _source(root / "one", lock)
-        link = _link(root)
-        rows.append(("built on a host", _timed(lambda: _ready([link], source, server))))
-        found = [_timed(lambda: _ask(link, source)) for _ in range(warm)]
-        rows.append((f"found, median of {warm}", statistics.median(found)))
-        rows.append((f"found, slowest of {warm}", max(found)))
-        before = server.downloads()
-        links = [_link(root, f"host-{number}") for number in range(gangs)]
-        other = _source(root / "two", "# for several gangs\n" + lock)
-        rows.append((f"built for {gangs} gangs at once", _timed(lambda: _ready(links, other, server))))
-        builds = (server.downloads() - before) / PACKAGES
-    for name, seconds in rows:
-        print(f"{name:32} {1000 * seconds:10,.0f} ms")
-    print(f"{'builds for all gangs':32} {builds:10.0f}")
+def measure(run: Run) -> None:
+    with tempfile.TemporaryDirectory(prefix="e") as folder:
+        root = Path(folder)
+        wheels = root / "index"
+        packages = run.size(40, 10)
+        names = [f"package-{number}" for number in range(packages)]
+        lock = locked(*(make_wheel(wheels, name, files=_modules(name)) for name in names))
+        install_programs(root)
+        with index_server(wheels) as server:
+            for number in range(run.rounds):
+                _round(run, root / str(number), f"# {number}\n{lock}", server, packages)
+
+
+def _round(run: Run, root: Path, lock: str, server: IndexServer, packages: int) -> None:
+    root.mkdir()
+    run.add("ready", UV, _uv_alone(root, lock, server))
+    source = _source(root / "one", lock)
+    link = _link(root)
+    run.add("ready", BUILT, _timed(lambda: _ready([link], source, server)))
+    run.add("ready", FOUND, *(_timed(lambda: _ask(link, source)) for _ in range(run.size(20, 5))))
+    before = server.downloads()
+    links = [_link(root, f"host-{gang}") for gang in range(GANGS_AT_ONCE)]
+    other = _source(root / "two", "# for several gangs\n" + lock)
+    run.add("ready", GANGS, _timed(lambda: _ready(links, other, server)))
+    run.add("builds", GANGS, (server.downloads() - before) / packages)
 
 
 def _modules(name: str) -> dict[str, str]:
@@ -129,5 +128,25 @@ def _timed(work: Any) -> float:
     return time.perf_counter() - begun
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    what="An environment from a lock file",
+    rows=(
+        Row(
+            name="ready",
+            what="Until it can be used",
+            unit="s",
+            sides={UV: LIMIT, BUILT: OURS, FOUND: OURS, GANGS: OURS},
+            base=UV,
+            goals=(Goal(side=FOUND, at_most=0.05),),
+        ),
+        Row(
+            name="builds",
+            what="Builds for all gangs",
+            unit="builds",
+            sides={GANGS: OURS},
+            goals=(Goal(side=GANGS, at_most=1),),
+        ),
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

@@ -1,17 +1,14 @@
 """One command on many hosts: cold by SSH, cold by the channel of the supervisor, and on open channels.
 
 Hosts are network namespaces with one sshd each, with sshd's default MaxStartups, so this requires root. All hosts share
-the cores of this machine: beside each row is the CPU time of this process per host, which a machine that follows real
-hosts pays. ``--bastion`` puts one more sshd between, through which each connection goes by ``ssh -W``.
-
-    python -m bench.bench_fan_out [--hosts 128] [--rounds 3] [--bastion]
+the cores of this machine: the CPU time of this process per host is what a machine that follows real hosts pays. Behind
+a bastion, each connection goes through one more sshd by ``ssh -W``.
 """
 
 from __future__ import annotations
 
-import argparse
 import logging
-import os
+import math
 import statistics
 import subprocess
 import sys
@@ -20,9 +17,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 from testbed.netns import NamespaceHosts, missing
 
 #: As many as the engine connects at the same time.
@@ -133,41 +133,62 @@ def refused(log: Path) -> int:
     return log.read_text(errors="replace").count("drop connection #")
 
 
-def main() -> None:
-    """Print one row per way."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--hosts", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--bastion", action="store_true")
-    args = parser.parse_args()
-    if why := missing():
-        sys.exit(f"This benchmark cannot run: {why}")
+SSH, TRANSPORT, CHANNEL, OPEN = "the program ssh, 32 at a time", "SSH, cold", "channel, cold", "channel, open"
+
+
+def measure(run: Run) -> None:
     logging.disable(logging.INFO)
-    with fan_out(args.hosts, has_bastion=args.bastion) as (found, log):
-        ways = {
-            "the program ssh, 32 at a time": found.by_ssh, "SSH, cold": found.by_transport,
-            "channel, cold": found.by_channel, "channel, open": found.on_open_channels,
-        }  # fmt: skip
-        found.by_channel()
-        drops = refused(log)
-        rows: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-        dropped = dict.fromkeys(ways, 0)
-        for _ in range(args.rounds):
-            for name, way in ways.items():
+    count = run.size(128, 16)
+    run.note(f"{count} hosts.")
+    for place, has_bastion in PLACES.items():
+        with fan_out(count, has_bastion=has_bastion) as (hosts, log):
+            ways = {
+                SSH: hosts.by_ssh,
+                TRANSPORT: hosts.by_transport,
+                CHANNEL: hosts.by_channel,
+                OPEN: hosts.on_open_channels,
+            }
+            # It installs the supervisor.
+            hosts.by_channel()
+
+            def figures(
+                way: Callable[[], tuple[float, float]], place: str = place, log: Path = log
+            ) -> dict[str, float]:
                 before = refused(log)
-                rows[name].append(way())
-                dropped[name] += refused(log) - before
-    words = "behind one bastion" if args.bastion else "direct"
-    machine = f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
-    print(f"{args.hosts} hosts {words}, {machine}; installation: {drops} refused")
-    print(f"{'way':32} {'median s':>9} {'min':>7} {'max':>7} {'own CPU ms/host':>16} {'refused':>8}")
-    for name, values in rows.items():
-        times, own = [one[0] for one in values], statistics.median(one[1] for one in values)
-        print(
-            f"{name:32} {statistics.median(times):9.3f} {min(times):7.3f} {max(times):7.3f} {1000 * own:16.2f} "
-            f"{dropped[name]:8}"
+                seconds, own_s = way()
+                found = {place: seconds, f"refused, {place}": refused(log) - before}
+                return found if math.isnan(own_s) else {**found, f"CPU, {place}": 1e3 * own_s}
+
+            run.turns({name: partial(figures, way) for name, way in ways.items()})
+
+
+PLACES = {"direct": False, "behind a bastion": True}
+SIDES = {SSH: PEER, TRANSPORT: OURS, CHANNEL: OURS, OPEN: OURS}
+OWN = {side: kind for side, kind in SIDES.items() if side != SSH}
+BENCH = Bench(
+    what="One command on 128 hosts",
+    rows=tuple(
+        row
+        for place in PLACES
+        for row in (
+            Row(name=place, what="Until the last answer", unit="s", sides=SIDES, base=SSH),
+            Row(
+                name=f"CPU, {place}",
+                what="CPU time of this process per host",
+                unit="ms of CPU",
+                sides=OWN,
+                goals=(Goal(side=CHANNEL, at_most=11),),
+            ),
+            Row(
+                name=f"refused, {place}",
+                what="Connections that the bastion's sshd dropped, or one host's",
+                unit="connections",
+                sides=SIDES,
+                goals=(Goal(side=CHANNEL, at_most=0),),
+            ),
         )
-
-
-if __name__ == "__main__":
-    main()
+    ),
+    measure=measure,
+    rounds=(3, 1),
+    missing=missing,
+)

@@ -1,14 +1,11 @@
-"""Followers of one live trial on a real API server: latency of their requests, and CPU time of the server per follower.
+"""Followers of one live trial on a real API server: latency of their requests, and CPU time per request.
 
-``python -m bench.bench_followers [--followers 50] [--seconds 20]``. A trial writes 2 KB of log each second.
+The trial writes 2 KB of log each second. The followers are threads of one process.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import statistics
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -17,29 +14,25 @@ from airflow_provider_dtrain.client.address import address
 from airflow_provider_dtrain.client.session import Session
 from airflow_provider_dtrain.client.source import ServerSource
 from airflow_provider_dtrain.store.store import Store
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, Bench, Goal, Row
 from testbed.api_server import ApiServer
 from testbed.seed.airflow_side import migrate_metadata
 from testbed.stores import host, new_sqlite
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--followers", type=int, default=50)
-    parser.add_argument("--seconds", type=float, default=20.0)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        url = new_sqlite(folder / "store" / "dtrain.db")
-        store = Store.open(url)
-        attempt_id, watch = _trial(store)
-        server = ApiServer(folder / "home", url)
-        migrate_metadata(server.environment)
-        try:
-            server.start()
-            _measure(server, store, attempt_id, watch, options)
-        finally:
-            server.stop()
-            store.close()
+def measure(run: Run) -> None:
+    url = new_sqlite(run.folder / "store" / "dtrain.db")
+    store = Store.open(url)
+    attempt_id, watch = _trial(store)
+    server = ApiServer(run.folder / "home", url)
+    migrate_metadata(server.environment)
+    try:
+        server.start()
+        _measure(server, store, attempt_id, watch, run)
+    finally:
+        server.stop()
+        store.close()
 
 
 def _trial(store: Store) -> tuple[int, int]:
@@ -58,13 +51,13 @@ def _trial(store: Store) -> tuple[int, int]:
     return ticket.attempt_id, watch
 
 
-def _measure(server: ApiServer, store: Store, attempt_id: int, watch: int, options: argparse.Namespace) -> None:
-    token = server.token("admin")
+def _measure(server: ApiServer, store: Store, attempt_id: int, watch: int, run: Run) -> None:
+    token, count = server.token("admin"), 50
     over = threading.Event()
     took: list[float] = []
     threads = [
-        threading.Thread(target=_follow, args=(server.base, token, number / options.followers, over, took))
-        for number in range(options.followers)
+        threading.Thread(target=_follow, args=(server.base, token, number / count, over, took))
+        for number in range(count)
     ]
     for thread in threads:
         thread.start()
@@ -72,7 +65,7 @@ def _measure(server: ApiServer, store: Store, attempt_id: int, watch: int, optio
     took.clear()
     before, own, began = _cpu_s(server.pid), time.process_time(), time.monotonic()
     content = b""
-    while time.monotonic() - began < options.seconds:
+    while time.monotonic() - began < run.size(20.0, 8.0):
         content += os.urandom(1000).hex().encode()
         store.events.commit_log(attempt_id, watch, "a", 0, None, content[-65536:], tail_end=len(content))
         time.sleep(1)
@@ -82,12 +75,9 @@ def _measure(server: ApiServer, store: Store, attempt_id: int, watch: int, optio
     over.set()
     for thread in threads:
         thread.join()
-    ordered = sorted(took)
-    print(f"followers {options.followers}, requests {len(ordered)} in {passed:.1f} s, load {os.getloadavg()[0]:.1f}")
-    median, late = statistics.median(ordered), ordered[len(ordered) * 95 // 100]
-    print(f"latency: median {median * 1000:.0f} ms, p95 {late * 1000:.0f} ms")
-    print(f"CPU of the server: {spent / passed:.2f} cores, {spent / len(ordered) * 1000:.1f} ms per request")
-    print(f"CPU of all followers, in this process: {own / passed:.2f} cores")
+    run.add("latency", "ours", *(1e3 * seconds for seconds in took))
+    run.add("CPU", "ours", 1e3 * spent / len(took))
+    run.note(f"{count} followers, {len(took)} requests, {own / passed:.2f} cores of this process.")
 
 
 def _follow(base: str, token: str, delay_s: float, over: threading.Event, took: list[float]) -> None:
@@ -115,5 +105,18 @@ def _cpu_s(pid: int) -> float:
     return total
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    what="50 followers of a live trial",
+    rows=(
+        Row(
+            name="latency",
+            what="A request for new lines",
+            unit="ms",
+            sides={"ours": OURS},
+            goals=(Goal(side="ours", at_most=150, quantile=0.95),),
+        ),
+        Row(name="CPU", what="CPU time of the server per request", unit="ms of CPU", sides={"ours": OURS}),
+    ),
+    measure=measure,
+    rounds=(1, 1),
+)

@@ -1,39 +1,30 @@
-"""Cost of a grant in the store: 4 hosts x 8 slots out of 64 hosts x 8.
+"""Cost of a grant in the store: 4 hosts x 8 slots out of 64 hosts x 8, alone and under contention.
 
-Usage: ``python -m bench.bench_grant [--rounds 200] [--seconds 5]``. PostgreSQL is measured if its server
-programs are installed (the contract tests search for them in the same way), with fsync on as in production.
-
-Two tables per database. The first has each step alone. The second has grants per second of 1 process, of 8 contending
-processes with enough slots for all, and of 200 threads of one process that wait for the slots of 16 gangs, as in a
-triggerer, each compared with the rate of bare transactions (see ``grant_contention``).
+PostgreSQL is measured if its server programs are installed, with fsync on as in production. Contention: 1 process, 8
+processes with enough slots for all, and 200 threads of one process that wait for the slots of 16 gangs, as in a
+triggerer, each beside bare transactions (see ``grant_contention``).
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import count
-from pathlib import Path
-
-import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store, migrate
 from bench import grant_contention
-from bench.grant_contention import GANG
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, Bench, Goal, Row
+from bench.grant_contention import CASES, GANG
 from testbed.stores import Server, host, server_programs
 
 HOSTS, SLOTS = 64, 8
 STEPS = ("submit", "pass (grant)", "pass (unchanged)", "take_up", "commit_events", "renew", "release x4", "end")
 
 
-def measure(store: Store, rounds: int) -> dict[str, list[float]]:
-    for number in range(HOSTS):
-        store.hosts.add(host(f"h{number:02d}", SLOTS))
+def steps(store: Store, rounds: int) -> dict[str, list[float]]:
     config = store.configs.put({}, origins={}).config_id
     took: dict[str, list[float]] = {step: [] for step in STEPS}
     store.queue.schedule("gpus")
@@ -77,30 +68,6 @@ def timed(into: list[float], action: Callable[[], object]) -> object:
     return result
 
 
-def show(name: str, took: dict[str, list[float]]) -> None:
-    print(f"\n{name}\n  {'':18} {'p50 ms':>10} {'p99 ms':>10} {'n':>6}")
-    for step, values in took.items():
-        p99 = statistics.quantiles(values, n=100)[98]
-        print(f"  {step:18} {statistics.median(values) * 1e3:10.2f} {p99 * 1e3:10.2f} {len(values):6}")
-
-
-def without_pool(url: str, rounds: int) -> None:
-    """Print the cost of one connection per transaction on SQLite."""
-    store = Store.open(url)
-    pooled, single = store.db.engine, sa.create_engine(url, poolclass=NullPool)
-    for name, engine in (("kept connection", pooled), ("a connection each time", single)):
-        values: list[float] = []
-        for _ in range(rounds):
-            timed(values, lambda engine=engine: read(engine))
-        print(f"  {name:24} {statistics.median(values) * 1e3:10.3f} ms per read")
-    store.close()
-
-
-def read(engine: sa.Engine) -> object:
-    with engine.connect() as connection:
-        return connection.scalar(sa.text("SELECT version FROM pools"))
-
-
 def fresh(url: str) -> tuple[str, int]:
     """Create a store with all hosts, and return its URL and the id of its only configuration."""
     migrate(url)
@@ -112,39 +79,59 @@ def fresh(url: str) -> tuple[str, int]:
     return url, config
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--contention", action="store_true", help="print only the tables under contention")
-    arguments = parser.parse_args()
-    rounds, seconds, alone = arguments.rounds, arguments.seconds, not arguments.contention
+def measure(run: Run) -> None:
     numbers = count()
-    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
-        if alone:
-            show_steps("SQLite (WAL, synchronous=FULL)", f"sqlite:///{Path(folder)}/s.db", rounds)
-            without_pool(f"sqlite:///{Path(folder)}/s.db", rounds)
-        grant_contention.show("SQLite", lambda: fresh(f"sqlite:///{Path(folder)}/c{next(numbers)}.db"), seconds)
-    programs = server_programs()
-    if programs is None:
-        print("\nPostgreSQL: skipped, server programs (initdb, pg_ctl) are not installed")
-        return
-    server = Server(programs)
-    try:
-        server.start(fsync=True)
-        if alone:
-            show_steps("PostgreSQL (127.0.0.1, fsync on)", server.new_database(), rounds)
-        grant_contention.show("PostgreSQL", lambda: fresh(server.new_database()), seconds)
-    finally:
-        server.stop()
+    with ExitStack() as stack:
+        urls: dict[str, Callable[[], str]] = {SQLITE: lambda: f"sqlite:///{run.folder}/{next(numbers)}.db"}
+        programs = server_programs()
+        if programs is None:
+            run.note("PostgreSQL is not measured, because its server programs (initdb, pg_ctl) are not installed.")
+        else:
+            server = Server(programs)
+            stack.callback(server.stop)
+            server.start(fsync=True)
+            urls[POSTGRESQL] = server.new_database
+        for name, new_url in urls.items():
+            store = Store.open(fresh(new_url())[0])
+            for step, values in steps(store, run.size(200, 20)).items():
+                run.add(f"steps, {name}", step, *(1e3 * value for value in values))
+            store.close()
+            for case in CASES:
+                grant_contention.measure(run, name, case, lambda new_url=new_url: fresh(new_url()), run.size(5.0, 1.0))
 
 
-def show_steps(name: str, url: str, rounds: int) -> None:
-    migrate(url)
-    store = Store.open(url)
-    show(name, measure(store, rounds))
-    store.close()
-
-
-if __name__ == "__main__":
-    main()
+SQLITE, POSTGRESQL = "SQLite", "PostgreSQL"
+RATES = {"ours": OURS, "bare transactions": LIMIT}
+BENCH = Bench(
+    what="A durable grant of 32 slots",
+    rows=tuple(
+        row
+        for name in (SQLITE, POSTGRESQL)
+        for row in (
+            Row(name=f"steps, {name}", what="Each step alone", unit="ms", sides=dict.fromkeys(STEPS, OURS)),
+            *(
+                Row(
+                    name=f"{case}, {name}",
+                    what="Grants per second",
+                    unit="grants/s",
+                    sides=RATES,
+                    base="bare transactions",
+                    goals=(Goal(side="ours", at_least=1 / 3, of="bare transactions"),),
+                )
+                for case in CASES
+            ),
+            *(
+                Row(
+                    name=f"wait of {case}, {name}",
+                    what="From the request to the grant",
+                    unit="ms",
+                    sides=RATES,
+                    base="bare transactions",
+                )
+                for case in CASES
+            ),
+        )
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

@@ -1,15 +1,11 @@
 """Time from the hang of a rank (SIGSTOP) until the task log names it, and false alarms in a soak.
 
-Two ranks over gloo on this machine, followed by the engine. The soak has slow steps, checkpoints and data stalls. For
-comparison, torchrun runs two ranks and does not report a stopped rank before the process group's time-out;
-``--peer-s`` is the time for which it is observed (0: not at all).
-
-    python bench/bench_hang.py [--rounds 20] [--soak-s 300] [--peer-s 60]
+Two ranks over gloo on this machine, followed by the engine. The soak has slow steps, checkpoints and data stalls.
+torchrun runs two ranks beside it: it does not report a stopped rank before the process group's time-out.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -25,9 +21,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from engine_worlds import LOG, World, load_words  # noqa: E402
+from bench.engine_worlds import LOG, World
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 
 TRAIN = """
 import os, random, sys, time, torch
@@ -62,7 +58,7 @@ with dtrain.init(device="cpu", hparams={"global_batch_size": 16}) as ctx:
             time.sleep(0.02)
         if ctx.distributed.any(os.path.exists(HOME + "/enough")): break
 """
-PEER = """
+TORCHRUN = """
 import sys, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 while True:
@@ -102,12 +98,11 @@ def rank_pids(home: Path) -> dict[int, int]:
     return found
 
 
-async def stop_ranks(world: World, lines: Lines, rounds: int) -> list[float]:
-    """Return the seconds from each SIGSTOP until the rank was named."""
+async def stop_ranks(world: World, lines: Lines, run: Run) -> None:
+    """Add the seconds from each SIGSTOP until the rank was named."""
     runtime, task = await world.follow(world.submit("python train.py plain", slots=2))
-    took = []
     await asyncio.to_thread(lines.wait, "step 50", 0.0, 300, task)
-    for number in range(rounds):
+    for number in range(run.rounds):
         # At a random time between two heartbeats.
         await asyncio.sleep(random.uniform(1.0, 6.0))  # noqa: S311
         rank = number % 2
@@ -119,11 +114,10 @@ async def stop_ranks(world: World, lines: Lines, rounds: int) -> list[float]:
             os.kill(pid, signal.SIGCONT)
         if not line.startswith(f"Rank {rank} "):
             raise RuntimeError(f"The task log named the wrong rank: {line}")
-        took.append(at - begun)
+        run.add("named", "ours", at - begun)
         await asyncio.to_thread(lines.wait, "resumed after", begun, 120, task)
     runtime.kill()
     await task
-    return took
 
 
 async def soak(world: World, lines: Lines, seconds: float) -> tuple[list[str], str]:
@@ -142,9 +136,9 @@ async def soak(world: World, lines: Lines, seconds: float) -> tuple[list[str], s
     return alarms, steps[-1] if steps else "no step"
 
 
-def torchrun(home: Path, seconds: float) -> str:
-    """Return the output of torchrun within a time after one of its two ranks was stopped."""
-    (home / "peer.py").write_text(PEER)
+def torchrun(home: Path, seconds: float) -> tuple[float, str]:
+    """Return the seconds until torchrun reports that one of its two ranks is stopped, and what it prints."""
+    (home / "peer.py").write_text(TORCHRUN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "peer.py"]
     process = subprocess.Popen(command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
@@ -156,9 +150,11 @@ def torchrun(home: Path, seconds: float) -> str:
         time.sleep(10)
         os.kill(ranks[1], signal.SIGSTOP)
         assert process.stdout is not None
+        begun = time.monotonic()
         if select.select([process.stdout], [], [], seconds)[0]:
-            return "prints: " + os.read(process.stdout.fileno(), 200).decode(errors="replace").strip()
-        return f"prints nothing for {seconds:g} s"
+            text = os.read(process.stdout.fileno(), 200).decode(errors="replace").strip()
+            return time.monotonic() - begun, f"torchrun prints: {text}"
+        return seconds, f"torchrun printed nothing for {seconds:g} s. Its row is that lower bound."
     finally:
         with contextlib.suppress(OSError, IndexError):
             os.kill(ranks[1], signal.SIGCONT)
@@ -166,39 +162,51 @@ def torchrun(home: Path, seconds: float) -> str:
         process.wait(60)
 
 
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--soak-s", type=float, default=300)
-    parser.add_argument("--peer-s", type=float, default=60)
-    options = parser.parse_args()
+def measure(run: Run) -> None:
     logging.disable(logging.DEBUG)
     lines = Lines()
     LOG.setLevel(logging.INFO)
     LOG.addHandler(lines)
     LOG.propagate = False
     os.environ["OMP_NUM_THREADS"] = "1"
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(prefix="w") as folder:
         home = Path(folder)
-        os.environ["BENCH_HOME"] = str(home)
         world = World(home)
         (home / "code" / "train.py").write_text(TRAIN.replace('os.environ["BENCH_HOME"]', repr(str(home))))
         world.add_this_machine(slots=2)
         try:
-            took = sorted(asyncio.run(stop_ranks(world, lines, options.rounds)))
-            alarms, last = asyncio.run(soak(world, lines, options.soak_s)) if options.soak_s else ([], "not run")
+            asyncio.run(stop_ranks(world, lines, run))
+            if not run.is_quick:
+                alarms, last = asyncio.run(soak(world, lines, SOAK_S))
+                run.add("false alarms", "ours", len(alarms))
+                run.note(f"The soak of {SOAK_S:g} s ended at {last}. Alarms: {alarms or 'none'}.")
         finally:
             world.hook.links.close_all()
-        peer = torchrun(home, options.peer_s) if options.peer_s else "not run"
-    print(f"time from the stop of one of two ranks until the log names it ({load_words()})")
-    print(f"{'rounds':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7}   goal: <= 10 s")
-    print(f"{len(took):7} {took[len(took) // 2]:7.2f} {took[int(len(took) * 0.99)]:7.2f} {took[-1]:7.2f}")
-    print(f"torchrun, one of two ranks stopped: {peer}")
-    print(f"soak of {options.soak_s:g} s to {last}: {len(alarms)} false alarms   goal: 0")
-    for alarm in alarms:
-        print(f"  {alarm}")
+        seconds, text = torchrun(home, run.size(60, 10))
+        run.add("named", "torchrun", seconds)
+        run.note(text)
 
 
-if __name__ == "__main__":
-    main()
+SOAK_S = 300
+BENCH = Bench(
+    what="A rank that hangs",
+    rows=(
+        Row(
+            name="named",
+            what="From the stop of one of two ranks until the task log names it",
+            unit="s",
+            sides={"ours": OURS, "torchrun": PEER},
+            base="torchrun",
+            goals=(Goal(side="ours", at_most=10, quantile=1),),
+        ),
+        Row(
+            name="false alarms",
+            what="In a healthy run of five minutes with slow steps; not with --quick",
+            unit="alarms",
+            sides={"ours": OURS},
+            goals=(Goal(side="ours", at_most=0),),
+        ),
+    ),
+    measure=measure,
+    rounds=(20, 1),
+)

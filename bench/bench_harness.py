@@ -1,21 +1,12 @@
-"""Overhead per batch of a harness over the bare loop, and the time to its first batch.
+"""Time per batch that a harness adds to a bare loop, and the time until its first batch.
 
-    python bench/bench_harness.py [--rounds 5] [--peers-python PATH] [--only script,trial,first,ddp]
-
-The loop is that of the training page, with clipping and a report per batch. Network 64-256-2, global batch 64, 2,000
-batches. In each run a harness and the bare loop alternate every 20 batches in one process. Runs of all harnesses are
-interleaved. `first` is the time from the start of a process until its first batch. `ddp` is two ranks over gloo: bare
-DistributedDataParallel and the plain script alternate in the same processes, 20 pairs of turns of half a second, at a
-step of 15 ms.
-
---peers-python: an interpreter with torch and any of the packages determined, accelerate, lightning.
-
-Never fails: figures depend on the machine. CPU times are less sensitive to other load than wall times.
+Each harness runs in a process of its own, in which it alternates with the bare loop every 20 batches
+(harness_loops.py). With two ranks, bare DDP and the plain script alternate in the same processes. CPU times change less
+than the wall clock on a busy machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import socket
@@ -23,104 +14,57 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
+from functools import partial
 
-HERE = Path(__file__).parent
-OURS = {
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
+
+OURS_BY_NAME = {
     "script": "plain script",
     "script_silent": "plain script without reports",
     "script_in_trial": "plain script in a trial (timings)",
     "trial": "trial class",
 }
-PEERS = {"determined": "determined", "accelerate": "accelerate", "fabric": "lightning", "lightning": "lightning"}
-#: 15 us at a bare loop of 150 us.
-GOALS = {"script": "<= 10 %"}
-FIRST_GOAL_MS = 50
-DDP_GOAL = 0.02
+PEERS = ("determined", "accelerate", "fabric", "lightning")
+BARE, SCRIPT = "bare loop", OURS_BY_NAME["script"]
 
 
-def run(python: str, *arguments: str, **env: str) -> dict | None:
-    """Return the result of a run, None after a failure, whose reason is printed."""
-    command = [python, str(HERE / "harness_loops.py"), *arguments]
-    everything = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **env}
+def result_of(python: str, *arguments: str) -> dict:
+    """Return the result of a program of harness_loops.py."""
+    command = [python, "-m", "bench.harness_loops", *arguments]
+    everything = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=600)
-    if done.returncode == 0:
-        return json.loads(done.stdout.strip().splitlines()[-1])
-    print(f"{arguments[0]}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}", file=sys.stderr)
-    return None
+    if done.returncode:
+        raise RuntimeError(f"{arguments[0]}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def missing(python: str | None, package: str) -> str | None:
-    """Return the reason why a peer cannot run, None when it can."""
-    if python is None:
-        return "--peers-python is not set"
-    code = f"import importlib.metadata, {package}; print(importlib.metadata.version('{package}'))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=120)
-    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["import failed"])[-1]
+def over_bare(run: Run, python: str, name: str, side: str) -> dict[str, float]:
+    """Return what a harness adds to the bare loop per batch, in microseconds: CPU and wall clock."""
+    found = result_of(python, name, "--batches", str(run.size(2000, 400)))
+    if not found["equal"]:
+        run.note(f"The losses of {side} DIFFER from those of the bare loop.")
+    added = {}
+    for clock, row in ((1, "batch, CPU"), (0, "batch")):
+        bare, loop = ([block[clock] for block in found[which]] for which in ("bare", "loop"))
+        run.add(row, BARE, statistics.median(bare))
+        added[row] = statistics.median(one - other for one, other in zip(loop, bare, strict=True))
+    return added
 
 
-def over_bare(result: dict) -> list[float]:
-    """Return medians over the turns: CPU microseconds per batch, bare and added, and the same of the wall clock."""
-    found = []
-    for clock in (1, 0):
-        bare, loop = ([block[clock] for block in result[name]] for name in ("bare", "loop"))
-        extra = [one - other for one, other in zip(loop, bare, strict=True)]
-        found += [statistics.median(bare), statistics.median(extra)]
-    return found
+def first_batch(run: Run) -> None:
+    """Add the times from the start of a process until its first batch."""
+
+    def time_of(name: str) -> dict[str, float]:
+        started = time.time()
+        found = result_of(sys.executable, name)
+        return {"first batch": 1e3 * (found["at"] - started), "first batch, CPU": 1e3 * found["cpu"]}
+
+    run.turns({BARE: partial(time_of, "first_bare"), SCRIPT: partial(time_of, "first_script")})
 
 
-def single(arguments: argparse.Namespace) -> None:
-    """Print the table of one process."""
-    wanted = [name for name in [*OURS, *PEERS] if not arguments.only or name in arguments.only.split(",")]
-    results: dict[str, list[dict]] = {name: [] for name in wanted}
-    reasons = {name: missing(arguments.peers_python, PEERS[name]) for name in wanted if name in PEERS}
-    for _ in range(arguments.rounds):
-        for name in [name for name in wanted if not reasons.get(name)]:
-            python = arguments.peers_python if name in PEERS else sys.executable
-            result = run(python, name, "--batches", str(arguments.batches))
-            if result is None:
-                reasons[name] = "failed, see above"
-            else:
-                results[name].append(result)
-    if wanted:
-        head = f"{'bare us':>8} {'adds us':>8} {'of bare':>8}  {'runs':<12} {'wall: bare':>10} {'adds':>6}"
-        print(f"CPU times, load {os.getloadavg()[0]:.1f}\n{'harness':<34} {head}  losses  goal")
-    for name in wanted:
-        label = OURS.get(name, name)
-        if reasons.get(name):
-            print(f"{label:<34} skipped: {reasons[name]}")
-            continue
-        runs = [over_bare(result) for result in results[name]]
-        bare, extra, wall, wall_extra = (statistics.median(column) for column in zip(*runs, strict=True))
-        spread = f"{min(one[1] for one in runs):.0f}..{max(one[1] for one in runs):.0f}"
-        equal = "equal" if all(result["equal"] for result in results[name]) else "DIFFER"
-        numbers = f"{bare:>8.0f} {extra:>8.1f} {extra / bare:>8.1%}  {spread:<12} {wall:>10.0f} {wall_extra:>6.1f}"
-        print(f"{label:<34} {numbers}  {equal:<7} {GOALS.get(name, '')}")
-
-
-def first(arguments: argparse.Namespace) -> None:
-    """Print the time from the start of a process until its first batch."""
-    found: dict[str, list[tuple[float, float]]] = {"first_bare": [], "first_script": []}
-    for _ in range(arguments.first_rounds):
-        for name, kept in found.items():
-            started = time.time()
-            result = run(sys.executable, name)
-            if result is not None:
-                kept.append((result["at"] - started, result["cpu"]))
-    if not all(found.values()):
-        return
-    pairs = list(zip(*found.values(), strict=True))
-    for clock, word in enumerate(("wall", "CPU")):
-        bare = statistics.median(one[clock] for one, _ in pairs) * 1e3
-        extra = sorted((other[clock] - one[clock]) * 1e3 for one, other in pairs)
-        print(
-            f"first batch, {word}: bare {bare:.0f} ms, plain script adds {statistics.median(extra):.0f} ms "
-            f"({extra[0]:.0f}..{extra[-1]:.0f}, {len(extra)} pairs); goal: <= {FIRST_GOAL_MS} ms"
-        )
-
-
-def pair(arguments: argparse.Namespace) -> None:
-    """Print the line of two ranks."""
+def pair(run: Run) -> None:
+    """Add the steps of two ranks."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
@@ -133,41 +77,70 @@ def pair(arguments: argparse.Namespace) -> None:
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
     }
-    settings = ["--step-ms", str(arguments.step_ms), "--pairs", str(arguments.pairs)]
-    command = [sys.executable, str(HERE / "harness_loops.py"), "ddp", *settings]
+    command = [sys.executable, "-m", "bench.harness_loops", "ddp", "--step-ms", "15", "--pairs", str(run.size(20, 4))]
     ranks = []
     for rank in ("0", "1"):
         own = common | {"RANK": rank, "LOCAL_RANK": rank}
         ranks.append(subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True))
     outputs = [rank.communicate(timeout=600)[0] for rank in ranks]
-    result = json.loads(next(line for line in outputs[0].splitlines() if line.startswith("{")))
-    ratios = sorted(loop / bare - 1 for loop, bare in zip(result["loop"], result["bare"], strict=True))
-    low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-    equal = "equal" if result["equal"] else "DIFFER"
-    print(
-        f"2 ranks, gloo, load {os.getloadavg()[0]:.1f}: a step of bare DDP takes "
-        f"{statistics.median(result['bare']) / 1e3:.1f} ms ({result['samples']} samples), plain script adds "
-        f"{middle:.2%} (quartiles {low:.2%} and {high:.2%}, {len(ratios)} pairs {ratios[0]:.2%}..{ratios[-1]:.2%}); "
-        f"goal: {DDP_GOAL:.0%}; parameters {equal}"
+    found = json.loads(next(line for line in outputs[0].splitlines() if line.startswith("{")))
+    run.add("step of 2 ranks", DDP, *(value / 1e3 for value in found["bare"]))
+    run.add("step of 2 ranks", SCRIPT, *(value / 1e3 for value in found["loop"]))
+    run.note(f"2 ranks: {found['samples']} samples, parameters {'equal' if found['equal'] else 'DIFFER'}.")
+
+
+def measure(run: Run) -> None:
+    peers = run.peer("training")
+    pythons = dict.fromkeys(OURS_BY_NAME, sys.executable) | (dict.fromkeys(PEERS, peers) if peers else {})
+    run.turns(
+        {
+            side: partial(over_bare, run, python, name, side)
+            for name, python in pythons.items()
+            for side in [OURS_BY_NAME.get(name, name)]
+        }
     )
+    first_batch(run)
+    pair(run)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=2000)
-    parser.add_argument("--first-rounds", type=int, default=10)
-    parser.add_argument("--step-ms", type=float, default=15)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--peers-python")
-    parser.add_argument("--only", help="comma-separated: names of loops, first, ddp")
-    arguments = parser.parse_args()
-    wanted = (arguments.only or "").split(",")
-    single(arguments)
-    for name, measure in (("first", first), ("ddp", pair)):
-        if not arguments.only or name in wanted:
-            measure(arguments)
-
-
-if __name__ == "__main__":
-    main()
+DDP = "bare DDP"
+SIDES = {BARE: LIMIT, **dict.fromkeys(OURS_BY_NAME.values(), OURS), **dict.fromkeys(PEERS, PEER)}
+BENCH = Bench(
+    what="What a training harness adds to the bare loop, with clipping and a report of each batch",
+    rows=(
+        Row(
+            name="batch, CPU",
+            what="CPU time that a harness adds to a batch, beside that of the bare loop itself",
+            unit="us of CPU",
+            sides=SIDES,
+            base=BARE,
+            goals=(Goal(side=SCRIPT, at_most=0.1, of=BARE),),
+        ),
+        Row(name="batch", what="The same, wall clock", unit="us", sides=SIDES, base=BARE),
+        Row(
+            name="first batch",
+            what="From the start of a process",
+            unit="ms",
+            sides={BARE: LIMIT, SCRIPT: OURS},
+            base=BARE,
+        ),
+        Row(
+            name="first batch, CPU",
+            what="The same",
+            unit="ms of CPU",
+            sides={BARE: LIMIT, SCRIPT: OURS},
+            base=BARE,
+            goals=(Goal(side=SCRIPT, at_most=1.05, of=BARE),),
+        ),
+        Row(
+            name="step of 2 ranks",
+            what="A step of about 15 ms over gloo",
+            unit="ms",
+            sides={DDP: LIMIT, SCRIPT: OURS},
+            base=DDP,
+            goals=(Goal(side=SCRIPT, at_most=1.02, of=DDP),),
+        ),
+    ),
+    measure=measure,
+    rounds=(5, 1),
+)

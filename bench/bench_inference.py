@@ -1,33 +1,31 @@
 """Throughput of a batch inference beside a bare loop, a static division of the data, and Ray Data.
 
-    python -m bench.bench_inference [--rows 100000] [--hidden 1024] [--batch 256] [--slots 2] [--ray PYTHON]
-
 All read the same Parquet file, use the same model with one thread per process, and write Parquet. Rows per second count
 from the first batch to the last write; start-up is the rest of the wall time. Memory is the largest resident set of one
 process. "Bare loops at once" are independent bare loops that each compute the whole file: the most that this machine's
-cores and memory give to so many processes. ``--ray`` names an interpreter that has Ray and PyTorch. Rounds alternate,
-and the median counts.
+cores and memory give to so many processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
+
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 
 ROOT = Path(__file__).parents[1]
 PROCESSOR = """
@@ -46,6 +44,9 @@ class Predictor(dtrain.BatchProcessor):
         slow_down(self.rank, began)
         return result
 """
+
+
+HIDDEN, BATCH, SLOTS = 1024, 256, 2
 
 
 @dataclass(frozen=True)
@@ -95,19 +96,18 @@ def _watch(pid: int, largest: list[float], over: threading.Event) -> None:
             continue
 
 
-class Bench:
+class Programs:
     """The programs, and the folder that they work in."""
 
-    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
-        self.options = options
-        self.folder = folder
+    def __init__(self, rows: int, ray: str | None, folder: Path) -> None:
+        self.ray, self.folder = ray, folder
         self.input = folder / "input.parquet"
-        write_input(self.input, options.rows)
+        write_input(self.input, rows)
         (folder / "predictor.py").write_text(PROCESSOR)
 
     def measure(self, kind: str, slots: int, slow: float = 1.0) -> Figures:
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "BENCH_HIDDEN": str(self.options.hidden),
+            **os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "BENCH_HIDDEN": str(HIDDEN),
             "BENCH_SLOW": str(slow), "GLOO_SOCKET_IFNAME": "lo",
         }  # fmt: skip
         output = self.folder / f"output-{kind}"
@@ -136,15 +136,14 @@ class Bench:
         )
 
     def _command(self, kind: str, slots: int, output: Path) -> list[str]:
-        options = self.options
-        python = options.ray if kind == "ray" else sys.executable
+        python = self.ray if kind == "ray" and self.ray else sys.executable
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(slots)]
         if kind == "dtrain":
             section = {
                 "processor": "predictor:Predictor",
                 "inputs": {"path": str(self.input)},
                 "outputs": {"path": str(output), "columns": ["id"]},
-                "batch_size": options.batch,
+                "batch_size": BATCH,
             }
             config = self.folder / "config.json"
             config.write_text(json.dumps({"inference": section}))
@@ -152,7 +151,7 @@ class Bench:
         else:
             program = [
                 "-m", "bench.inference_loops", kind, "--input", str(self.input), "--output", str(output),
-                "--hidden", str(options.hidden), "--batch", str(options.batch), "--slots", str(slots),
+                "--hidden", str(HIDDEN), "--batch", str(BATCH), "--slots", str(slots),
             ]  # fmt: skip
         several = slots > 1 and kind in {"dtrain", "static"}
         return [python, *(ranks if several else []), *program]
@@ -166,48 +165,57 @@ class Bench:
         return count, count / float(rate.replace(",", ""))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--hidden", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--slots", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--ray", metavar="PYTHON", help="interpreter that has Ray and PyTorch")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="dtrain-bench-") as folder:
-        table(Bench(options, Path(folder)), options)
+def figures(programs: Programs, row: str, kind: str, slots: int, slow: float) -> dict[str, float]:
+    """Return row -> figure of one program."""
+    found = programs.measure(kind, slots, slow)
+    return {row: found.rows_per_s, f"start-up, {row}": found.startup_s, f"memory, {row}": found.memory_mib}
 
 
-def table(bench: Bench, options: argparse.Namespace) -> None:
-    """Measure and print."""
-    cases: list[tuple[str, str, int, float]] = [
-        ("bare loop", "bare", 1, 1.0),
-        ("dtrain", "dtrain", 1, 1.0),
-        *([("Ray Data", "ray", 1, 1.0)] if options.ray else []),
-        ("bare loops at once", "bare", options.slots, 1.0),
-        ("static shares", "static", options.slots, 1.0),
-        ("dtrain", "dtrain", options.slots, 1.0),
-        *([("Ray Data", "ray", options.slots, 1.0)] if options.ray else []),
-        ("static shares, rank 0 4x slower", "static", options.slots, 4.0),
-        ("dtrain, rank 0 4x slower", "dtrain", options.slots, 4.0),
-    ]
-    found: dict[int, list[Figures]] = {index: [] for index in range(len(cases))}
-    for _ in range(options.rounds):
-        for index, (_, kind, slots, slow) in enumerate(cases):
-            found[index].append(bench.measure(kind, slots, slow))
-    load = os.getloadavg()[0]
-    print(f"{options.rows:,} rows, hidden {options.hidden}, batch {options.batch}, load {load:.1f}")
-    print("| program | processes | rows/s | to the bare loop | start-up s | memory MiB |")
-    print("|---|---|---|---|---|---|")
-    base = statistics.median(one.rows_per_s for one in found[0])
-    for index, (name, _, slots, _) in enumerate(cases):
-        rate, startup, memory = (
-            statistics.median(getattr(one, field) for one in found[index])
-            for field in ("rows_per_s", "startup_s", "memory_mib")
+def measure(run: Run) -> None:
+    rows = run.size(100_000, 10_000)
+    programs = Programs(rows, run.peer("ray"), run.folder)
+    run.note(f"{rows:,} rows, hidden {HIDDEN}, batch {BATCH}, {SLOTS} processes.")
+    for row, (slots, slow, sides) in CASES.items():
+        run.turns(
+            {
+                side: partial(figures, programs, row, kind, slots, slow)
+                for side, (kind, _) in sides.items()
+                if kind != "ray" or programs.ray
+            }
         )
-        print(f"| {name} | {slots} | {rate:,.0f} | {rate / base:.2f} | {startup:.1f} | {memory:,.0f} |", flush=True)
 
 
-if __name__ == "__main__":
-    main()
+CASES = {
+    "1 process": (1, 1.0, {"bare loop": ("bare", LIMIT), "ours": ("dtrain", OURS), "Ray Data": ("ray", PEER)}),
+    "2 processes": (
+        SLOTS, 1.0,
+        {
+            "bare loops at once": ("bare", LIMIT), "static shares": ("static", PEER), "ours": ("dtrain", OURS),
+            "Ray Data": ("ray", PEER),
+        },
+    ),
+    "rank 0 4x slower": (SLOTS, 4.0, {"static shares": ("static", PEER), "ours": ("dtrain", OURS)}),
+}  # fmt: skip
+BASES = {"1 process": "bare loop", "2 processes": "bare loops at once", "rank 0 4x slower": "static shares"}
+GOALS = {"1 process": 0.97, "2 processes": 0.95, "rank 0 4x slower": 1.0}
+BENCH = Bench(
+    what="Batch inference over one Parquet file",
+    rows=tuple(
+        Row(
+            name=prefix + row,
+            what=what,
+            unit=unit,
+            sides={side: kind for side, (_, kind) in sides.items()},
+            base=BASES[row],
+            goals=() if prefix else (Goal(side="ours", at_least=GOALS[row], of=BASES[row]),),
+        )
+        for row, (_, _, sides) in CASES.items()
+        for prefix, what, unit in (
+            ("", "From the first batch to the last write", "rows/s"),
+            ("start-up, ", "The rest of the wall time", "s"),
+            ("memory, ", "Largest resident set of one process", "MiB"),
+        )
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

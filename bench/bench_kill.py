@@ -1,27 +1,20 @@
 """Time from on_kill until every process on every host has ended, with ranks that have detached children.
 
 The sequence is that of the trigger: follow, be cancelled, kill. With root the hosts are network namespaces reached by
-SSH, otherwise this machine. Peers, according to their documentation: Slurm waits KillWait (30 s) before SIGKILL; the
-SSH operators of Airflow leave the remote processes running.
-
-    python bench/bench_kill.py [--rounds 100] [--hosts 3] [--ranks-per-host 2] [--local]
+SSH, otherwise this machine.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
-import logging
-import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from engine_worlds import World, add_host_options, load_words, world_of  # noqa: E402
-
-from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner  # noqa: E402
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from bench.engine_worlds import World, quiet, world_of
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, Bench, Goal, Row
 
 #: A rank, a child in its own session, and two orphans.
 PROCESSES_PER_RANK = 4
@@ -79,34 +72,39 @@ async def one_round(world: World, number: int, ranks: int) -> tuple[float, int]:
     return await gone_at - called_at, len(alive(mark))
 
 
-async def measure(world: World, rounds: int, ranks: int, took: list[float], survivors: list[int]) -> None:
-    """Append seconds and survivors of each round."""
-    for number in range(rounds):
+async def kill_all(world: World, run: Run, ranks: int) -> None:
+    """Add seconds and survivors of each round."""
+    for number in range(run.rounds):
         seconds, left = await one_round(world, number, ranks)
-        took.append(seconds)
-        survivors.append(left)
+        run.add("end", "ours", seconds)
+        run.add("survivors", "ours", left)
 
 
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=100)
-    add_host_options(parser)
-    options = parser.parse_args()
-    logging.disable(logging.WARNING)
-    with world_of(options) as (world, slots, hosts):
-        took: list[float] = []
-        survivors: list[int] = []
-        # After an interrupt, the rounds so far are printed.
-        with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(measure(world, options.rounds, slots, took, survivors))
-    took.sort()
-    processes = slots * PROCESSES_PER_RANK
-    print(f"kill of {processes} processes on {hosts} ({load_words()})")
-    print(f"{'rounds':>7} {'p50 s':>7} {'p99 s':>7} {'max s':>7} {'survivors':>10}   goal: p99 <= 2 s, 0 survivors")
-    p50, p99 = took[len(took) // 2], took[min(len(took) - 1, int(len(took) * 0.99))]
-    print(f"{len(took):7} {p50:7.3f} {p99:7.3f} {took[-1]:7.3f} {sum(survivors):10}")
+def measure(run: Run) -> None:
+    quiet()
+    with world_of(hosts=3, ranks_per_host=2) as (world, slots, hosts):
+        run.note(f"{slots * PROCESSES_PER_RANK} processes on {hosts}.")
+        asyncio.run(kill_all(world, run, slots))
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    what="A kill of a gang whose ranks have detached children",
+    rows=(
+        Row(
+            name="end",
+            what="From on_kill until every process on every host has ended",
+            unit="s",
+            sides={"ours": OURS},
+            goals=(Goal(side="ours", at_most=2, quantile=0.99),),
+        ),
+        Row(
+            name="survivors",
+            what="Processes that live a minute later",
+            unit="processes",
+            sides={"ours": OURS},
+            goals=(Goal(side="ours", at_most=0, quantile=1),),
+        ),
+    ),
+    measure=measure,
+    rounds=(100, 5),
+)

@@ -1,44 +1,39 @@
 """One rank that writes much log, ten quiet trials beside it, under Airflow's own triggerer.
 
-``python -m bench.bench_log_volume [--rates 1000 20000] [--seconds 15]``. It prints a table and never fails.
-Renewal age: the oldest lease renewal of the quiet trials that was seen. Slots: from the last byte of the loud rank's
-log to free slots. Lines: share of its lines in the task log, and what the marks name of the rest. Loop: longest time
-between two polls of the triggerer's event loop while the loud rank runs, CPU of its thread and wall clock.
+Renewal: the oldest lease renewal of the quiet trials that was seen. Slots: from the last byte of the loud rank's log to
+free slots. Lines: share of its lines in the task log, and what the marks name of the rest. Loop: longest time between
+two polls of the triggerer's event loop while the loud rank runs.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, Bench, Row
+
 QUIET, LENGTH = 10, 50
 
 
-def main() -> None:
-    """Print one row per rate."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rates", type=int, nargs="+", default=[1000, 20000])
-    parser.add_argument("--seconds", type=int, default=15)
-    args = parser.parse_args()
-    print(
-        "| lines/s | load | oldest renewal s | slots free after s | lines there | marked | loop cpu s | loop wall s |"
-    )
-    print("|---|---|---|---|---|---|---|---|")
-    for rate in args.rates:
-        row = measure(rate, args.seconds)
-        print("| " + " | ".join([str(rate), *row]) + " |", flush=True)
+RATES = {"1,000 lines/s": 1000, "20,000 lines/s": 20_000}
 
 
-def measure(rate: int, seconds: int) -> list[str]:
-    """Return the figures of one rate."""
-    folder = Path(tempfile.mkdtemp(prefix="dtrain-log-"))
+def measure(run: Run) -> None:
+    for _ in range(run.rounds):
+        for side, rate in RATES.items():
+            for row, value in figures(rate, run.size(15, 5)).items():
+                run.add(row, side, value)
+
+
+def figures(rate: int, seconds: int) -> dict[str, float]:
+    """Return row -> figure of one rate."""
+    folder = Path(tempfile.mkdtemp(prefix="l"))
     os.environ["HOME"] = str(folder)
     from testbed.log_scene import LogScene
 
@@ -49,14 +44,13 @@ def measure(rate: int, seconds: int) -> list[str]:
         scene.until(lambda: all(scene.count(one) > 0 for one in quiet), "the quiet trials")
         (folder / f"{triggerer.job}.turns").unlink(missing_ok=True)
         (loud,) = scene.submit(1, lines=rate * seconds, rate=rate)
-        load = os.getloadavg()[0]
         triggerer.set(scene.triggers([*quiet, loud]))
-        return [f"{load:.0f}", *_watch(scene, quiet, loud, rate * seconds), *_loop(folder, triggerer.job)]
+        return {**_watch(scene, quiet, loud, rate * seconds), **_loop(folder, triggerer.job)}
     finally:
         scene.close()
 
 
-def _watch(scene: Any, quiet: list[int], loud: int, lines: int) -> list[str]:
+def _watch(scene: Any, quiet: list[int], loud: int, lines: int) -> dict[str, float]:
     store, oldest_s, ended_at, free_at = scene.hook.store, 0.0, 0.0, 0.0
     give_up_at, path = time.monotonic() + 400, None
     while time.monotonic() < give_up_at:
@@ -77,8 +71,12 @@ def _watch(scene: Any, quiet: list[int], loud: int, lines: int) -> list[str]:
     shown, from_host = scene.shown(loud), path.read_bytes() if path is not None else b""
     there = sum(len(counts) for counts in shown.lines.values())
     marked = sum(end - start for ranges in shown.marks.values() for start, end in ranges)
-    slots = f"{free_at - ended_at:.1f}" if free_at else "never"
-    return [f"{oldest_s:.1f}", slots, f"{100 * there / lines:.1f} %", f"{100 * marked / max(1, len(from_host)):.1f} %"]
+    return {
+        "renewal": oldest_s,
+        "slots": free_at - ended_at if free_at else float("inf"),
+        "lines": 100 * there / lines,
+        "marks": 100 * marked / max(1, len(from_host)),
+    }
 
 
 def _is_whole(path: Path, lines: int) -> bool:
@@ -91,11 +89,26 @@ def _fired(scene: Any, trial_id: int) -> bool:
     return any(event["id"] == trial_id for event in scene.events())
 
 
-def _loop(folder: Path, job: int) -> list[str]:
+def _loop(folder: Path, job: int) -> dict[str, float]:
     path = folder / f"{job}.turns"
     found = json.loads(path.read_text()) if path.exists() else {"cpu_s": 0.0, "wall_s": 0.0}
-    return [f"{found['cpu_s']:.3f}", f"{found['wall_s']:.2f}"]
+    return {"loop, CPU": 1e3 * found["cpu_s"], "loop": 1e3 * found["wall_s"]}
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _row(name: str, what: str, unit: str) -> Row:
+    return Row(name=name, what=what, unit=unit, sides=dict.fromkeys(RATES, OURS))
+
+
+BENCH = Bench(
+    what="One rank that writes much log, ten quiet trials beside it",
+    rows=(
+        _row("renewal", "Age of the oldest lease of the quiet trials", "s"),
+        _row("slots", "From the last byte of its log until its slots are free", "s"),
+        _row("lines", "Its lines in the task log", "% of the lines"),
+        _row("marks", "Its bytes that marks in the task log name as left out", "% of the bytes"),
+        _row("loop, CPU", "Longest turn of the triggerer's event loop, CPU of its thread", "ms of CPU"),
+        _row("loop", "The same, wall clock", "ms"),
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

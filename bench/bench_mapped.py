@@ -1,35 +1,32 @@
-"""Mapped trials that only report one number, through a real scheduler, and the provider's share of the time.
+"""Mapped trials through a real scheduler, beside Airflow's own tasks, Optuna and Ray Tune.
 
-The same Airflow runs the same number of deferrable tasks that only wait 12 s, as long as the provider's trigger waits
-before its first event. CPU seconds are those of all processes of Airflow, including ended ones, from /proc. The column
-"host" is the process to which the triggerer is connected, which on a remote host is at the other end of SSH.
-Supervisors and ranks are not counted. The provider's share is the extra time of the trials over the waits, divided by
-the time of the trials: for wall-clock time, Airflow's CPU, and CPU including the host's. The time inside ``execute``
-and ``execute_complete`` is measured in the tasks themselves. The wall-clock time is that from the trigger of the DAG
-run to its end.
+Search: 20 trials that sleep a second, on 2 slots, from the trigger of the DAG run to its end. Optuna starts a process
+per trial and Ray Tune an actor, from the start of their interpreter to its end. In the second row each trial imports
+PyTorch.
 
-    python bench/bench_mapped.py [--count 1000] [--parallelism 6]
+Share: the same Airflow runs the same number of deferrable tasks that only wait 12 s, as long as the provider's trigger
+waits before its first event. CPU seconds are those of all processes of Airflow, including ended ones, from /proc, and
+of the process to which the triggerer is connected, which on a remote host is at the other end of SSH. Supervisors and
+ranks are not counted. The time inside ``execute`` and ``execute_complete`` is measured in the tasks themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import statistics
+import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
+from testbed.standalone import Standalone
+
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-
-from engine_worlds import load_words  # noqa: E402
-
-from testbed.standalone import Standalone  # noqa: E402
 
 HOST = "host"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -92,69 +89,120 @@ def _part(pid: int) -> str:
     return next((name for name in names if name in words or name.replace("-", "_") in words), "other")
 
 
-def run(airflow: Standalone, dag_id: str, count: int) -> Taken:
+def dag_run(airflow: Standalone, dag_id: str, count: int) -> Taken:
     """Return the cost of a DAG run with this number of mapped tasks."""
     before, began_at = cpu_by_part(airflow.pid), time.monotonic()
     run_id = airflow.trigger(dag_id, {"count": count})
-    state = airflow.wait(dag_id, run_id, timeout_s=60 + 30 * count)
+    state = airflow.wait(dag_id, run_id, timeout_s=120 + 30 * count)
+    assert state == "success", f"{dag_id}: {state}"
     wall_s, after = time.monotonic() - began_at, cpu_by_part(airflow.pid)
     return Taken(state, wall_s, {name: after[name] - before.get(name, 0.0) for name in sorted(after)})
 
 
-def show(count: int, trials: Taken, waits: Taken, times: Path) -> None:
-    """Print both runs, the provider's share, and the time inside its operators."""
-    print(f"{count} mapped tasks, local executor, SQLite ({load_words()})")
-    parts = sorted(trials.cpu_s)
-    print(f"{'':8} {'state':8} {'wall s':>8} {'CPU s':>8} " + " ".join(f"{part:>14}" for part in parts))
-    for name, one in (("trials", trials), ("waits", waits)):
-        cells = " ".join(f"{one.cpu_s.get(part, 0.0):14.1f}" for part in parts)
-        print(f"{name:8} {one.state:8} {one.wall_s:8.1f} {one.total_s:8.1f} {cells}")
-    pairs = ((trials.wall_s, waits.wall_s), (trials.airflow_s, waits.airflow_s), (trials.total_s, waits.total_s))
-    wall, cpu, total = ((mine - others) / mine for mine, others in pairs)
-    print(f"provider's share: wall {wall:.1%}, CPU {cpu:.1%}, with the host's {total:.1%}   goal: <= 20 %")
-    lines = [json.loads(line) for line in times.read_text().splitlines()]
-    for phase in ("execute", "execute_complete"):
-        walls, cpus = ([line[column] for line in lines if line[0] == phase] for column in (1, 2))
-        if walls:
-            middle = f"p50 {statistics.median(walls):6.3f} s wall {statistics.median(cpus):6.3f} s CPU"
-            print(f"{phase:17} {len(walls):5}  {middle}")
+def share(run: Run, airflow: Standalone, times: Path) -> None:
+    """Add the rows of the provider's share."""
+    count = run.size(1000, 4)
+    run.note(f"Share: {count} mapped tasks, local executor, SQLite.")
+
+    def figures(dag_id: str) -> dict[str, float]:
+        taken = dag_run(airflow, dag_id, count)
+        return {"share": taken.wall_s, "share, CPU": taken.airflow_s, "share, CPU with host": taken.total_s}
+
+    run.turns({WAITS: partial(figures, "bench_waits"), TRIALS: partial(figures, "bench_trials")}, rounds=1)
+    for phase, wall, cpu in (json.loads(line) for line in times.read_text().splitlines()):
+        run.add("operator", phase, wall)
+        run.add("operator, CPU", phase, cpu)
 
 
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--parallelism", type=int, default=6)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        home, dags, times = Path(folder) / "home", Path(folder) / "dags", Path(folder) / "times"
-        for one in (home, dags, dags / "code"):
-            one.mkdir()
-        shutil.copy(HERE / "mapped_dags.py", dags)
-        shutil.copy(HERE.parent / "tests" / "jobs" / "code" / "searched.py", dags / "code")
-        times.touch()
-        environment = {
-            "BENCH_MAPPED_TIMES": str(times),
-            # As installed: each task is a process, whose time would mostly be recompiling the package.
-            "PYTHONDONTWRITEBYTECODE": "",
-            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
-            "AIRFLOW__CORE__PARALLELISM": str(options.parallelism),
-            "AIRFLOW__CORE__MAX_MAP_LENGTH": str(max(1024, options.count)),
-            "AIRFLOW__DTRAIN__REMOTE_DIR": str(Path(folder) / "remote"),
-        }
-        airflow = Standalone(home, dags, environment)
-        try:
-            airflow.start()
-            # Warm-up: the first run includes one-time work such as registering this machine as a host.
-            for dag_id in ("bench_waits", "bench_trials"):
-                run(airflow, dag_id, 1)
-            times.write_text("")
-            waits = run(airflow, "bench_waits", options.count)
-            trials = run(airflow, "bench_trials", options.count)
-            show(options.count, trials, waits, times)
-        finally:
-            airflow.stop()
+def search(run: Run, airflow: Standalone) -> None:
+    """Add the rows of searches."""
+    count, python = run.size(20, 4), run.peer("ray")
+    kinds = {"search": ("plain", "bench_search"), "search with torch": ("torch", "bench_search_torch")}
+    for row, (kind, dag_id) in kinds.items():
+        if run.is_quick and kind == "torch":
+            continue
+
+        def ours(dag_id: str = dag_id) -> float:
+            return 60 * count / dag_run(airflow, dag_id, count).wall_s
+
+        def peer(name: str, kind: str = kind) -> float:
+            began, command = time.monotonic(), [python, "-m", "bench.search_programs", name, str(count), kind]
+            subprocess.run(command, check=True, capture_output=True, timeout=900)
+            return 60 * count / (time.monotonic() - began)
+
+        peers = {"Optuna": partial(peer, "optuna"), "Ray Tune": partial(peer, "ray")} if python else {}
+        run.turns({"ours": ours, **peers}, row)
+        run.add(row, "2 slots without any gap", 120)
 
 
-if __name__ == "__main__":
-    main()
+def measure(run: Run) -> None:
+    home, dags, times = run.folder / "home", run.folder / "dags", run.folder / "times"
+    for one in (home, dags, dags / "code"):
+        one.mkdir()
+    shutil.copy(HERE / "mapped_dags.py", dags)
+    shutil.copy(HERE / "mapped_trial.py", dags / "code")
+    times.touch()
+    environment = {
+        "BENCH_MAPPED_TIMES": str(times),
+        # As installed: each task is a process, whose time would mostly be recompiling the package.
+        "PYTHONDONTWRITEBYTECODE": "",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+        "AIRFLOW__CORE__MAX_MAP_LENGTH": "1024",
+        "AIRFLOW__CORE__PARALLELISM": "32",
+        "AIRFLOW__DTRAIN__REMOTE_DIR": str(run.folder / "remote"),
+    }
+    airflow = Standalone(home, dags, environment)
+    try:
+        airflow.start()
+        command = [sys.executable, "-m", "airflow", "dtrain", "hosts", "add", "local", "--slots", f"cpu:{SLOTS}"]
+        subprocess.run(command, env=airflow.environment, check=True, capture_output=True, timeout=300)
+        # The first runs include one-time work.
+        for dag_id in ("bench_waits", "bench_search"):
+            dag_run(airflow, dag_id, 1)
+        times.write_text("")
+        search(run, airflow)
+        share(run, airflow, times)
+    finally:
+        airflow.stop()
+
+
+SLOTS = 2
+TRIALS, WAITS = "trials", "tasks that only wait"
+SEARCH = {"ours": OURS, "Optuna": PEER, "Ray Tune": PEER, "2 slots without any gap": LIMIT}
+SHARE = {TRIALS: OURS, WAITS: LIMIT}
+PHASES = {"execute": OURS, "execute_complete": OURS}
+BENCH = Bench(
+    what="Mapped trials in a real Airflow",
+    rows=(
+        Row(
+            name="search",
+            what="20 trials of a second on 2 slots, end to end",
+            unit="trials/min",
+            sides=SEARCH,
+            base="Optuna",
+            goals=(Goal(side="ours", at_least=40),),
+        ),
+        Row(
+            name="search with torch",
+            what="The same, each trial imports PyTorch; not with --quick",
+            unit="trials/min",
+            sides=SEARCH,
+            base="Optuna",
+            goals=(Goal(side="ours", at_least=1, of="Optuna"),),
+        ),
+        Row(
+            name="share",
+            what="1,000 trials that report one number",
+            unit="s",
+            sides=SHARE,
+            base=WAITS,
+            goals=(Goal(side=TRIALS, at_most=1.25, of=WAITS),),
+        ),
+        Row(name="share, CPU", what="CPU of Airflow", unit="s of CPU", sides=SHARE, base=WAITS),
+        Row(name="share, CPU with host", what="With the host's process", unit="s of CPU", sides=SHARE, base=WAITS),
+        Row(name="operator", what="The provider's code in a task", unit="s", sides=PHASES),
+        Row(name="operator, CPU", what="The same", unit="s of CPU", sides=PHASES),
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

@@ -1,11 +1,7 @@
-"""Time to merge, load and assemble a large configuration. Goal: a merge of 200 keys below 1 ms.
-
-Run: python bench/bench_merge.py
-"""
+"""Time to merge, load and assemble a large configuration. Goal: a merge of 200 keys below 1 ms."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +12,11 @@ import yaml
 from airflow_provider_dtrain.core.config import assemble
 from airflow_provider_dtrain.core.config.merge import merge_config, merge_layers
 from airflow_provider_dtrain.core.config.yaml_reader import load_yaml
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, Bench, Goal, Row
 
-GOAL_MS = 1.0
+KEYS = (20, 200, 2000)
+MERGE, LAYERS, READ, ASSEMBLE, YAML = "merge_config", "merge_layers", "load_yaml", "assemble", "yaml.CSafeLoader"
 
 
 def document(keys: int, offset: int) -> dict[str, Any]:
@@ -40,34 +39,42 @@ def document(keys: int, offset: int) -> dict[str, Any]:
     }
 
 
-def median_ms(work: Callable[[], object], *, repeat: int = 50) -> float:
-    """Return the median time of one call, milliseconds."""
-    times = []
-    for _ in range(repeat):
-        started = time.perf_counter()
+def ms(work: Callable[[], object], times: int) -> float:
+    """Return the milliseconds of one call."""
+    started = time.perf_counter()
+    for _ in range(times):
         work()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e3
+    return (time.perf_counter() - started) * 1e3 / times
 
 
-def main() -> None:
-    print(f"{'keys':>6} {'work':<22} {'median ms':>10}  goal")
-    for keys in (20, 200, 2000):
+def measure(run: Run) -> None:
+    for keys in KEYS:
         template, config = document(keys, 0), document(keys, 3)
         text = yaml.safe_dump(config)
-        rows: list[tuple[str, Callable[[], object]]] = [
-            ("merge_config", partial(merge_config, template, config)),
-            ("merge_layers", partial(merge_layers, [("template", template), ("config", config)])),
-            ("load_yaml", partial(load_yaml, text)),
-            ("yaml.CSafeLoader", partial(yaml.load, text, Loader=yaml.CSafeLoader)),
-            ("assemble", partial(assemble, template, config)),
-        ]
-        for name, work in rows:
-            took = median_ms(work, repeat=50 if keys <= 200 else 10)
-            has_goal = keys == 200 and name == "merge_config"
-            verdict = f"< {GOAL_MS:g} ms: {'met' if took < GOAL_MS else 'missed'}" if has_goal else ""
-            print(f"{keys:>6} {name:<22} {took:>10.3f}  {verdict}")
+        works: dict[str, Callable[[], object]] = {
+            MERGE: partial(merge_config, template, config),
+            LAYERS: partial(merge_layers, [("template", template), ("config", config)]),
+            READ: partial(load_yaml, text),
+            YAML: partial(yaml.load, text, Loader=yaml.CSafeLoader),
+            ASSEMBLE: partial(assemble, template, config),
+        }
+        times = 10 if keys <= 200 else 1
+        run.turns({name: partial(ms, work, times) for name, work in works.items()}, f"{keys} keys", warm_up=1)
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    what="A large configuration until it is effective",
+    rows=tuple(
+        Row(
+            name=f"{keys} keys",
+            what="One call, CPU of this process",
+            unit="ms",
+            sides={MERGE: OURS, LAYERS: OURS, READ: OURS, ASSEMBLE: OURS, YAML: LIMIT},
+            base=YAML,
+            goals=(Goal(side=MERGE, at_most=1),) if keys == 200 else (),
+        )
+        for keys in KEYS
+    ),
+    measure=measure,
+    rounds=(30, 5),
+)

@@ -1,34 +1,26 @@
 """Time from the mount of the bundle to first data of each page, long tasks while a user scrolls, size of the bundle.
 
-    python -m bench.bench_pages [--site FOLDER] [--visits 3] [--seconds 5]
-
-Without a folder it seeds a site with 10,000 trials and 1,000 hosts of 8 slots, which takes some minutes.
-``python -m testbed.pages_site FOLDER --scene large`` keeps such a site for several runs. The time of Airflow's own
-shell, from the request of the page to the mount, is in a column of its own. On a busy machine compare the columns only.
+The site has 10,000 trials and 1,000 hosts of 8 slots; seeding it takes some minutes. With ``--quick`` it is small. The
+time of Airflow's own shell, from the request of the page to the mount, is the baseline.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
-import os
-import statistics
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page
 
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 from testbed.browser import LOADING, Visit, browser
 from testbed.pages_site import PagesSite
 
 WWW = Path(__file__).resolve().parents[1] / "airflow_provider_dtrain" / "www"
 #: Time for a page to come to rest before its tasks are measured.
 SETTLE_MS = 3000
-FIRST_DATA_S, TASK_MS, BUNDLE_KB = 1.0, 50, 250
 EXPERIMENT = "/plugin/dtrain/experiments/{experiment big-sweep}"
 PAGES = {
     "cluster": "/plugin/dtrain/cluster",
@@ -72,51 +64,35 @@ class Task:
     cpu_ms: float
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--site", type=Path, metavar="FOLDER")
-    parser.add_argument("--visits", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=5.0, help="time for which a page scrolls or stays open")
-    args = parser.parse_args()
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
-    print(f"bundle {bundle_kb():.0f} kB gzipped (aim: < {BUNDLE_KB})")
-    with _site(args.site) as site, browser() as chrome:
-        print(f"\n{'page':<16} {'shell s':>8} {'first data s':>13}   aim: < {FIRST_DATA_S:g} s from the mount")
-        for name, path in PAGES.items():
-            found = [times_of(chrome, site, path) for _ in range(args.visits)]
-            shell = statistics.median(one.shell_s for one in found)
-            data = statistics.median(one.first_data_s for one in found)
-            print(f"{name:<16} {shell:>8.2f} {data:>13.2f}", flush=True)
-        print(f"\n{'while':<44} {'tasks':>6} {'longest, CPU ms':>16} {'clock ms':>9}   aim: no task above {TASK_MS} ms")
-        for name, path, scrolls in (
-            ("10,000 trials scroll", PAGES["trials"], True),
-            ("the cluster with 8,000 squares scrolls", PAGES["cluster"], True),
-            ("the cluster with 8,000 squares stays open", PAGES["cluster"], False),
-        ):
-            tasks = long_tasks(chrome, site, path, args.seconds, scrolls=scrolls)
-            count = sum(one.cpu_ms > TASK_MS for one in tasks)
-            cpu = max((one.cpu_ms for one in tasks), default=0.0)
-            wall = max((one.wall_ms for one in tasks), default=0.0)
-            print(f"{name:<44} {count:>6} {cpu:>16.0f} {wall:>9.0f}", flush=True)
-    print(f"load {os.getloadavg()[0]:.1f}")
+SCROLLS = {
+    "10,000 trials scroll": (PAGES["trials"], True),
+    "the cluster with 8,000 squares scrolls": (PAGES["cluster"], True),
+    "the cluster with 8,000 squares stays open": (PAGES["cluster"], False),
+}
+SHELL, DATA = "Airflow's shell", "ours"
+
+
+def measure(run: Run) -> None:
+    run.add("bundle", DATA, bundle_kb())
+    with (
+        PagesSite(run.folder, scene=run.size("large", "small"), has_airflow=False) as site,
+        browser() as chrome,
+    ):
+        pages = {name: PAGES[name] for name in run.size(tuple(PAGES), ("cluster", "queue", "experiments"))}
+        for _ in range(run.rounds):
+            for name, path in pages.items():
+                found = times_of(chrome, site, path)
+                run.add(f"page {name}", DATA, found.first_data_s)
+                run.add(f"page {name}", SHELL, found.shell_s)
+        for name, (path, scrolls) in SCROLLS.items() if not run.is_quick else ():
+            tasks = long_tasks(chrome, site, path, 5.0, scrolls=scrolls)
+            run.add("longest task, CPU", name, max((one.cpu_ms for one in tasks), default=0.0))
+            run.add("longest task", name, max((one.wall_ms for one in tasks), default=0.0))
 
 
 def bundle_kb() -> float:
     """Return the size of the files that a browser loads, gzipped."""
     return sum(len(gzip.compress(path.read_bytes(), 9)) for path in WWW.rglob("*.js")) / 1000
-
-
-@contextmanager
-def _site(folder: Path | None) -> Iterator[PagesSite]:
-    if folder is not None:
-        yield PagesSite.attach(folder.absolute())
-        return
-    with (
-        tempfile.TemporaryDirectory() as home,
-        PagesSite(Path(home), scene="large", has_airflow=False) as started,
-    ):
-        yield started
 
 
 def _open(chrome: Browser, site: PagesSite, path: str) -> Visit:
@@ -163,5 +139,37 @@ def _scroll(page: Page, seconds: float) -> None:
         page.wait_for_timeout(50)
 
 
-if __name__ == "__main__":
-    main()
+TASKS = dict.fromkeys(SCROLLS, OURS)
+BENCH = Bench(
+    what="The pages in a browser",
+    rows=(
+        Row(
+            name="bundle",
+            what="Files that a browser loads, gzipped",
+            unit="kB",
+            sides={DATA: OURS},
+            goals=(Goal(side=DATA, at_most=250),),
+        ),
+        *(
+            Row(
+                name=f"page {name}",
+                what="From the mount to first data, beside the time of Airflow's shell before it",
+                unit="s",
+                sides={DATA: OURS, SHELL: PEER},
+                base=SHELL,
+                goals=(Goal(side=DATA, at_most=1),),
+            )
+            for name in PAGES
+        ),
+        Row(
+            name="longest task, CPU",
+            what="Of the page's thread; not with --quick",
+            unit="ms of CPU",
+            sides=TASKS,
+            goals=tuple(Goal(side=side, at_most=50) for side in SCROLLS),
+        ),
+        Row(name="longest task", what="The same, wall clock", unit="ms", sides=TASKS),
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

@@ -1,39 +1,28 @@
-"""Time of one pass over the queue, by the number of hosts and of waiting requests.
+"""Time of one pass over the queue, by the number of hosts and of waiting requests. All times are CPU times.
 
-Run: ``python bench/bench_queue.py`` (``--quick`` skips the largest sizes). For each number of hosts and requests it
-prints the time of a pass that grants nothing, of a pass after one gang has ended, and of a stateless pass as the store
-runs it. Then it prints how these times grow with the number of requests, and the grants per second while a queue is
-drained. All times are CPU time. It exits with 1 when a goal is missed.
+A pass that grants nothing, a pass after one gang has ended, and a stateless pass as the store runs it. An exponent of 1
+means that the time grows with the number of requests, 0 that it does not.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from airflow_provider_dtrain.core.scheduling.cycle import step
 from airflow_provider_dtrain.core.scheduling.decision import run_pass
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS as BY_US
+from bench.framework.rows import Bench, Goal
+from bench.framework.rows import Row as TableRow
 
 SIZES = (1, 2, 4, 8, 16, 64)
 OPTIONS = PoolOptions(preemption="slices")
-#: At 1,000 hosts and 10,000 requests.
-NOTHING_MS, RELEASE_MS, GRANTS_PER_S = 5.0, 50.0, 2000.0
-
-
-@dataclass(frozen=True)
-class Row:
-    hosts: int
-    requests: int
-    nothing_ms: float
-    release_ms: float
-    facade_ms: float
+NOTHING, RELEASE, STATELESS = "grants nothing", "after a release", "stateless"
 
 
 def full_pool(hosts: int) -> list[RunningGang]:
@@ -69,11 +58,12 @@ def median_ms(call: Callable[[int], object], repeats: int) -> float:
     return statistics.median(times)
 
 
-def measure(hosts: int, requests: int) -> Row:
+def times_of(hosts: int, requests: int) -> dict[str, float]:
+    """Return the CPU milliseconds of each kind of pass."""
     machines, running, queue = pool(hosts, requests)
     begin = time.process_time()
     run_pass(machines, queue, OPTIONS, running)
-    facade_ms = (time.process_time() - begin) * 1e3
+    stateless = (time.process_time() - begin) * 1e3
     state = PoolState(machines, OPTIONS, running)
     for request in queue:
         state.submit(request)
@@ -84,7 +74,7 @@ def measure(hosts: int, requests: int) -> Row:
         state.end(running[number].request_id)
         step(state, 0.1 + 0.001 * number)
 
-    return Row(hosts, requests, nothing, median_ms(release, min(31, hosts)), facade_ms)
+    return {NOTHING: nothing, RELEASE: median_ms(release, min(31, hosts)), STATELESS: stateless}
 
 
 def drain(hosts: int, requests: int) -> float:
@@ -103,51 +93,49 @@ def drain(hosts: int, requests: int) -> float:
     return granted / (time.process_time() - begin)
 
 
-def exponent(rows: list[Row], of: Callable[[Row], float]) -> float:
+def exponent(times: dict[int, float]) -> float:
     """Return e of the best fit of time = c * requests ** e."""
-    points = [(math.log(row.requests), math.log(max(of(row), 1e-4))) for row in rows]
+    points = [(math.log(requests), math.log(max(took, 1e-4))) for requests, took in times.items()]
     return statistics.linear_regression([x for x, _ in points], [y for _, y in points]).slope
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="up to 1,000 hosts and requests")
-    scales = (10, 100, 1000) if parser.parse_args().quick else (10, 100, 1000, 10_000)
-    print(f"{'hosts':>7}{'requests':>10}{'nothing ms':>12}{'release ms':>12}{'run_pass ms':>13}")
-    table = []
-    for hosts in scales:
-        for requests in scales:
-            row = measure(hosts, requests)
-            table.append(row)
-            print(f"{hosts:>7}{requests:>10}{row.nothing_ms:>12.3f}{row.release_ms:>12.3f}{row.facade_ms:>13.1f}")
-    for hosts in scales:
-        rows = [row for row in table if row.hosts == hosts]
-        parts = [f"{exponent(rows, of):.2f}" for of in (_nothing, _release, _facade)]
-        print(
-            f"{hosts} hosts: time grows with requests to the power of {', '.join(parts)} (nothing, release, run_pass)"
-        )
-    rate = drain(1000, 10 * scales[-1])
-    print(f"{10 * scales[-1]:,} requests drained on 1,000 hosts: {rate:,.0f} grants/s; goal {GRANTS_PER_S:,.0f}")
-    goal = next((row for row in table if (row.hosts, row.requests) == (1000, 10_000)), table[-1])
-    is_met = goal.nothing_ms < NOTHING_MS and goal.release_ms < RELEASE_MS and rate > GRANTS_PER_S
-    print(
-        f"goals at {goal.hosts} hosts, {goal.requests} requests: {NOTHING_MS} ms, {RELEASE_MS} ms: "
-        + ("met" if is_met else "missed")
-    )
-    return int(not is_met)
+def measure(run: Run) -> None:
+    scales = run.size((10, 100, 1000, 10_000), (10, 100, 1000))
+    for _ in range(run.rounds):
+        for hosts in scales:
+            table = {requests: times_of(hosts, requests) for requests in scales}
+            for kind in KINDS:
+                run.add(f"growth, {hosts:,} hosts", kind, exponent({n: found[kind] for n, found in table.items()}))
+            if hosts == 1000:
+                for kind, took in table[scales[-1]].items():
+                    run.add("pass", kind, took)
+        run.add("drain", "ours", drain(1000, run.size(100_000, 5000)))
+    run.note(f"The pass has {scales[-1]:,} requests on 1,000 hosts.")
 
 
-def _nothing(row: Row) -> float:
-    return row.nothing_ms
-
-
-def _release(row: Row) -> float:
-    return row.release_ms
-
-
-def _facade(row: Row) -> float:
-    return row.facade_ms
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+KINDS = {NOTHING: BY_US, RELEASE: BY_US, STATELESS: BY_US}
+BENCH = Bench(
+    what="Passes over a queue",
+    rows=(
+        TableRow(
+            name="pass",
+            what="One pass on 1,000 hosts",
+            unit="ms of CPU",
+            sides=KINDS,
+            goals=(Goal(side=NOTHING, at_most=5), Goal(side=RELEASE, at_most=50)),
+        ),
+        *(
+            TableRow(name=f"growth, {hosts:,} hosts", what="Growth with requests", unit="exponent", sides=KINDS)
+            for hosts in (10, 100, 1000, 10_000)
+        ),
+        TableRow(
+            name="drain",
+            what="Grants while a queue is drained on 1,000 hosts",
+            unit="grants/s of CPU",
+            sides={"ours": BY_US},
+            goals=(Goal(side="ours", at_least=2000),),
+        ),
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)

@@ -3,28 +3,25 @@
 Every method has the same curves in the same order and 16 workers, simulated in event time: a trial reports after each
 unit, whose duration is the trial's own. Curves are power laws, loss(t) = floor + gain * t^-rate + noise, with different
 rates, so that they cross. The noise of a report is a tenth of the spread of the floors. Budgets are counted in full
-trainings (64 units). A method without an entry reached no such trial before its trials or the budget were exhausted.
-Regret is compared at equal budgets.
-
-Run: python bench/bench_search.py [--seeds 20]. Syne Tune, Optuna and Ray Tune are compared if installed.
+trainings (64 units). A seed in which a method reached no such trial has no value. Regret is compared at equal budgets.
+The peers run in an environment of their own.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import importlib.util
+import json
 import random
-import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-from airflow_provider_dtrain.core.config import ExperimentConfig
-from airflow_provider_dtrain.core.search.plan import plan
-from testbed.rungs import Rungs
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 
 LENGTH, DIVISOR, TRIALS, WORKERS = 64, 4, 512, 16
 #: Full trainings after which a run ends, and after which regret is read.
@@ -80,7 +77,7 @@ def limit() -> float:
     return finals[int(BEST * len(finals))]
 
 
-def run(method: Method, pool: list[Curve], good: float) -> Outcome:
+def run_search(method: Method, pool: list[Curve], good: float) -> Outcome:
     """Simulate one search."""
     events = [(curve.speed, trial, 1) for trial, curve in enumerate(pool[:WORKERS])]
     heapq.heapify(events)
@@ -108,10 +105,14 @@ def run(method: Method, pool: list[Curve], good: float) -> Outcome:
 
 class Ours:
     def __init__(self, searcher: dict[str, Any], seed: int) -> None:
+        from airflow_provider_dtrain.core.search.plan import plan
+
         self.trials = plan(config(searcher), seed)
-        self.rungs: dict[int, Rungs] = {}
+        self.rungs: dict[int, Any] = {}
 
     def goes_on(self, trial: int, unit: int, loss: float) -> bool:
+        from testbed.rungs import Rungs
+
         spec = self.trials[trial]
         if not spec["rungs"]:
             return True
@@ -190,62 +191,102 @@ class Ray:
         return bool(answer == "CONTINUE")
 
 
-def config(searcher: dict[str, Any]) -> ExperimentConfig:
+def config(searcher: dict[str, Any]) -> Any:
+    from airflow_provider_dtrain.core.config import ExperimentConfig
+
     space = {name: {"type": "log", "minval": -5, "maxval": -1} for name in ("lr", "decay")}
     space |= {"width": {"type": "int", "minval": 8, "maxval": 512}, "batch": 64}
     common = {"metric": "loss", "max_trials": TRIALS, "max_length": {"epochs": LENGTH}}
     return ExperimentConfig.model_validate({"hyperparameters": space, "searcher": {**common, **searcher}})
 
 
-def methods() -> dict[str, Callable[[int], Method]]:
-    found: dict[str, Callable[[int], Method]] = {
-        "random": lambda seed: Ours({"name": "random"}, seed),
-        "ours, async_halving": lambda seed: Ours({"name": "async_halving", "num_rungs": 4}, seed),
-        "ours, adaptive_asha standard": lambda seed: Ours({"name": "adaptive_asha"}, seed),
-        "ours, adaptive_asha conservative": lambda seed: Ours({"name": "adaptive_asha", "mode": "conservative"}, seed),
-    }
-    if importlib.util.find_spec("syne_tune"):
-        found["Syne Tune, ASHA"] = SyneTune
-        found["Syne Tune, ASHA, 3 brackets"] = lambda seed: SyneTune(seed, 3)
-    if importlib.util.find_spec("optuna"):
-        found["Optuna, SuccessiveHalvingPruner"] = Optuna
-    if importlib.util.find_spec("ray"):
-        found["Ray Tune, ASHA"] = Ray
-        found["Ray Tune, ASHA, 3 brackets"] = lambda seed: Ray(seed, 3)
+#: Method -> how it is made for a seed. The modules of peers exist in their environment only.
+METHODS: dict[str, Callable[[int], Method]] = {
+    "random": lambda seed: Ours({"name": "random"}, seed),
+    "ours, async_halving": lambda seed: Ours({"name": "async_halving", "num_rungs": 4}, seed),
+    "ours, adaptive_asha": lambda seed: Ours({"name": "adaptive_asha"}, seed),
+    "ours, adaptive_asha conservative": lambda seed: Ours({"name": "adaptive_asha", "mode": "conservative"}, seed),
+}
+PEER_METHODS: dict[str, Callable[[int], Method]] = {
+    "Syne Tune, ASHA": SyneTune,
+    "Syne Tune, ASHA, 3 brackets": lambda seed: SyneTune(seed, 3),
+    "Optuna, SuccessiveHalvingPruner": Optuna,
+    "Ray Tune, ASHA": Ray,
+    "Ray Tune, ASHA, 3 brackets": lambda seed: Ray(seed, 3),
+}
+
+
+def outcomes(make: Callable[[int], Method], seeds: int) -> list[tuple[float | None, tuple[float, ...]]]:
+    """Return of each seed the budget until a good trial, and the regrets."""
+    good, found = limit(), []
+    for seed in range(seeds):
+        outcome = run_search(make(seed), curves(seed), good)
+        found.append((outcome.reached, outcome.regret))
     return found
 
 
-def spread(values: list[float]) -> str:
-    if not values:
-        return "-"
-    return f"{statistics.mean(values):6.3g} +- {statistics.pstdev(values):<5.2g}"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=20)
-    seeds = range(parser.parse_args().seeds)
-    good = limit()
-    heads = "".join(f"{f'regret at {at}':>18}" for at in READ_AT)
-    print(f"{'method':<34}{'reached':>8}{'budget to best 5 %':>20}{heads}   (full trainings, {len(seeds)} seeds)")
-    pools = {seed: curves(seed) for seed in seeds}
-    for name, make in methods().items():
-        outcomes = [run(make(seed), pools[seed], good) for seed in seeds]
-        reached = [outcome.reached for outcome in outcomes if outcome.reached is not None]
-        regrets = "".join(f"{spread([outcome.regret[i] for outcome in outcomes]):>18}" for i in range(len(READ_AT)))
-        print(f"{name:<34}{f'{len(reached)}/{len(seeds)}':>8}{spread(reached):>20}{regrets}")
+def measure(run: Run) -> None:
+    python, seeds = run.peer("ray"), run.size(20, 2)
+    by_method = {name: outcomes(make, seeds) for name, make in METHODS.items()}
+    for name in PEER_METHODS if python else ():
+        command = [python, "-m", "bench.bench_search", name, str(seeds)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
+        if done.returncode:
+            run.note(f"{name} failed: {done.stderr.strip()[-500:]}")
+            continue
+        by_method[name] = json.loads(done.stdout.splitlines()[-1])
+    for name, seeds_of_method in by_method.items():
+        for reached, regrets in seeds_of_method:
+            if reached is not None:
+                run.add("budget", name, reached)
+            for budget, regret in zip(READ_AT, regrets, strict=True):
+                run.add(f"regret at {budget}", name, regret)
     searcher = config({"name": "adaptive_asha", "max_trials": 10_000})
-    times, cpu = [], []
-    for _ in range(7):
-        started, used = time.perf_counter(), time.process_time()
-        plan(searcher, 1)
-        times.append(time.perf_counter() - started)
-        cpu.append(time.process_time() - used)
-    print(
-        f"plan of 10,000 trials: {statistics.median(times):.2f} s (fastest {min(times):.2f} s), "
-        f"CPU {statistics.median(cpu):.2f} s; goal: below 1 s"
-    )
+    for _ in range(run.size(7, 1)):
+        run.add("plan", "ours", seconds_of_plan(searcher))
+
+
+def seconds_of_plan(searcher: Any) -> float:
+    from airflow_provider_dtrain.core.search.plan import plan
+
+    started = time.process_time()
+    plan(searcher, 1)
+    return time.process_time() - started
+
+
+SIDES = {**dict.fromkeys(METHODS, OURS), **dict.fromkeys(PEER_METHODS, PEER)}
+BENCH = Bench(
+    what="Search methods on simulated curves",
+    rows=(
+        Row(
+            name="budget",
+            what="Until a trial of the best 5 % is fully trained; n is the number of seeds that reached one",
+            unit="full trainings",
+            sides=SIDES,
+            base="random",
+        ),
+        *(
+            Row(
+                name=f"regret at {budget}",
+                what="True final loss of the incumbent, above the best",
+                unit="loss",
+                sides=SIDES,
+                base="random",
+            )
+            for budget in READ_AT
+        ),
+        Row(
+            name="plan",
+            what="Plan of 10,000 trials",
+            unit="s of CPU",
+            sides={"ours": OURS},
+            goals=(Goal(side="ours", at_most=1),),
+        ),
+    ),
+    measure=measure,
+    rounds=(1, 1),
+)
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(outcomes(PEER_METHODS[sys.argv[1]], int(sys.argv[2]))))

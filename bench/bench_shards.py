@@ -1,16 +1,13 @@
-"""Measures peak memory and time of a save and a restore of a 1 GiB state, beside bare torch.distributed.checkpoint.
+"""Peak memory and time of a save and a restore of a 1 GiB state, beside bare torch.distributed.checkpoint.
 
-    OMP_NUM_THREADS=1 python bench/bench_shards.py [--ranks 2 4] [--folder DIR] [--layout fsdp]
-
-Each rank is a process over gloo on the CPU. ``fsdp``: the model is sharded by ``fully_shard``. ``ddp``: each rank has
-the whole model. The state is a model and AdamW, which is built and has taken a step before each measurement. Memory:
-highest resident memory during the call, above that before it, of the rank that needs most. A save is the second one of
-its program, and measured until its files are complete; ``blocked`` is the time for which training waits.
+Each rank is a process over gloo on the CPU, and the model is sharded by ``fully_shard``. The state is a model and
+AdamW, which is built and has taken a step before each measurement. Memory: highest resident memory during the call,
+above that before it, of the rank that needs most. A save is the second one of its program, and measured until its files
+are complete; "blocked" is the time for which training waits.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -19,30 +16,33 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
-import torch
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 
-import airflow_provider_dtrain.train as dtrain
-
-WIDTH, LAYERS = 2048, 21
+#: With 21 layers 1 GiB of state, the largest tensor having 16 MiB.
+WIDTH, LAYERS = 2048, int(os.environ.get("BENCH_LAYERS", "21"))
 MIB = 1 << 20
 
 
-def build(layout):
-    """Return a model and an optimizer with about 1 GiB of state in total, the largest tensor having 16 MiB."""
+def build():
+    """Return a sharded model and its optimizer."""
+    import torch
+    from torch.distributed.fsdp import fully_shard
+
     torch.manual_seed(1)
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-    if layout == "fsdp":
-        from torch.distributed.fsdp import fully_shard
-
-        for layer in model:
-            fully_shard(layer)
-        fully_shard(model)
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
     return model, torch.optim.AdamW(model.parameters())
 
 
 def step(model, optimizer):
+    import torch
+
     model(torch.randn(2, WIDTH)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
@@ -52,6 +52,8 @@ class Measured:
     """Resident memory and time of a block."""
 
     def __enter__(self):
+        import torch
+
         torch.distributed.barrier()
         Path("/proc/self/clear_refs").write_text("5")
         self.before, self.started = memory("VmRSS"), time.perf_counter()
@@ -102,11 +104,13 @@ def bare(folder, model, optimizer):
     return save, save.seconds, restore
 
 
-def rank_main(kind, layout, folder):
+def rank_main(kind, folder):
     """Run one rank and print its figures."""
+    import airflow_provider_dtrain.train as dtrain
+
     with dtrain.init(hparams={"global_batch_size": 8}, device="cpu", checkpoint_dir=folder / "ours") as ctx:
-        model, optimizer = build(layout)
-        if layout == "ddp" or kind == "ours":
+        model, optimizer = build()
+        if kind == "ours":
             prepared = ctx.prepare(model, optimizer)
             model = prepared[0]
         step(model, optimizer)
@@ -122,7 +126,7 @@ def rank_main(kind, layout, folder):
         print("figures", json.dumps(figures), flush=True)
 
 
-def measure(kind, layout, size, folder):
+def figures_of(kind, size, layers, folder):
     """Return the largest figures of all ranks."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
@@ -135,10 +139,11 @@ def measure(kind, layout, size, folder):
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
+        "BENCH_LAYERS": str(layers),
         "MALLOC_MMAP_THRESHOLD_": "65536",
         "MALLOC_TRIM_THRESHOLD_": "65536",
     }
-    command = [sys.executable, __file__, "--rank", kind, "--layout", layout, "--folder", str(folder)]
+    command = [sys.executable, "-m", "bench.bench_shards", kind, str(folder)]
     ranks = [
         subprocess.Popen(
             command, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
@@ -151,30 +156,52 @@ def measure(kind, layout, size, folder):
     return [max(column) for column in zip(*(json.loads(line.partition(" ")[2]) for line in lines), strict=True)]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4])
-    parser.add_argument("--layout", choices=["fsdp", "ddp"], default="fsdp")
-    parser.add_argument("--folder", type=Path)
-    parser.add_argument("--rank", choices=["ours", "bare"], help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.rank:
-        rank_main(args.rank, args.layout, args.folder)
-        return
-    print("ranks  program  share MiB  save MiB  save s  blocked s  restore MiB  restore s  restore / share")
-    for size in args.ranks:
-        for kind in ("ours", "bare"):
-            folder = Path(tempfile.mkdtemp(prefix="bench-shards-", dir=args.folder))
+def measure(run: Run) -> None:
+    layers = run.size(21, 4)
+    run.note(f"{layers} layers of {WIDTH} x {WIDTH}.")
+    for size in SIZES:
+
+        def figures(kind: str, size: int = size) -> dict[str, float]:
+            folder = Path(tempfile.mkdtemp(dir=run.folder))
             try:
-                own, save, save_s, blocked, restore, restore_s = measure(kind, args.layout, size, folder)
+                share, *values = figures_of(kind, size, layers, folder)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
-            print(
-                f"{size:5}  {kind:7}  {own:9.0f}  {save:8.0f}  {save_s:6.1f}  {blocked:9.2f}  {restore:11.0f}  "
-                f"{restore_s:9.1f}  {restore / own:15.2f}",
-                flush=True,
-            )
+            rows = dict(zip((f"{name}, {size} ranks" for name in FIGURES), values, strict=True))
+            return {**rows, f"restore of share, {size} ranks": values[3] / share}
+
+        run.turns({side: partial(figures, side) for side in SIDES})
+
+
+SIZES, SIDES = (2, 4), {"ours": OURS, "bare": PEER}
+#: In the order in which a rank prints them.
+FIGURES = {
+    "save, memory": "MiB", "save": "s", "blocked": "s", "restore, memory": "MiB", "restore": "s",
+}  # fmt: skip
+BENCH = Bench(
+    what="A sharded state of 1 GiB, beside torch.distributed.checkpoint",
+    rows=tuple(
+        row
+        for size in SIZES
+        for row in (
+            *(
+                Row(name=f"{name}, {size} ranks", what="Of the rank with most", unit=unit, sides=SIDES, base="bare")
+                for name, unit in FIGURES.items()
+            ),
+            Row(
+                name=f"restore of share, {size} ranks",
+                what="Memory of a restore, in units of the rank's share",
+                unit="shares",
+                sides=SIDES,
+                base="bare",
+                goals=(Goal(side="ours", at_most=0.25),),
+            ),
+        )
+    ),
+    measure=measure,
+    rounds=(3, 1),
+)
 
 
 if __name__ == "__main__":
-    main()
+    rank_main(sys.argv[1], Path(sys.argv[2]))

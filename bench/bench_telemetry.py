@@ -1,20 +1,16 @@
 """Cost of telemetry: on a host, in a rank, in the engine and in the store, its growth, and the time of queries.
 
-    python -m bench.bench_telemetry [--only host,rank,engine,growth,query] [--days 30] [--seconds 20]
-
 A host has 8 GPUs and 8 ranks with 10 steps per second. CPU times are of one core. The store is SQLite, and PostgreSQL
 where its programs are installed.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
 import resource
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -39,6 +35,8 @@ from airflow_provider_dtrain.supervisor.files.events import encode_event
 from airflow_provider_dtrain.supervisor.files.layout import Layout, RunFolder
 from airflow_provider_dtrain.supervisor.files.segments import SegmentWriter, read_measurements
 from airflow_provider_dtrain.supervisor.run.sampler import Sampler
+from bench.framework.measuring import Run
+from bench.framework.rows import LIMIT, OURS, Bench, Goal, Row
 from testbed.stores import Server, host, new_sqlite, server_programs
 
 GPUS = 8
@@ -49,27 +47,18 @@ UUIDS = [f"GPU-{number:08x}-1111-2222-3333-444444444444" for number in range(GPU
 COMMIT_S = 10
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="host,rank,engine,growth,query")
-    parser.add_argument("--days", type=int, default=30)
-    parser.add_argument("--seconds", type=float, default=20)
-    args = parser.parse_args()
-    wanted = args.only.split(",")
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, Python {sys.version.split()[0]}")
-    if "host" in wanted:
-        bench_host(args.seconds)
-    if "rank" in wanted:
-        bench_rank()
+def measure(run: Run) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
+    bench_host(run, run.size(20.0, 3.0))
+    bench_rank(run)
     with databases() as stores:
         for name, open_store in stores.items():
-            if "engine" in wanted:
-                bench_engine(name, open_store())
-            if "growth" in wanted:
-                bench_growth(name, open_store())
-            if "query" in wanted:
-                bench_query(name, open_store(), args.days)
+            if run.is_quick and name != "SQLite":
+                continue
+            bench_engine(run, name, open_store(), turns=run.size(60, 10))
+            if not run.is_quick:
+                bench_growth(run, name, open_store())
+            bench_query(run, name, open_store(), days=run.size(30, 1), hosts=run.size(8, 4))
 
 
 @contextlib.contextmanager
@@ -92,7 +81,7 @@ def databases() -> Iterator[dict[str, Callable[[], Store]]]:
 
 
 # -- a host ---------------------------------------------------------------------------------------------
-def bench_host(seconds: float) -> None:
+def bench_host(run: Run, seconds: float) -> None:
     """Print the CPU of the sampler, and of the answers to the control side."""
     folder = Path(tempfile.mkdtemp(prefix="dtrain-sampler-"))
     pid = os.fork()
@@ -105,14 +94,14 @@ def bench_host(seconds: float) -> None:
     usage = os.wait4(pid, 0)[2]
     share = (usage.ru_utime + usage.ru_stime) / seconds
     layout = Layout.__new__(Layout)
-    run = RunFolder.__new__(RunFolder)
-    run.layout, run.name, run.path = layout, "run", str(folder / "run")
-    write_files(Path(run.path), COMMIT_S)
+    files = RunFolder.__new__(RunFolder)
+    files.layout, files.name, files.path = layout, "run", str(folder / "run")
+    write_files(Path(files.path), COMMIT_S)
     offsets = {"samples": 0, **{f"rank{rank}.timings": 0 for rank in range(GPUS)}}
-    sending = timed(lambda: read_measurements(run, offsets, 256 << 10), 200)
-    print("\n| a host | CPU of a core |\n|---|---|")
-    print(f"| sampler, {len(gpus_here())} GPUs, a sample per second | {100 * share:.3f} % (goal < 1 %) |")
-    print(f"| answers, 9 files every {COMMIT_S} s | {100 * sending / COMMIT_S:.4f} % |")
+    sending = timed(lambda: read_measurements(files, offsets, 256 << 10), 200)
+    run.add("host", SAMPLER, 100 * share)
+    run.add("host", ANSWERS, 100 * sending / COMMIT_S)
+    run.note(f"{len(gpus_here())} GPUs in this machine, a sample per second, answers every {COMMIT_S} s.")
 
 
 def gpus_here() -> list[str]:
@@ -122,7 +111,7 @@ def gpus_here() -> list[str]:
     return [str(gpu["uuid"]) for gpu in gpus()]
 
 
-def bench_rank() -> None:
+def bench_rank(run: Run) -> None:
     """Print the cost per batch of the timings in a rank."""
     from airflow_provider_dtrain.train.reports.events import EventWriter
     from airflow_provider_dtrain.train.reports.samples import SampleFile
@@ -130,17 +119,14 @@ def bench_rank() -> None:
     from airflow_provider_dtrain.train.reports.timings import RankTimings
 
     folder = Path(tempfile.mkdtemp(prefix="dtrain-rank-"))
-    print("\n| a rank, CPU per batch of 150 us | us |\n|---|---|")
     for name, files in (
-        ("without measurements", None),
-        ("events and single batches", (SampleFile(folder / "samples"),)),
-        ("and sums per second", (SampleFile(folder / "samples2"), SecondsFile(folder / "timings"))),
+        (WITHOUT, None),
+        (SINGLE, (SampleFile(folder / "samples"),)),
+        (SUMS, (SampleFile(folder / "samples2"), SecondsFile(folder / "timings"))),
     ):
-        costs = []
         for turn in range(5):
             timings = RankTimings() if files is None else RankTimings(EventWriter(folder / f"events{turn}"), *files)
-            costs.append(loop(timings))
-        print(f"| {name} | {statistics.median(costs):.2f} |")
+            run.add("rank", name, loop(timings))
 
 
 def loop(timings: Any, batches: int = 20_000, batch_s: float = 150e-6) -> float:
@@ -216,7 +202,7 @@ def started(store: Store, hosts: int) -> tuple[int, int, int]:
     return ticket.trial_id, ticket.attempt_id, watch
 
 
-def bench_engine(name: str, store: Store, hosts: int = 4, turns: int = 60) -> None:
+def bench_engine(run: Run, name: str, store: Store, turns: int, hosts: int = 4) -> None:
     """Print the CPU of parsing and committing, per host and collection."""
     _, attempt_id, watch = started(store, hosts)
     folder = Path(tempfile.mkdtemp(prefix="dtrain-engine-"))
@@ -238,14 +224,12 @@ def bench_engine(name: str, store: Store, hosts: int = 4, turns: int = 60) -> No
     began = time.process_time()
     store.telemetry.compact(attempt_id)
     compacting = (time.process_time() - began) / hosts / turns
-    sizes = sum(map(len, data.values()))
     total = statistics.median(parsing) + statistics.median(committing) + compacting
-    print(f"\n| {name}: per host and {COMMIT_S} s ({sizes / 1e3:.0f} kB in) | CPU ms |\n|---|---|")
-    print(f"| parse | {1e3 * statistics.median(parsing):.2f} |")
-    print(f"| commit | {1e3 * statistics.median(committing):.2f} |")
-    print(f"| compaction, spread | {1e3 * compacting:.2f} |")
-    print(f"| together, of a core | {100 * total / COMMIT_S:.3f} % |")
-    print(f"| wall of a transaction of {hosts} hosts, median | {1e3 * statistics.median(walls):.1f} |")
+    run.add(f"engine, {name}", "parse", *(1e3 * value for value in parsing))
+    run.add(f"engine, {name}", "commit", *(1e3 * value for value in committing))
+    run.add(f"engine, {name}", "compaction, spread", 1e3 * compacting)
+    run.add(f"engine, {name}", ALL, 1e3 * total)
+    run.add(f"transaction, {name}", "4 hosts", *(1e3 * value for value in walls))
     store.close()
 
 
@@ -291,34 +275,27 @@ def noisy(start: int, count: int, step: int, noise: random.Random, is_timing: bo
 METRICS = [*SYSTEM_METRICS, *TIMINGS]
 
 
-def bench_growth(name: str, store: Store) -> None:
+def bench_growth(run: Run, name: str, store: Store) -> None:
     """Print the bytes in the store after a day of one host, by tier, and per GPU-day."""
     _, attempt_id, watch = started(store, 1)
     now = int(time.time())
     first = now - DAY
     first -= first % (6 * HOUR)
     noise = random.Random(1)
-    began = time.process_time()
     for start in range(first, first + DAY, 600):
         part = HostTelemetry(host="h00", series=of_host(start, 600, 1, noise, METRICS))
         store.telemetry.add(attempt_id, watch, [part])
         store.telemetry.compact(attempt_id)
         if (start - first) % HOUR == 3000:
             before(store, start + 600)
-    took = time.process_time() - began
     of = telemetry_chunks.c
     size, per = sa.func.sum(sa.func.length(of.data)), sa.func.count()
     with store.db.engine.connect() as connection:
         rows = connection.execute(sa.select(of.step_s, per, size).group_by(of.step_s).order_by(of.step_s)).all()
-    print(f"\n| {name}: a day of one host | rows | MB per GPU |\n|---|---|---|")
-    for step, count, total in rows:
-        kept_s = next(tier.kept_s for tier in TIERS if tier.step_s == step)
-        kept = f"{kept_s // HOUR} h" if kept_s is not None else "30 days"
-        print(f"| tier of {step} s, kept {kept} | {count} | {int(total) / GPUS / 1e6:.3f} |")
-    everything, on_disk = sum(int(row[2]) for row in rows), disk_bytes(store)
-    print(f"| all | {sum(row[1] for row in rows)} | {everything / GPUS / 1e6:.3f} (goal < 3) |")
-    print(f"| on the disk with indexes and free pages | | {on_disk / GPUS / 1e6:.3f} |")
-    print(f"(written and compacted with {took:.0f} s of CPU, generation included)")
+    for step, _, total in rows:
+        run.add(f"growth, {name}", f"tier of {step} s", int(total) / GPUS / 1e6)
+    run.add(f"growth, {name}", ALL, sum(int(row[2]) for row in rows) / GPUS / 1e6)
+    run.add(f"growth, {name}", "on the disk, with indexes", disk_bytes(store) / GPUS / 1e6)
     store.close()
 
 
@@ -340,7 +317,7 @@ def disk_bytes(store: Store) -> int:
 
 
 # -- queries ------------------------------------------------------------------------------------------
-def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
+def bench_query(run: Run, name: str, store: Store, days: int, hosts: int) -> None:
     """Print the times of queries with 64 GPUs and 30 days in the store."""
     trial_id, attempt_id, watch = started(store, hosts)
     end = int(time.time())
@@ -350,9 +327,9 @@ def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
     store.db.clock = lambda: datetime.fromtimestamp(end, UTC)
     at = lambda seconds: datetime.fromtimestamp(end - seconds, UTC)  # noqa: E731
     telemetry = store.telemetry
-    print(f"\n| {name}: {hosts * GPUS} GPUs, {days} days | series | ms, median of 7 | CPU ms |\n|---|---|---|---|")
+    run.note(f"Queries on {name}: {hosts * GPUS} GPUs, {days} days.")
     questions: dict[str, Callable[[], Any]] = {
-        "a day of cpu_util of one host (goal < 50 ms)": lambda: telemetry.series(
+        "a day of cpu_util of one host": lambda: telemetry.series(
             trial_id, metrics=["cpu_util"], hosts=["h03"], since=at(DAY)),
         "the same, 20 days ago": lambda: telemetry.series(
             trial_id, metrics=["cpu_util"], hosts=["h03"], since=at(20 * DAY), until=at(19 * DAY)),
@@ -374,15 +351,11 @@ def bench_query(name: str, store: Store, days: int, hosts: int = 8) -> None:
     }  # fmt: skip
     for words, question in questions.items():
         question()
-        walls, costs = [], []
         for _ in range(7):
             wall, cost = time.perf_counter(), time.process_time()
-            found = question()
-            walls.append(time.perf_counter() - wall)
-            costs.append(time.process_time() - cost)
-        print(
-            f"| {words} | {len(found)} | {1e3 * statistics.median(walls):.1f} | {1e3 * statistics.median(costs):.1f} |"
-        )
+            question()
+            run.add(f"query, {name}", words, 1e3 * (time.perf_counter() - wall))
+            run.add(f"query, CPU, {name}", words, 1e3 * (time.process_time() - cost))
     store.close()
 
 
@@ -460,6 +433,70 @@ def timed(function: Callable[[], Any], times: int) -> float:
     return (time.process_time() - began) / times
 
 
-if __name__ == "__main__":
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]),) * 2)
-    main()
+SAMPLER, ANSWERS = "sampler", "answers"
+WITHOUT, SINGLE, SUMS = "without measurements", "events and single batches", "and sums per second"
+ALL = "together"
+DAY_OF_ONE = "a day of cpu_util of one host"
+QUERIES = (
+    DAY_OF_ONE, "the same, 20 days ago", "a day of train_batch of one rank", "a day of gpu_util of one host's 8 GPUs",
+    "an hour of gpu_util of 64 GPUs", "a day of gpu_util of 64 GPUs", "30 days of gpu_util of 64 GPUs",
+    "a day of all nine system metrics", "step times of 64 ranks, a day", "step times of 64 ranks, 30 days",
+    "parts of a step, a day", "sparklines of 1,000 hosts with 8 GPUs",
+)  # fmt: skip
+
+
+def _rows(name: str) -> tuple[Row, ...]:
+    """Return the rows of one database."""
+    parts = dict.fromkeys(("parse", "commit", "compaction, spread", ALL), OURS)
+    tiers = dict.fromkeys((*(f"tier of {tier.step_s} s" for tier in TIERS), ALL, "on the disk, with indexes"), OURS)
+    queries = dict.fromkeys(QUERIES, OURS)
+    return (
+        Row(
+            name=f"engine, {name}",
+            what="Per host and collection of 10 s",
+            unit="ms of CPU",
+            sides=parts,
+            goals=(Goal(side=ALL, at_most=100),),
+        ),
+        Row(name=f"transaction, {name}", what="Wall clock", unit="ms", sides={"4 hosts": OURS}),
+        Row(
+            name=f"growth, {name}",
+            what="A day of one host with 8 GPUs; not with --quick",
+            unit="MB per GPU",
+            sides=tiers,
+            goals=(Goal(side=ALL, at_most=3),),
+        ),
+        Row(
+            name=f"query, {name}",
+            what="Wall clock",
+            unit="ms",
+            sides=queries,
+            goals=(Goal(side=DAY_OF_ONE, at_most=50),),
+        ),
+        Row(name=f"query, CPU, {name}", what="CPU of this process", unit="ms of CPU", sides=queries),
+    )
+
+
+BENCH = Bench(
+    what="Cost of telemetry",
+    rows=(
+        Row(
+            name="host",
+            what="CPU on a host",
+            unit="% of a core",
+            sides={SAMPLER: OURS, ANSWERS: OURS},
+            goals=(Goal(side=SAMPLER, at_most=1),),
+        ),
+        Row(
+            name="rank",
+            what="CPU per batch of 150 us",
+            unit="us of CPU",
+            sides={WITHOUT: LIMIT, SINGLE: OURS, SUMS: OURS},
+            base=WITHOUT,
+        ),
+        *_rows("SQLite"),
+        *_rows("PostgreSQL"),
+    ),
+    measure=measure,
+    rounds=(1, 1),
+)

@@ -2,24 +2,19 @@
 
 Trials that each need every slot wait in one queue. One process follows them, as a triggerer does. A rank logs its
 start time. Hosts and store are on one machine, so their clocks agree.
-
-    python bench/bench_turnover.py [--trials 100] [--hosts 3] [--ranks-per-host 2] [--local]
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import logging
-import sys
 from itertools import pairwise
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+import sqlalchemy as sa
 
-from engine_worlds import World, add_host_options, load_words, world_of  # noqa: E402
-
-from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts  # noqa: E402
+from airflow_provider_dtrain.store.database.tables import allocation_slots, allocations, attempts
+from bench.engine_worlds import World, quiet, world_of
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, Bench, Row
 
 ENTRYPOINT = ["bash", "-c", "date +%s.%N; exec sleep 0.3"]
 
@@ -36,8 +31,6 @@ async def carry_all(world: World, trials: int, slots: int) -> list[int]:
 
 def turnovers(world: World, found: list[int]) -> list[tuple[float, float]]:
     """Return the seconds from each release to the next grant, and to the start of its last rank."""
-    import sqlalchemy as sa
-
     released = sa.func.max(allocation_slots.c.released_at)
     query = (
         sa.select(attempts.c.id, allocations.c.granted_at, released)
@@ -57,24 +50,22 @@ def turnovers(world: World, found: list[int]) -> list[tuple[float, float]]:
     return figures
 
 
-def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--trials", type=int, default=100)
-    add_host_options(parser)
-    options = parser.parse_args()
-    logging.disable(logging.WARNING)
-    with world_of(options) as (world, slots, hosts):
-        figures = turnovers(world, asyncio.run(carry_all(world, options.trials, slots)))
-    print(
-        f"{len(figures)} turnovers of {slots} slots on {hosts}, {options.trials} trials in one queue ({load_words()})"
-    )
-    print(f"{'from the release to':<28} {'median s':>9} {'p95 s':>7} {'max s':>7}")
-    for name, values in zip(("the next grant", "its last rank's first line"), zip(*figures, strict=True), strict=True):
-        ordered = sorted(values)
-        p95 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
-        print(f"{name:<28} {ordered[len(ordered) // 2]:>9.2f} {p95:>7.2f} {ordered[-1]:>7.2f}")
+def measure(run: Run) -> None:
+    quiet()
+    trials = run.size(100, 15)
+    with world_of(hosts=run.size(3, 2), ranks_per_host=2) as (world, slots, hosts):
+        for granted, started in turnovers(world, asyncio.run(carry_all(world, trials, slots))):
+            run.add("grant", "ours", granted)
+            run.add("first line", "ours", started)
+        run.note(f"{slots} slots on {hosts}, {trials} trials in one queue.")
 
 
-if __name__ == "__main__":
-    main()
+BENCH = Bench(
+    what="Release of a gang's last slot to the next gang, which needs all slots",
+    rows=(
+        Row(name="grant", what="Until the next gang has its slots", unit="s", sides={"ours": OURS}),
+        Row(name="first line", what="Until its last rank has started", unit="s", sides={"ours": OURS}),
+    ),
+    measure=measure,
+    rounds=(1, 1),
+)

@@ -1,18 +1,18 @@
 """Load on PostgreSQL by 200 gangs that wait in one process: individual polling against notifications.
 
-Usage: ``python -m bench.bench_waiters [--waiters 200] [--seconds 30]``. Every waiter performs the engine's round:
-renew its request, run or skip the scheduling pass, read its attempt. Statements are counted at the driver. Afterwards
-the slots are freed, and the time until the first waiter has its gang is measured.
+Every waiter performs the engine's round: renew its request, run or skip the scheduling pass, read its attempt.
+Statements are counted at the driver. Afterwards the slots are freed, and the time until the first waiter has its gang
+is measured.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from sqlalchemy import event
 
@@ -20,6 +20,8 @@ from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmissi
 from airflow_provider_dtrain.store.store import Store, migrate
 from airflow_provider_dtrain.store.wakeup import watcher as changes_module
 from airflow_provider_dtrain.store.wakeup.watcher import Waiter
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Row
 from testbed.stores import Server, host, server_programs
 
 SLOTS, GANG = 8, 8
@@ -27,7 +29,7 @@ SLOTS, GANG = 8, 8
 RENEW_S, PASS_INTERVAL_S = 20.0, 1.0
 
 
-class Bench:
+class Waiters:
     """Waiters of one process on one store."""
 
     def __init__(self, store: Store, waiters: int) -> None:
@@ -106,17 +108,17 @@ def told(store: Store) -> Callable:
     return sleep
 
 
-def measure(server: Server, waiters: int, seconds: float, how: str) -> None:
+def figures(server: Server, waiters: int, seconds: float, how: str) -> dict[str, float]:
     url = server.new_database()
     migrate(url)
     store = Store.open(url)
     keep_taken_up(store)
-    bench = Bench(store, waiters)
-    changes_module.can_listen = lambda _engine: how == "told"
-    rate, delay = asyncio.run(bench.run(polling if how == "polling" else told(store), seconds))
-    print(f"  {how:24} {rate:14.1f} {delay * 1e3:18.0f}")
+    bench = Waiters(store, waiters)
+    changes_module.can_listen = lambda _engine: how == TOLD
+    rate, delay = asyncio.run(bench.run(polling if how == POLLING else told(store), seconds))
     bench.threads.shutdown(cancel_futures=True)
     store.close()
+    return {"statements": rate, "grant": 1e3 * delay}
 
 
 def keep_taken_up(store: Store) -> None:
@@ -126,24 +128,27 @@ def keep_taken_up(store: Store) -> None:
     requests.UNTAKEN_AFTER *= 1000
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--waiters", type=int, default=200)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    options = parser.parse_args()
-    programs = server_programs()
-    if programs is None:
-        raise SystemExit("PostgreSQL's server programs (initdb, pg_ctl) are not installed.")
-    server = Server(programs)
+POLLING, TOGETHER, TOLD = "each polls", "one looks for all", "notified"
+
+
+def measure(run: Run) -> None:
+    server = Server(server_programs())
     try:
         server.start(fsync=True)
-        print(f"{options.waiters} waiters of one process, {options.seconds:.0f} s")
-        print(f"  {'':24} {'statements/s':>14} {'free to grant, ms':>18}")
-        for how in ("polling", "looking for all", "told"):
-            measure(server, options.waiters, options.seconds, how)
+        waiters, seconds = run.size(200, 100), run.size(30.0, 3.0)
+        run.turns({how: partial(figures, server, waiters, seconds, how) for how in SIDES})
     finally:
         server.stop()
 
 
-if __name__ == "__main__":
-    main()
+SIDES = {POLLING: PEER, TOGETHER: OURS, TOLD: OURS}
+BENCH = Bench(
+    what="200 gangs that wait in one process, on PostgreSQL",
+    rows=(
+        Row(name="statements", what="While they wait", unit="statements/s", sides=SIDES, base=POLLING),
+        Row(name="grant", what="From free slots to the first gang that knows it", unit="ms", sides=SIDES, base=POLLING),
+    ),
+    measure=measure,
+    rounds=(1, 1),
+    missing=lambda: None if server_programs() else "the server programs of PostgreSQL (initdb, pg_ctl) are missing",
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -14,21 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
-
-from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner  # noqa: E402
-from airflow_provider_dtrain.engine.logs.task_log import TaskLog  # noqa: E402
-from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over  # noqa: E402
-from airflow_provider_dtrain.engine.submission.submit import render, submit  # noqa: E402
-from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery  # noqa: E402
-from airflow_provider_dtrain.hooks.dtrain import DtrainHook  # noqa: E402
-from airflow_provider_dtrain.hooks.hosts import host_record_from_facts  # noqa: E402
-from airflow_provider_dtrain.hooks.settings import settings  # noqa: E402
-from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress  # noqa: E402
-from airflow_provider_dtrain.hosts.transport.local import LocalTransport  # noqa: E402
-from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey  # noqa: E402
-from testbed.netns import NamespaceHosts, missing  # noqa: E402
+from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
+from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+from airflow_provider_dtrain.engine.session.runtime import Runtime, take_over
+from airflow_provider_dtrain.engine.submission.submit import render, submit
+from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
+from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+from airflow_provider_dtrain.hooks.hosts import host_record_from_facts
+from airflow_provider_dtrain.hooks.settings import settings
+from airflow_provider_dtrain.hosts.channel.link_pool import HostAddress
+from airflow_provider_dtrain.hosts.transport.local import LocalTransport
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+from testbed.netns import NamespaceHosts, missing
 
 POOL = "bench"
 LOG = logging.getLogger("bench")
@@ -100,28 +96,22 @@ class World:
         return runtime, asyncio.create_task(AttemptRunner(runtime).run(BackgroundRecovery(runtime.hook)))
 
 
-def load_words() -> str:
-    """Return the load of the machine, for the head of a table."""
-    return f"{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
-
-
-def add_host_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the number and kind of hosts."""
-    parser.add_argument("--hosts", type=int, default=3)
-    parser.add_argument("--ranks-per-host", type=int, default=2)
-    parser.add_argument("--local", action="store_true", help="use this machine, without namespaces")
+def quiet() -> None:
+    """Disable the logs of stores and engines."""
+    logging.disable(logging.WARNING)
 
 
 @contextlib.contextmanager
-def world_of(options: argparse.Namespace) -> Iterator[tuple[World, int, str]]:
-    """Yield a world with the hosts of :func:`add_host_options`, its number of slots, and a description of its hosts."""
-    local, slots = options.local or missing() is not None, options.ranks_per_host
-    count = 1 if local else options.hosts
+def world_of(hosts: int, ranks_per_host: int) -> Iterator[tuple[World, int, str]]:
+    """Yield a world with namespace hosts, or with this machine if it has none, its slots, and words about its hosts."""
+    is_local = missing() is not None
+    count = 1 if is_local else hosts
     with contextlib.ExitStack() as stack:
-        world = World(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        if local:
-            world.add_this_machine(slots)
+        world = World(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="w"))))
+        if is_local:
+            world.add_this_machine(ranks_per_host)
         else:
-            world.add_namespace_hosts(stack.enter_context(NamespaceHosts(count=count, slots=slots)), slots)
+            spaces = stack.enter_context(NamespaceHosts(count=count, slots=ranks_per_host))
+            world.add_namespace_hosts(spaces, ranks_per_host)
         stack.callback(world.hook.links.close_all)
-        yield world, count * slots, f"{count} {'local host' if local else 'namespace hosts over SSH'}"
+        yield world, count * ranks_per_host, f"{count} {'local host' if is_local else 'namespace hosts over SSH'}"

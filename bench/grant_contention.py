@@ -8,11 +8,11 @@ first and decides nothing. Both use the store's own transactions, so on SQLite b
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import Queue, get_context
 from multiprocessing.synchronize import Barrier
 
@@ -25,6 +25,7 @@ from airflow_provider_dtrain.store.database.transactions import bump, lock_pool
 from airflow_provider_dtrain.store.queue.pass_writes import raise_token
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
+from bench.framework.measuring import Run
 
 GANG = 32
 #: Wait for a grant after which the caller counts as starved.
@@ -37,7 +38,7 @@ FREE = (
     .values(released_at=sa.bindparam("now"), proof="untaken")
 )
 
-Run = tuple[int, list[float]]
+Counted = tuple[int, list[float]]
 
 
 @dataclass
@@ -77,7 +78,7 @@ class Caller:
         self.end(grant)
 
     @property
-    def counted(self) -> Run:
+    def counted(self) -> Counted:
         """Cycles and waits after the warm-up."""
         return self.cycles, self.waits[self.skipped :]
 
@@ -226,7 +227,7 @@ class BareReturning(Bare):
 
 
 def _process(
-    kind: type[Caller], url: str, config: int, name: str, seconds: float, ready: Barrier, results: Queue[Run]
+    kind: type[Caller], url: str, config: int, name: str, seconds: float, ready: Barrier, results: Queue[Counted]
 ) -> None:
     store = Store.open(url)
     one = kind(store, config, name)
@@ -237,10 +238,10 @@ def _process(
     store.close()
 
 
-def of_processes(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Run:
+def of_processes(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Counted:
     """Return cycles and waits of a number of processes."""
     context = get_context("fork")
-    results: Queue[Run] = context.Queue()
+    results: Queue[Counted] = context.Queue()
     ready = context.Barrier(number)
     work = [(kind, url, config, f"{kind.__name__}{index}", seconds, ready, results) for index in range(number)]
     processes = [context.Process(target=_process, args=arguments) for arguments in work]
@@ -252,7 +253,7 @@ def of_processes(kind: type[Caller], url: str, config: int, number: int, seconds
     return sum(cycles for cycles, _ in found), [wait for _, waits in found for wait in waits]
 
 
-def of_threads(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Run:
+def of_threads(kind: type[Caller], url: str, config: int, number: int, seconds: float) -> Counted:
     """Return cycles and waits of a number of threads of this process."""
     store = Store.open(url)
     callers = [kind(store, config, f"{kind.__name__}{index}") for index in range(number)]
@@ -264,27 +265,26 @@ def of_threads(kind: type[Caller], url: str, config: int, number: int, seconds: 
     return sum(one.cycles for one in callers), [wait for one in callers for wait in one.counted[1]]
 
 
-CASES: tuple[tuple[str, Callable[..., Run], int, type[Caller], type[Caller]], ...] = (
-    ("1 process", of_processes, 1, BareReturning, Returning),
-    ("8 processes", of_processes, 8, BareReturning, Returning),
-    ("200 waiting threads", of_threads, 200, Bare, Task),
-)
+#: Case -> how its callers run, their number, and the callers: bare transactions and the store.
+CASES: dict[str, tuple[Callable[..., Counted], int, type[Caller], type[Caller]]] = {
+    "1 process": (of_processes, 1, BareReturning, Returning),
+    "8 processes": (of_processes, 8, BareReturning, Returning),
+    "200 threads": (of_threads, 200, Bare, Task),
+}
 
 
-def show(name: str, fresh: Callable[[], tuple[str, int]], seconds: float) -> None:
-    """Print the table of one database.
+def measure(run: Run, name: str, case: str, fresh: Callable[[], tuple[str, int]], seconds: float) -> None:
+    """Add the rates and the waits of one case on one database.
 
     :param fresh: returns the URL of a new store with hosts, and the id of a configuration
     :param seconds: duration of each measurement
     """
-    print(f"\n{name}, {seconds:g} s each\n  {'':21}{'/s':>7}{'bare /s':>9}{'share':>7}", end="")
-    print(f"{'p50 ms':>9}{'p99 ms':>9}{'longest':>9}{'longest/mean':>14}{'bare':>7}")
-    for words, measured, number, *kinds in CASES:
-        (bare, bare_waits), (ours, waits) = (measured(kind, *fresh(), number, seconds) for kind in kinds)
-        p50, p99 = (statistics.quantiles(waits, n=100)[place] * 1e3 for place in (49, 98))
-        spread, of_bare = (max(found) / statistics.mean(found) for found in (waits, bare_waits))
-        print(
-            f"  {words:21}{ours / seconds:7.1f}{bare / seconds:9.1f}{ours / max(1, bare):7.2f}{p50:9.1f}{p99:9.1f}"
-            f"{max(waits) * 1e3:9.0f}{spread:14.1f}{of_bare:7.1f}",
-            flush=True,
-        )
+    run_callers, number, *kinds = CASES[case]
+
+    def rate(side: str, kind: type[Caller]) -> float:
+        cycles, waits = run_callers(kind, *fresh(), number, seconds)
+        run.add(f"wait of {case}, {name}", side, *(1e3 * wait for wait in waits))
+        return cycles / seconds
+
+    sides = dict(zip(("bare transactions", "ours"), kinds, strict=True))
+    run.turns({side: partial(rate, side, kind) for side, kind in sides.items()}, f"{case}, {name}")

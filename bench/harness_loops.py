@@ -1,7 +1,5 @@
 """One training loop per harness, each run with the bare loop in one process. Started by bench_harness.py.
 
-    python bench/harness_loops.py NAME --batches 2000
-
 Prints one line of JSON. Every loop is that of the training page: it clips gradients and reports the loss of each batch,
 where the harness can. All have the same samples in the same order (no shuffling, one process) and start with the same
 weights. Bare loop and harness alternate every 20 batches, in two threads of which one waits. CPU times are a thread's.
@@ -16,18 +14,15 @@ import io
 import json
 import logging
 import os
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 BATCH, BLOCK, NORM = 64, 20, 1.0
 
 

@@ -24,10 +24,10 @@ RESULT = {
     "steps": 1, "rung": None, "checkpoint": None, "hosts": {"local": []},
 }  # fmt: skip
 CONFIG = """
-name: noop
-entrypoint: python searched.py score
+name: NAME
+entrypoint: python mapped_trial.py ARGUMENTS
 model_dir: code
-resources: {slots_per_trial: 0}
+resources: {slots_per_trial: SLOTS}
 profiling: {enabled: false}
 hyperparameters:
   lr: {type: double, minval: 0, maxval: 1}
@@ -76,9 +76,15 @@ class Waits(BaseOperator):
         return dict(RESULT)
 
 
-with DAG("bench_trials", schedule=None, params={"count": 1}):
-    plan = PlanTrialsOperator(task_id="plan", config=CONFIG)
-    TimedTrial.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
+for dag_id, arguments, slots in (
+    ("bench_trials", "0", 0), ("bench_search", "1", 1), ("bench_search_torch", "1 torch", 1),
+):  # fmt: skip
+    with DAG(dag_id, schedule=None, params={"count": 1}):
+        config = CONFIG.replace("NAME", dag_id).replace("ARGUMENTS", arguments).replace("SLOTS", str(slots))
+        plan = PlanTrialsOperator(task_id="plan", config=config)
+        # Its times are read after a run of bench_trials only.
+        operator = TimedTrial if dag_id == "bench_trials" else TrialOperator
+        operator.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
 
 with DAG("bench_waits", schedule=None, params={"count": 1}):
 

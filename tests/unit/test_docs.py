@@ -150,11 +150,6 @@ def test_the_map_has_every_folder_of_the_package() -> None:
     assert folders - rows == unlisted
 
 
-def test_the_page_of_benchmarks_has_every_script() -> None:
-    rows = re.findall(r"^\| `(bench_\w+)` \|", (ROOT / "bench" / "README.md").read_text(), re.MULTILINE)
-    assert set(rows) == {file.stem for file in (ROOT / "bench").glob("bench_*.py")}
-
-
 def test_the_map_has_every_component_of_the_store(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path}/s.db")
     store.close()

@@ -1,0 +1,76 @@
+"""Environments of the programs that benchmarks are compared with.
+
+Each has a folder of its own outside the repository, because peers pin packages that Airflow needs in other versions.
+All have the PyTorch of this environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from functools import cache
+from pathlib import Path
+
+#: Name of an environment -> its packages.
+PEERS = {
+    "training": ("torch", "accelerate==1.15.0", "lightning==2.6.6", "determined==0.38.1"),
+    "ray": ("torch", "ray[data,tune]==2.60.0", "pyarrow==26.0.1", "syne-tune==0.16.0", "optuna==5.0.0"),
+}
+INSTALL_S = 1800
+
+
+class NoPeer(Exception):
+    """The packages of a peer cannot be installed."""
+
+
+def requirements(name: str) -> list[str]:
+    """Return the packages of an environment, PyTorch in the version of this interpreter."""
+    torch = importlib.metadata.version("torch").partition("+")[0]
+    return [f"torch=={torch}" if one == "torch" else one for one in PEERS[name]]
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder of an environment. Other packages or another interpreter get another one."""
+    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = json.dumps([sys.version, *requirements(name)])
+    return cached / "airflow-provider-dtrain" / "bench" / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+
+
+@cache
+def python_of(name: str) -> str:
+    """Return the interpreter of an environment, which is installed if it is missing.
+
+    :raises NoPeer: the installation failed
+    """
+    folder = folder_of(name)
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        venv.create(folder, with_pip=True)
+        command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements(name)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
+        if done.returncode:
+            raise NoPeer(f"{' '.join(PEERS[name])} cannot be installed: {last_line(done.stderr)}")
+        (folder / "complete").touch()
+    return str(folder / "bin" / "python")
+
+
+@cache
+def versions_of(name: str) -> dict[str, str]:
+    """Return package -> version of an environment's own requirements."""
+    packages = [one.partition("==")[0].partition("[")[0] for one in PEERS[name]]
+    code = f"import importlib.metadata as m, json; print(json.dumps({{p: m.version(p) for p in {packages!r}}}))"
+    done = subprocess.run([python_of(name), "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    found: dict[str, str] = json.loads(done.stdout)
+    return found
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a program's messages."""
+    return (text.strip().splitlines() or ["no message"])[-1]
