@@ -17,6 +17,7 @@ import time
 from functools import partial
 
 from bench.framework.measuring import Run
+from bench.framework.peers import PeerError
 from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 
 OURS_BY_NAME = {
@@ -35,7 +36,8 @@ def result_of(python: str, *arguments: str) -> dict:
     everything = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=everything, capture_output=True, text=True, timeout=600)
     if done.returncode:
-        raise RuntimeError(f"{arguments[0]}: {done.stderr[-2000:]}")
+        failure = RuntimeError if python == sys.executable else PeerError
+        raise failure(done.stderr.strip()[-2000:])
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 

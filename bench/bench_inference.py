@@ -25,6 +25,7 @@ from pathlib import Path
 import psutil
 
 from bench.framework.measuring import Run
+from bench.framework.peers import PeerError
 from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 
 ROOT = Path(__file__).parents[1]
@@ -82,7 +83,8 @@ def run(command: Sequence[str], folder: Path, environment: dict[str, str]) -> tu
     over.set()
     watch.join()
     if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed:\n{output[-3000:]}")
+        failure = RuntimeError if command[0] == sys.executable else PeerError
+        raise failure(f"{' '.join(command)} failed:\n{output[-3000:]}")
     return output, time.perf_counter() - began, largest[0]
 
 
@@ -160,7 +162,7 @@ class Programs:
         if kind != "dtrain":
             found = json.loads(next(line for line in text.splitlines() if line.startswith('{"rows"')))
             return found["rows"], found["seconds"]
-        rows, rate = re.findall(r"([\d,]+) rows \(100%\), ([\d,]+) rows/s", text)[-1]
+        rows, rate = re.findall(r"([\d,]+) rows(?: \(\d+%\))?, ([\d,]+) rows/s", text)[-1]
         count = float(rows.replace(",", ""))
         return count, count / float(rate.replace(",", ""))
 

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.framework.measuring import Run
+from bench.framework.peers import PeerError
 from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 from testbed.standalone import Standalone
 
@@ -127,7 +128,9 @@ def search(run: Run, airflow: Standalone) -> None:
 
         def peer(name: str, kind: str = kind) -> float:
             began, command = time.monotonic(), [python, "-m", "bench.search_programs", name, str(count), kind]
-            subprocess.run(command, check=True, capture_output=True, timeout=900)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+            if done.returncode:
+                raise PeerError(done.stderr.strip()[-500:])
             return 60 * count / (time.monotonic() - began)
 
         peers = {"Optuna": partial(peer, "optuna"), "Ray Tune": partial(peer, "ray")} if python else {}

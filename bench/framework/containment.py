@@ -66,7 +66,7 @@ def run_contained(
         while (status := _reap(process.pid)) is None:
             late = time.monotonic() > until
             if reason is None and (interrupts.count or late):
-                reason = "interrupted" if interrupts.count else f"not complete after {deadline_s:g} s"
+                reason = "by a signal" if interrupts.count else f"not complete after {deadline_s:g} s"
                 os.kill(process.pid, signal.SIGINT)
                 until = time.monotonic() + UNWIND_S
             elif late or interrupts.count > 1:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO, TypeVar
 
 from bench.framework import peers
+from bench.framework.peers import PeerError
 
 #: Result of one call: the value of the row, or row -> value.
 Measured = float | Mapping[str, float]
@@ -41,7 +42,7 @@ class Run:
         """Return the interpreter of an environment of peers, None if it cannot be installed, which is noted."""
         try:
             python = peers.python_of(name)
-        except peers.NoPeer as error:
+        except PeerError as error:
             self.note(str(error))
             return None
         self._write({"versions": peers.versions_of(name)})
@@ -52,12 +53,20 @@ class Run:
     ) -> None:
         """Measure programs in rounds. The second round has the opposite order of the first, and so on.
 
+        A peer that raises a :class:`PeerError` is left out from then on, and the reason is noted.
+
         :param row: for results that are single values
         :param warm_up: rounds before, whose values are not used
         """
+        able = dict(sides)
         for number in range(warm_up + (rounds or self.rounds)):
-            for side in in_turn(sides, number):
-                measured = sides[side]()
+            for side in in_turn(able, number):
+                try:
+                    measured = able[side]()
+                except PeerError as error:
+                    self.note(f"{side}: {error}")
+                    del able[side]
+                    continue
                 if number >= warm_up:
                     for name, value in (measured if isinstance(measured, Mapping) else {row: measured}).items():
                         self.add(name, side, value)

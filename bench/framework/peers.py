@@ -19,14 +19,14 @@ from pathlib import Path
 
 #: Name of an environment -> its packages.
 PEERS = {
-    "training": ("torch", "accelerate==1.15.0", "lightning==2.6.6", "determined==0.38.1"),
+    "training": ("torch", "accelerate==1.15.0", "lightning==2.6.6", "determined==0.38.1", "tensorboard==2.21.0"),
     "ray": ("torch", "ray[data,tune]==2.60.0", "pyarrow==26.0.1", "syne-tune==0.16.0", "optuna==5.0.0"),
 }
 INSTALL_S = 1800
 
 
-class NoPeer(Exception):
-    """The packages of a peer cannot be installed."""
+class PeerError(Exception):
+    """A peer cannot be installed, or has failed."""
 
 
 def requirements(name: str) -> list[str]:
@@ -46,7 +46,7 @@ def folder_of(name: str) -> Path:
 def python_of(name: str) -> str:
     """Return the interpreter of an environment, which is installed if it is missing.
 
-    :raises NoPeer: the installation failed
+    :raises PeerError: the installation failed
     """
     folder = folder_of(name)
     if not (folder / "complete").exists():
@@ -56,7 +56,7 @@ def python_of(name: str) -> str:
         command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements(name)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
         if done.returncode:
-            raise NoPeer(f"{' '.join(PEERS[name])} cannot be installed: {last_line(done.stderr)}")
+            raise PeerError(f"{' '.join(PEERS[name])} cannot be installed: {last_line(done.stderr)}")
         (folder / "complete").touch()
     return str(folder / "bin" / "python")
 

@@ -19,6 +19,7 @@ import pytest
 from bench import __main__ as program
 from bench.framework import machine, report, rows
 from bench.framework.measuring import Run
+from bench.framework.peers import PeerError
 from bench.framework.report import Result
 from bench.framework.rows import LIMIT, OURS, PEER, Bench, Goal, Row
 
@@ -80,6 +81,21 @@ def test_one_call_may_give_values_for_several_rows(tmp_path: Path) -> None:
     output = io.StringIO()
     Run(rounds=1, is_quick=False, folder=tmp_path, output=output).turns({"ours": lambda: {"wall": 2.0, "CPU": 1.0}})
     assert [(line["row"], line["values"]) for line in lines_of(output)] == [("wall", [2.0]), ("CPU", [1.0])]
+
+
+def test_a_peer_that_fails_is_noted_and_left_out_of_later_rounds(tmp_path: Path) -> None:
+    output, calls = io.StringIO(), []
+
+    def fails() -> float:
+        calls.append("theirs")
+        raise PeerError("no module")
+
+    run = Run(rounds=3, is_quick=False, folder=tmp_path, output=output)
+    run.turns({"theirs": fails, "ours": lambda: 1.0}, "row")
+    assert calls == ["theirs"]
+    first, *others = lines_of(output)
+    assert first == {"note": "theirs: no module"}
+    assert [line["side"] for line in others] == ["ours"] * 3
 
 
 def test_quartiles_are_those_of_the_values_and_ratios_those_of_the_rounds() -> None:
@@ -163,13 +179,14 @@ def test_it_refuses_to_measure_under_the_load_of_others_unless_told(
 
 def test_load_that_begins_during_a_run_ends_its_comparison(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "load_of_others", lambda: 0.0)
-    usages = iter([machine.Usage(0.0, 0.0, 0.0), machine.Usage(10.0, 9.0 * (os.cpu_count() or 1), 0.0)])
+    cores = os.cpu_count() or 1
+    usages = iter([machine.Usage(0.0, 0.0, 0.0), machine.Usage(10.0, 9.0 * cores, 4.0 * cores)])
     monkeypatch.setattr(machine, "usage", lambda: next(usages))
     monkeypatch.setattr(program.containment, "run_contained", lambda *_, **__: None)
     bench = Bench(what="A test", rows=(ROW,), measure=lambda _: None)
     result = program.measure("a", bench, program.parsed(["run", "merge"]), tmp_path, program.Interrupts())
     assert (result.state, result.is_comparable) == ("measured", False)
-    assert result.others[1] == pytest.approx(0.9)
+    assert result.others[1] == pytest.approx(0.5)
 
 
 def test_own_processes_are_no_load_of_others() -> None:
