@@ -94,7 +94,7 @@ def dag_run(airflow: Standalone, dag_id: str, count: int) -> Taken:
     """Return the cost of a DAG run with this number of mapped tasks."""
     before, began_at = cpu_by_part(airflow.pid), time.monotonic()
     run_id = airflow.trigger(dag_id, {"count": count})
-    state = airflow.wait(dag_id, run_id, timeout_s=120 + 30 * count)
+    state = airflow.wait(dag_id, run_id, timeout_s=600 + 30 * count)
     assert state == "success", f"{dag_id}: {state}"
     wall_s, after = time.monotonic() - began_at, cpu_by_part(airflow.pid)
     return Taken(state, wall_s, {name: after[name] - before.get(name, 0.0) for name in sorted(after)})

@@ -6,6 +6,7 @@ All have the PyTorch of this environment.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.metadata
 import json
@@ -49,16 +50,23 @@ def python_of(name: str) -> str:
     :raises PeerError: the installation failed
     """
     folder = folder_of(name)
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        venv.create(folder, with_pip=True)
-        command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements(name)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
-        if done.returncode:
-            raise PeerError(f"{' '.join(PEERS[name])} cannot be installed: {last_line(done.stderr)}")
-        (folder / "complete").touch()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        # Another run may be installing it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _install(name, folder)
     return str(folder / "bin" / "python")
+
+
+def _install(name: str, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, with_pip=True)
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", *requirements(name)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S)
+    if done.returncode:
+        raise PeerError(f"{' '.join(PEERS[name])} cannot be installed: {last_line(done.stderr)}")
+    (folder / "complete").touch()
 
 
 @cache
