@@ -7,6 +7,7 @@ for each rank, as an operator that runs a command over SSH does.
 from __future__ import annotations
 
 import asyncio
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ from testbed.standalone import free_port
 SSH, OPEN, WARM, COLD = "plain ssh", "ours, executed", "ours, warm", "ours, executed, no open channels"
 
 
-def plain_ssh(hosts: NamespaceHosts, script: Path) -> float:
+def plain_ssh(hosts: NamespaceHosts) -> float:
     """Return the seconds from two ssh commands to the later of the two first steps."""
     chief, port = hosts.host(0).address, free_port()
     started, processes = time.time(), []
@@ -34,7 +35,7 @@ def plain_ssh(hosts: NamespaceHosts, script: Path) -> float:
         command = [
             "ssh", "-p", str(host.port), "-i", str(host.private_key), "-o", "StrictHostKeyChecking=no",
             "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", f"{host.user}@{host.address}",
-            f"GLOO_SOCKET_IFNAME=eth0 {variables} {sys.executable} {script}",
+            f"GLOO_SOCKET_IFNAME=eth0 {variables} {sys.executable} -c {shlex.quote(SCRIPT)}",
         ]  # fmt: skip
         processes.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     return last_step(*(process.communicate(timeout=600)[0] for process in processes)) - started
@@ -44,10 +45,7 @@ def measure(run: Run) -> None:
     quiet()
     with tempfile.TemporaryDirectory(prefix="w") as home, NamespaceHosts(count=RANKS, slots=1) as hosts:
         world = World(Path(home))
-        script = Path(home) / "code" / "train.py"
-        script.write_text(SCRIPT)
-        for path in (script, script.parent, script.parent.parent):
-            path.chmod(0o755)
+        (Path(home) / "code" / "train.py").write_text(SCRIPT)
         world.add_namespace_hosts(hosts, 1)
 
         def ours(*, is_warm: bool, is_open: bool = True) -> dict[str, float]:
@@ -60,7 +58,7 @@ def measure(run: Run) -> None:
                 ours(is_warm=True)
             run.turns(
                 {
-                    SSH: lambda: {"grant": plain_ssh(hosts, script)},
+                    SSH: lambda: {"grant": plain_ssh(hosts)},
                     WARM: lambda: ours(is_warm=True),
                     OPEN: lambda: ours(is_warm=False),
                     COLD: lambda: ours(is_warm=False, is_open=False),

@@ -11,30 +11,27 @@ a method is as low as that of ASHA at the whole budget. The goal of a model is 0
   are its pruned trials, so that a higher rung ranks before a lower one. A fifth of the trials counts as good.
 - ``ASHA, TPE, window``: the same, and a trial must also be among the best of the last 16 entries of a rung. A model
   improves its trials, so that too many of them beat the older entries.
-- ``Optuna``: TPE with a pruner. ``Syne Tune``: BOHB, and ASHA with BORE if ``--slow`` is given.
+- ``Optuna``: TPE with a pruner. ``Syne Tune``: BOHB.
 
-Run: python -m bench.bench_multifidelity [--quick] [--venv DIR]. With ``--venv``, it installs Optuna and Syne Tune into
-a new virtual environment and runs there. Without it, Syne Tune is compared if it is installed with its dependencies.
+All methods run in the environment of the peers, because models of all need the same numerical libraries.
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
-import importlib.util
+import json
 import math
-import os
 import random
 import subprocess
 import sys
-import time
-import venv
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, Protocol
+
+from bench.framework.measuring import Run
+from bench.framework.rows import OURS, PEER, Bench, Goal, Row
 
 WORKERS: Final = 8
 DIVISOR: Final = 4
@@ -42,9 +39,8 @@ RUNGS: Final = (1, 4, 16, 64)
 WINDOW: Final = 16
 #: Trials that have reported at a rung before a model draws.
 STARTUP: Final = 10
-#: Parts of the budget at which regret is printed.
-PARTS: Final = (0.35, 0.7, 1.0)
-PACKAGES: Final = ("numpy", "scipy", "scikit-learn", "optuna", "syne-tune", "pydantic", "msgspec", "pyyaml")
+#: Parts of the budget at which regret is read.
+PARTS: Final = (0.7, 1.0)
 
 
 class Method(Protocol):
@@ -270,116 +266,96 @@ def search(method: Method, problem: Callable[[Mapping[str, Any]], Any], units: i
     return trace, len(curves)
 
 
-def methods(arguments: argparse.Namespace) -> dict[str, Callable[[int], Method]]:
-    found: dict[str, Callable[[int], Method]] = {"ASHA": Asha, "random": Random}
-    if importlib.util.find_spec("optuna"):
-        found["ASHA, TPE"] = AshaTpe
-        found["ASHA, TPE, window"] = AshaTpeWindow
-        found["Optuna, TPE, halving"] = lambda seed: Optuna(seed, "halving")
-        found["Optuna, TPE, Hyperband"] = lambda seed: Optuna(seed, "hyperband")
-    if importlib.util.find_spec("syne_tune") and importlib.util.find_spec("statsmodels"):
-        found["Syne Tune, BOHB"] = lambda seed: SyneTune(seed, "BOHB")
-        if arguments.slow:
-            found["Syne Tune, ASHA with BORE"] = lambda seed: SyneTune(seed, "ASHABORE")
-    return {name: found[name] for name in arguments.methods or found}
+METHODS: dict[str, Callable[[int], Method]] = {
+    "ASHA": Asha,
+    "random": Random,
+    "ASHA, TPE": AshaTpe,
+    "ASHA, TPE, window": AshaTpeWindow,
+    "Optuna, TPE, halving": lambda seed: Optuna(seed, "halving"),
+    "Optuna, TPE, Hyperband": lambda seed: Optuna(seed, "hyperband"),
+    "Syne Tune, BOHB": lambda seed: SyneTune(seed, "BOHB"),
+}
+FAMILIES: Final = ("bowl", "fourier", "crossing", "training", "digits")
+BUDGET: Final = "part of the budget"
 
 
-def rows(arguments: argparse.Namespace, family: str) -> Iterator[tuple[str, Any, float, float]]:
-    """Yield name, traces, median number of trials and CPU seconds of each method."""
-    import numpy as np
-
-    for name, method in methods(arguments).items():
-        found = [kept(arguments, family, name, method, seed) for seed in range(arguments.seeds)]
-        traces = np.array([one["trace"] for one in found])
-        yield name, traces, float(np.median([one["trials"] for one in found])), sum(one["cpu_s"] for one in found)
-
-
-def kept(
-    arguments: argparse.Namespace, family: str, name: str, method: Callable[[int], Method], seed: int
-) -> dict[str, Any]:
-    """Return the result of one search, from the folder of results if it is there."""
-    import numpy as np
-
-    from bench import learning_curves
-
-    file = arguments.results / f"{family}, {name}, {arguments.budget}, {seed}.npz" if arguments.results else None
-    if file is not None and file.exists():
-        with np.load(file) as stored:
-            return dict(stored)
-    noise = 0.0 if family == "digits" else learning_curves.NOISE
-    problem = getattr(learning_curves, family)(seed)
-    started = time.process_time()
-    trace, trials = search(method(seed), problem, arguments.budget * RUNGS[-1], seed, noise)
-    result = {"trace": trace, "trials": trials, "cpu_s": time.process_time() - started}
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(file, **result)
-    return result
-
-
-def ratio(mine: Any, goal: float) -> float:
+def part_until(mine: Any, goal: float) -> float:
     """Return the part of the budget after which a median regret is at most a goal, or infinity."""
     reached = (mine <= goal).nonzero()[0]
     return float((reached[0] + 1) / len(mine)) if len(reached) else math.inf
 
 
-def compare(arguments: argparse.Namespace, family: str) -> dict[str, float]:
-    """Print the table of a family, and return the ratio of each method."""
+def compare(family: str, seeds: int, budget: int) -> dict[str, dict[str, list[float]]]:
+    """Return row -> method -> values of a family."""
     import numpy as np
 
-    found = list(rows(arguments, family))
-    least = np.nanmin([np.nanmin(traces, axis=1) for _, traces, _, _ in found], axis=0)
-    regrets = {name: np.median(traces - least[:, None], axis=0) for name, traces, _, _ in found}
-    heads = "".join(f"{f'at {part:.0%}':>10}" for part in PARTS)
-    print(f"\n{family + ': median regret':<30}{heads}{'ratio':>8}{'trials':>8}{'CPU s':>8}")
-    ratios = {}
-    for name, _, trials, seconds in found:
-        mine = regrets[name]
-        ratios[name] = ratio(mine, regrets["ASHA"][-1])
-        at = "".join(f"{mine[round(part * len(mine)) - 1]:>10.4f}" for part in PARTS)
-        print(f"{name:<30}{at}{ratios[name]:>8.2f}{trials:>8.0f}{seconds:>8.0f}", flush=True)
-    return ratios
+    from bench import learning_curves
+
+    noise = 0.0 if family == "digits" else learning_curves.NOISE
+    of_family = getattr(learning_curves, family)
+    traces = {
+        name: np.array(
+            [search(method(seed), of_family(seed), budget * RUNGS[-1], seed, noise)[0] for seed in range(seeds)]
+        )
+        for name, method in METHODS.items()
+    }
+    least = np.nanmin([np.nanmin(found, axis=1) for found in traces.values()], axis=0)
+    regrets = {name: found - least[:, None] for name, found in traces.items()}
+    goal = float(np.median(regrets["ASHA"], axis=0)[-1])
+    rows = {
+        f"{family} at {part:.0%}": {
+            name: [float(value) for value in found[:, round(part * found.shape[1]) - 1]]
+            for name, found in regrets.items()
+        }
+        for part in PARTS
+    }
+    return {**rows, BUDGET: {name: [part_until(np.median(one, axis=0), goal)] for name, one in regrets.items()}}
 
 
-def in_venv(folder: Path) -> None:
-    """Run this benchmark again in a virtual environment with the packages that it compares."""
-    python = folder.absolute() / "bin/python"
-    if not python.exists():
-        venv.create(folder, with_pip=True)
-    # Also when it exists: the installation may have been cut off.
-    subprocess.run([folder / "bin/pip", "install", "-q", *PACKAGES], check=True)
-    rest = [one for one in sys.argv[1:] if one not in ("--venv", str(folder))]
-    os.execv(python, [str(python), "-m", "bench.bench_multifidelity", *rest])
+def measure(run: Run) -> None:
+    if (python := run.peer("models")) is None:
+        return
+    seeds, budget = run.size(30, 2), run.size(15, 2)
+    run.note(f"{seeds} seeds, {budget} full trainings of {RUNGS[-1]} units, {WORKERS} workers.")
+    for family in FAMILIES:
+        command = [python, "-m", "bench.bench_multifidelity", family, str(seeds), str(budget)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        for row, by_method in json.loads(done.stdout.splitlines()[-1]).items():
+            for name, values in by_method.items():
+                run.add(row, name, *(value for value in values if value < math.inf))
 
 
-def main() -> None:
-    families = ("bowl", "fourier", "crossing", "training", "digits")
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--budget", type=int, default=15, help="full trainings per search")
-    parser.add_argument("--families", nargs="+", choices=families, default=families)
-    parser.add_argument("--methods", nargs="+", help="names of the table, ASHA first")
-    parser.add_argument("--quick", action="store_true", help="3 seeds, 4 full trainings")
-    parser.add_argument("--slow", action="store_true", help="also ASHA with BORE, half a minute per search")
-    parser.add_argument("--venv", type=Path)
-    parser.add_argument("--results", type=Path, help="folder of results, from which a run that was cut off resumes")
-    arguments = parser.parse_args()
-    if arguments.venv is not None:
-        in_venv(arguments.venv)
-    if arguments.quick:
-        arguments.seeds, arguments.budget = 3, 4
+SIDES = {name: PEER if name.startswith(("Optuna", "Syne")) else OURS for name in METHODS}
+BENCH = Bench(
+    what="Models that learn from the rungs of ASHA, on made-up learning curves and a data set of digits",
+    rows=(
+        *(
+            Row(name=f"{family} at {part:.0%}", what="Regret", unit="loss", sides=SIDES, base="ASHA")
+            for family in FAMILIES
+            for part in PARTS
+        ),
+        Row(
+            name=BUDGET,
+            what="Until the median regret of a method is that of ASHA; one value per family in which it gets there",
+            unit="of the budget",
+            sides=SIDES,
+            base="ASHA",
+            goals=(Goal(side="ASHA, TPE", at_most=0.7),),
+        ),
+    ),
+    measure=measure,
+    rounds=(1, 1),
+)
+
+
+def main(family: str, seeds: int, budget: int) -> None:
+    """Print the values of a family, in the environment of the peers."""
+    import optuna
+
     warnings.simplefilter("ignore")
-    if importlib.util.find_spec("optuna"):
-        import optuna
-
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-    print(f"{arguments.seeds} seeds, {arguments.budget} full trainings of {RUNGS[-1]} units, {WORKERS} workers")
-    found = {family: compare(arguments, family) for family in arguments.families}
-    print(f"\n{'median ratio of the families':<30}")
-    for name in methods(arguments):
-        ratios = sorted(ratios[name] for ratios in found.values())
-        print(f"{name:<30}{ratios[(len(ratios) - 1) // 2]:>8.2f}")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    print(json.dumps(compare(family, seeds, budget)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

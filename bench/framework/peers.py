@@ -19,10 +19,14 @@ from functools import cache
 from pathlib import Path
 
 #: Name of an environment -> its packages.
-PEERS = {
+PEERS: dict[str, tuple[str, ...]] = {
     "training": ("torch", "accelerate==1.15.0", "lightning==2.6.6", "determined==0.38.1", "tensorboard==2.21.0"),
+    "models": (
+        "numpy==2.4.6", "scipy==1.17.1", "scikit-learn==1.9.1", "optuna==5.0.0", "syne-tune==0.16.0",
+        "pydantic==2.14.3", "msgspec==0.22.0", "pyyaml==6.0.3",
+    ),
     "ray": ("torch", "ray[data,tune]==2.60.0", "pyarrow==26.0.1", "syne-tune==0.16.0", "optuna==5.0.0"),
-}
+}  # fmt: skip
 INSTALL_S = 1800
 
 
