@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -48,6 +49,9 @@ RECOVERY = "recovery"
 RECOVERY_DONE = "recovery: done"
 #: Seconds after which a connection with secrets that could not be fetched is asked for again.
 SECRETS_AGAIN_S = 30.0
+#: Commands that a host runs in threads, with the most of them that this process has on one host at a time. A channel
+#: runs 64 commands and refuses further ones, which would end the launch of a trial that starts together with many.
+TURNS: Mapping[str, int] = {"preflight": 16, "net_connect": 16, "fence": 16, "match": 8}
 
 
 class Killed(Exception):
@@ -319,6 +323,11 @@ async def answer(
 
     :raises HostError: no answer within ``timeout_s``, or the supervisor refused
     """
+    async with _turn(link.host, command) if command in TURNS else contextlib.nullcontext():
+        return await _answer(link, command, timeout_s, arguments)
+
+
+async def _answer(link: HostLink, command: str, timeout_s: float, arguments: Mapping[str, Any]) -> JsonObject:
     future = link.call(command, timeout_s=timeout_s, **arguments)
     try:
         async with asyncio.timeout(timeout_s + 1.0):
@@ -327,6 +336,16 @@ async def answer(
         raise HostUnreachableError(
             link.host, f"Host '{link.host}' did not answer '{command}' within {timeout_s:.0f} s."
         ) from None
+
+
+_turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], asyncio.Semaphore]]
+_turns = weakref.WeakKeyDictionary()
+
+
+def _turn(host: str, command: str) -> asyncio.Semaphore:
+    """Return the turns of a command on a host, which all coroutines of an event loop share."""
+    of_loop = _turns.setdefault(asyncio.get_running_loop(), {})
+    return of_loop.setdefault((host, command), asyncio.Semaphore(TURNS[command]))
 
 
 async def take_over(hook: DtrainHook, trial_id: int, log: TaskLog, *, watcher: str) -> Runtime:
