@@ -287,6 +287,18 @@ def test_the_progress_of_a_running_trial_changes_the_version_of_the_experiments(
     assert search.store.experiment_table.version() != version
 
 
+def test_an_experiment_that_runs_and_ends_again_has_another_version(api, search, clock):
+    versions = set()
+    for tries, state in enumerate(("errored", "completed")):
+        clock.advance(5)
+        planned = search.plan(max_tries=tries, max_trials=1)
+        search.end(search.start(0, slots=1, max_tries=tries), state=state)
+        search.store.searches.end(planned.search_id)
+        assert api.get("/experiments")["rows"][0]["state"] == state
+        versions.add(search.store.experiment_table.version())
+    assert len(versions) == 2
+
+
 @SQLITE
 def test_the_versions_of_queue_and_experiments_stay_while_nothing_of_them_changes(api, search, clock):
     ticket = search.start(0, slots=2)

@@ -89,7 +89,7 @@ def test_finished_trials_cost_the_work_on_the_others_nothing(stores, name):
 
 def test_the_version_of_the_experiments_costs_little_per_finished_trial(stores):
     few, many = (stores[count].steps(lambda store: store.experiment_table.version()) for count in (FEW, MANY))
-    assert (many - few) / (MANY - FEW) < 8
+    assert (many - few) / (MANY - FEW) < 3
 
 
 def test_the_archives_in_use_are_found_without_the_trials_that_used_them(stores):

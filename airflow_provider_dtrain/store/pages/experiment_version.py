@@ -21,20 +21,31 @@ PROGRESS_DIGITS = 3
 
 #: Times stay as the driver returns them, which is enough to compare them.
 _TIMES = sa.DateTime(timezone=True)
-#: What changes of an experiment itself: the rest follows from the ids.
+_IS_OPEN = experiments.c.state == "running"
+#: What changes of an experiment that has not ended: the rest follows from the ids.
 _ROWS: sa.Select[Any] = (
     sa.select(
         experiments.c.dag_id,
-        *(experiments.c[name] for name in ("id", "state", "control_request")),
-        sa.type_coerce(experiments.c.ended_at, _TIMES),
+        *(experiments.c[name] for name in ("id", "control_request")),
         searches.c.id,
         searches.c.max_trials,
     )
     .select_from(WITH_SEARCH)
+    .where(_IS_OPEN)
     .order_by(experiments.c.id)
 )
+#: An experiment that has ended changes when it runs again, and then ends again later.
+_BY_DAG: sa.Select[Any] = (
+    sa.select(
+        experiments.c.dag_id,
+        sa.func.count(),
+        sa.func.max(experiments.c.id),
+        sa.type_coerce(sa.func.max(experiments.c.ended_at), _TIMES),
+    )
+    .group_by(experiments.c.dag_id)
+    .order_by(experiments.c.dag_id)
+)
 #: Trials by experiment and state: numbers, and the best metrics, whose sum moves in one direction while trials improve.
-#: Those of experiments that have ended do not change.
 _TRIALS: sa.Select[Any] = (
     sa.select(
         trials.c.experiment_id,
@@ -44,7 +55,7 @@ _TRIALS: sa.Select[Any] = (
         sa.func.max(trials.c.id),
         *(function(trials.c.best_metric) for function in (sa.func.min, sa.func.max, sa.func.sum)),
     )
-    .where(trials.c.experiment_id.in_(sa.select(experiments.c.id).where(experiments.c.state == "running")))
+    .where(trials.c.experiment_id.in_(sa.select(experiments.c.id).where(_IS_OPEN)))
     .group_by(trials.c.experiment_id, trials.c.state)
     .order_by(trials.c.experiment_id, trials.c.state)
 )
@@ -107,8 +118,8 @@ def experiments_version(conn: Connection, running: Mapping[int, Sequence[TrialPr
 
     :param running: progress of running trials by experiment
     """
-    rows = conn.execute(_ROWS).all()
-    more = (conn.execute(one).all() for one in (_TRIALS, _LABELS, _TAGS))
+    every = conn.execute(_BY_DAG).all()
+    more = (conn.execute(one).all() for one in (_ROWS, _TRIALS, _LABELS, _TAGS))
     shares = {key: mean_share(of) for key, of in sorted(running.items())}
     progress = [(key, None if of is None else round(of, PROGRESS_DIGITS)) for key, of in shares.items()]
-    return page_version(rows, *more, progress, dags={row[0] for row in rows})
+    return page_version(every, *more, progress, dags={row.dag_id for row in every})
