@@ -178,11 +178,14 @@ def measure(run: Run) -> None:
     programs = Programs(rows, run.peer("ray"), run.folder)
     run.note(f"{rows:,} rows, hidden {HIDDEN}, batch {BATCH}, {SLOTS} processes.")
     for row, (slots, slow, sides) in CASES.items():
+        if run.is_quick and slow > 1:
+            continue
         run.turns(
             {
                 side: partial(figures, programs, row, kind, slots, slow)
                 for side, (kind, _) in sides.items()
-                if kind != "ray" or programs.ray
+                # Ray takes most of the CPU time of a quick run.
+                if kind != "ray" or (programs.ray and not (run.is_quick and slots > 1))
             }
         )
 
