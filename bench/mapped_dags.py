@@ -67,7 +67,9 @@ class Waits(BaseOperator):
 
     def __init__(self, *, trial: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.trial, self.config, self.template, self.allocation = trial, None, None, None
+        for name in self.template_fields:
+            setattr(self, name, None)
+        self.trial = trial
 
     def execute(self, context: Any) -> None:
         self.defer(trigger=TimeDeltaTrigger(WAIT), method_name="done")
