@@ -27,6 +27,8 @@ OURS_BY_NAME = {
     "trial": "trial class",
 }
 PEERS = ("determined", "accelerate", "fabric", "lightning")
+#: Those of a quick run.
+FEW = ("script", "trial", "accelerate")
 BARE, SCRIPT = "bare loop", OURS_BY_NAME["script"]
 
 
@@ -99,6 +101,7 @@ def measure(run: Run) -> None:
             side: partial(over_bare, run, python, name, side)
             for name, python in pythons.items()
             for side in [OURS_BY_NAME.get(name, name)]
+            if not run.is_quick or name in FEW
         }
     )
     first_batch(run)
