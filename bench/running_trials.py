@@ -1,4 +1,4 @@
-"""Cost of following many trials in one process, as a triggerer does, which ``bench_many_trials.py`` prints.
+"""Cost of following many trials in one process, as a triggerer does.
 
     python -m bench.running_trials COUNT SECONDS
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import logging
 import os
 import tempfile
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -43,15 +43,15 @@ class Watch:
     """Counters of this process: CPU time, the event loop's share of it, statements, and delays of the event loop."""
 
     def __init__(self, engine: sa.Engine) -> None:
-        self.statements: Counter[str] = Counter()
+        self._statements = itertools.count()
         self.delays: list[float] = []
-        sa.event.listen(engine, "before_cursor_execute", lambda _c, _r, text, *_: self.statements.update([text]))
+        sa.event.listen(engine, "before_cursor_execute", lambda *_: next(self._statements))
         self._begin()
 
     def _begin(self) -> None:
         self._at, self._cpu_s, self._loop_s = time.monotonic(), time.process_time(), time.thread_time()
         self._host_s = children_s()
-        self.statements.clear()
+        self._first = next(self._statements)
         self.delays.clear()
 
     async def beat(self) -> None:
@@ -69,7 +69,7 @@ class Watch:
             "cpu_s": time.process_time() - self._cpu_s,
             "loop_s": time.thread_time() - self._loop_s,
             "host_s": children_s() - self._host_s,
-            "statements": self.statements.total(),
+            "statements": next(self._statements) - self._first - 1,
             "delay_median_s": ordered[len(ordered) // 2],
             "delay_p99_s": ordered[len(ordered) * 99 // 100],
         }
@@ -110,7 +110,6 @@ async def measure(world: World, count: int, seconds: float) -> dict[str, Any]:
     await asyncio.sleep(SETTLE_S)
     watch.read()
     await asyncio.sleep(seconds)
-    texts = watch.statements.most_common(12)
     running = watch.read()
     grown = own_bytes() - memory
     threads = threading.active_count()
@@ -119,8 +118,7 @@ async def measure(world: World, count: int, seconds: float) -> dict[str, Any]:
     ended = watch.read()
     beat.cancel()
     assert all(one is not None and one.state == "completed" for one in outcomes), outcomes
-    return {"trials": count, "start": started, "run": running, "end": ended, "bytes": grown, "threads": threads,
-            "texts": texts}  # fmt: skip
+    return {"start": started, "run": running, "end": ended, "bytes": grown, "threads": threads}
 
 
 def main() -> None:
@@ -130,7 +128,7 @@ def main() -> None:
     parser.add_argument("seconds", type=float)
     options = parser.parse_args()
     logging.disable(logging.INFO)
-    with tempfile.TemporaryDirectory(dir=os.environ.get("DTRAIN_BENCH_TMP")) as name:
+    with tempfile.TemporaryDirectory() as name:
         world = World(Path(name))
         try:
             world.add_this_machine(options.count)

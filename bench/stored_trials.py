@@ -1,16 +1,14 @@
-"""Cost of work on a store beside many finished trials, which ``bench_many_trials.py`` prints."""
+"""Work on a store beside many finished trials, and its costs."""
 
 from __future__ import annotations
 
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-
-import sqlalchemy as sa
 
 from airflow_provider_dtrain.store.queries.experiments import experiment_detail, experiment_page
 from airflow_provider_dtrain.store.queries.rights import AllRights
@@ -23,29 +21,27 @@ from testbed.stores import Server, new_sqlite, server_programs
 
 #: CPU seconds of a measurement, and its most repetitions.
 LEAST_S, MOST = 0.3, 60
-#: How each piece of work is named, and what does it, given a number that no earlier call had.
-Work = dict[str, Callable[[int], object]]
+#: How each piece of work is named, and what does it.
+Work = Mapping[str, Callable[[Store, int], object]]
 
 
 class Costs:
-    """Statements and CPU time of work on a store: of this process, and of its backends on a server of this machine."""
+    """CPU time of work on a store: of this process, and of its backends on a server of this machine."""
 
     def __init__(self, store: Store) -> None:
         self._engine = store.db.engine
-        self._statements = itertools.count()
         self._numbers = itertools.count()
-        sa.event.listen(self._engine, "before_cursor_execute", lambda *_: next(self._statements))
 
-    def of(self, work: Callable[[int], object]) -> tuple[float, float]:
-        """Return statements and CPU milliseconds of one call, the mean of several."""
+    def of(self, work: Callable[[int], object]) -> float:
+        """Return the CPU milliseconds of one call, the mean of several."""
         work(next(self._numbers))
         before = self._backends_s()
-        first, began, calls = next(self._statements), time.process_time(), 0
+        began, calls = time.process_time(), 0
         while calls < MOST and (calls < 3 or time.process_time() - began < LEAST_S):
             work(next(self._numbers))
             calls += 1
-        cpu_s, statements = time.process_time() - began, next(self._statements) - first - 1
-        return statements / calls, (cpu_s + self._backends_s() - before) / calls * 1000
+        cpu_s = time.process_time() - began
+        return (cpu_s + self._backends_s() - before) / calls * 1000
 
     def once(self, work: Callable[[int], object]) -> float:
         """Return CPU seconds of a single call, which changes the store."""
@@ -77,8 +73,7 @@ def stores(database: str, folder: Path, counts: list[int]) -> Iterator[Iterator[
     server = None
     if database == "postgresql":
         programs = server_programs()
-        if programs is None:
-            raise SystemExit("PostgreSQL is not installed here.")
+        assert programs is not None
         server = Server(programs)
         server.start()
 
@@ -106,48 +101,51 @@ def remove_all(store: Store) -> None:
         pass
 
 
-def work_on(store: Store) -> Work:
-    """Return what the engine, the commands and the pages do with a store."""
+def _life(store: Store, number: int) -> None:
     config = store.configs.put({}, origins={}).config_id
-    rights, now = AllRights(), store.db.now()
+    key = TrialKey(dag_id="new", run_id=str(number), task_id="train")
+    trial = TrialSubmission(key=key, experiment_name="new", config_id=config, pool=POOL, slots=1)
+    ticket = store.trials.submit(trial)
+    watch = store.attempts.watch(ticket.attempt_id, watcher="bench")
+    store.queue.schedule(POOL)
+    store.queue.take_up(ticket.attempt_id, watch)
+    store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {}})
+    store.attempts.set_running(ticket.attempt_id, watch)
+    event = {"kind": "report", "seq": 1, "step": 1, "at": time.time(), "metrics": {"loss": 1.0}}
+    store.events.commit(ticket.attempt_id, watch, "stored", "rank0.events", 0, 1, [event])
+    store.attempts.renew({ticket.attempt_id: watch})
+    store.attempts.get(ticket.attempt_id)
+    store.control.pending(ticket.attempt_id)
+    store.queue.release(ticket.attempt_id, watch, "stored", proof="clear")
+    store.attempts.end(ticket.attempt_id, watch, state="completed", result={})
 
-    def life(number: int) -> None:
-        key = TrialKey(dag_id="new", run_id=str(number), task_id="train")
-        trial = TrialSubmission(key=key, experiment_name="new", config_id=config, pool=POOL, slots=1)
-        ticket = store.trials.submit(trial)
-        watch = store.attempts.watch(ticket.attempt_id, watcher="bench")
-        store.queue.schedule(POOL)
-        store.queue.take_up(ticket.attempt_id, watch)
-        store.attempts.set_plan(ticket.attempt_id, watch, {"plans": {}})
-        store.attempts.set_running(ticket.attempt_id, watch)
-        event = {"kind": "report", "seq": 1, "step": 1, "at": now.timestamp(), "metrics": {"loss": 1.0}}
-        store.events.commit(ticket.attempt_id, watch, "stored", "rank0.events", 0, 1, [event])
-        store.attempts.renew({ticket.attempt_id: watch})
-        store.attempts.get(ticket.attempt_id)
-        store.control.pending(ticket.attempt_id)
-        store.queue.release(ticket.attempt_id, watch, "stored", proof="clear")
-        store.attempts.end(ticket.attempt_id, watch, state="completed", result={})
 
-    def recovery(_: int) -> None:
-        store.recovery.recoverable()
-        store.recovery.hosts_to_probe()
-        store.hosts.with_blocked_slots()
+def _recovery(store: Store, _: int) -> None:
+    store.recovery.recoverable()
+    store.recovery.hosts_to_probe()
+    store.hosts.with_blocked_slots()
 
-    return {
-        "life of a trial, without hosts": life,
-        "round of recovery": recovery,
-        "trials without a follower": lambda _: store.recovery.unfollowed(),
-        "gangs of the queue": lambda _: store.queue_view.tasks(),
-        "slots of the pools": lambda _: store.cluster_page.pools(),
-        "`gc`: archives in use": lambda _: store.retention.needed_archives(now),
-        "`gc`: nothing to remove": lambda _: list(store.retention.remove(now - timedelta(days=1))),
-        "`trials list`": lambda _: trial_page(store, rights, TrialQuery(sort="created_at", descending=True)),
-        "`trials list --state running`": lambda _: trial_page(store, rights, TrialQuery(states=["running"])),
-        "`trials show`": lambda _: trial_detail(store, rights, 1),
-        "`experiments list`": lambda _: experiment_page(store, rights, ExperimentQuery()),
-        "`experiments show`": lambda _: experiment_detail(store, rights, 1),
-        "page of experiments: version": lambda _: store.experiment_table.version(),
-        "page of the queue": lambda _: (store.queue_view.version(), store.queue_view.page(QueueQuery())),
-        "trials of a task": lambda _: store.lookup.trials("stored", "r", "trial", 1),
-        "timeline of a trial": lambda _: store.timeline.of_trial(1),
-    }
+
+_ALL = AllRights()
+#: What is independent of the number of finished trials, given a store and a number that no earlier call had.
+CONSTANT: Work = {
+    "life of a trial, without hosts": _life,
+    "round of recovery": _recovery,
+    "trials without a follower": lambda store, _: store.recovery.unfollowed(),
+    "gangs of the queue": lambda store, _: store.queue_view.tasks(),
+    "slots of the pools": lambda store, _: store.cluster_page.pools(),
+    "trials list --state running": lambda store, _: trial_page(store, _ALL, TrialQuery(states=["running"])),
+    "trials show": lambda store, _: trial_detail(store, _ALL, 1),
+    "experiments show": lambda store, _: experiment_detail(store, _ALL, 1),
+    "page of the queue": lambda store, _: (store.queue_view.version(), store.queue_view.page(QueueQuery())),
+    "trials of a task": lambda store, _: store.lookup.trials("stored", "r", "trial", 1),
+    "timeline of a trial": lambda store, _: store.timeline.of_trial(1),
+}
+#: What counts trials or experiments, and so takes longer in proportion at most.
+LINEAR: Work = {
+    "trials list": lambda store, _: trial_page(store, _ALL, TrialQuery(sort="created_at", descending=True)),
+    "experiments list": lambda store, _: experiment_page(store, _ALL, ExperimentQuery()),
+    "page of experiments: version": lambda store, _: store.experiment_table.version(),
+    "gc: archives in use": lambda store, _: store.retention.needed_archives(store.db.now()),
+    "gc: nothing to remove": lambda store, _: list(store.retention.remove(store.db.now() - timedelta(days=1))),
+}
