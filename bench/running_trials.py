@@ -36,7 +36,7 @@ done
 #: Seconds between two looks at the delay of the event loop.
 BEAT_S = 0.05
 #: Seconds after the start of the last trial.
-SETTLE_S = 10.0
+SETTLE_S = 5.0
 
 
 class Watch:
