@@ -36,8 +36,8 @@ async def launch(world: World, *, is_warm: bool, **variables: str) -> dict[str, 
 
     :returns: seconds to the later of the two first steps: from the grant, and on this machine from the launch
     """
-    section = {"warm_start": is_warm, "variables": {"OMP_NUM_THREADS": "1", **variables}}
-    ticket = world.submit("python train.py", slots=RANKS, environment=section)
+    section = {"variables": {"OMP_NUM_THREADS": "1", **variables}}
+    ticket = world.submit("python train.py", slots=RANKS, warm_start=is_warm, environment=section)
     outcome = await (await world.follow(ticket))[1]
     assert outcome.failure is None, outcome.failure
     store = world.hook.store

@@ -107,8 +107,10 @@ CONTAINER_START_S, CONTAINER_END_S, RUNTIME_S, RUNTIME_BYTES = 90.0, 3.0, 10.0, 
 #: Time that a launch waits for a warm parent, which may have to import first. Time between the parent's checks of the
 #: available memory, and the part of all memory below which it ends.
 WARM_IMPORT_S, WARM_CHECK_S, WARM_MEMORY_RATIO = 45.0, 30.0, 0.1
-#: Most warm parents of an account, whose memory is some 300 MB each. The oldest ones end.
+#: Most warm parents of an account, whose memory is some 300 MB each. Those that were not used for longest end.
 WARM_PARENTS = 4
+#: Most versions of the code of a program of which a record knows that they were launched.
+WARM_CODES = 50
 #: Most modules and bytes of a record of imports, days for which it is kept, bytes that imports may write.
 WARM_MODULES, WARM_RECORD_BYTES, WARM_RECORD_DAYS, WARM_OUTPUT_BYTES = 20_000, 2 << 20, 30, 64 << 10
 #: Time for which the ranks of a program are executed whose parent has failed.

@@ -966,7 +966,7 @@ MUTANTS: tuple[Mutant, ...] = (
         path=f"{SUPERVISOR}/run/warm_image.py",
         old='                if name.partition(".")[0] in hidden and',
         new='                if name.partition(".")[1:] in hidden and',
-        test="tests/contract/test_supervisor_warm_parents.py::test_code_that_hides_an_imported_module_is_executed",
+        test="tests/contract/test_supervisor_warm_parents.py::test_code_that_hides_an_imported_module_is_executed_and_starts_no_second_parent",
     ),
     Mutant(
         name="a parent imports what a rank reports, wherever it is",

@@ -23,15 +23,16 @@ with dtrain.init() as ctx:
 pytestmark = pytest.mark.torch
 
 
-def document(**environment: Any) -> dict[str, Any]:
+def document(**fields: Any) -> dict[str, Any]:
     return {
         "name": "warm",
         "entrypoint": "python train.py",
         "model_dir": "code",
         "max_restarts": 0,
-        "environment": {"variables": {"TOKEN": "x" * 9}, **environment},
+        "environment": {"variables": {"TOKEN": "x" * 9}},
         "searcher": {"name": "single", "metric": "found", "smaller_is_better": False},
         "reproducibility": {"experiment_seed": 5},
+        **fields,
     }
 
 

@@ -248,7 +248,7 @@ class Host:
                 for path in (folder, self.state_dir) if self.account else ():
                     os.chown(path, self.account["user"], self.account["group"])
             record = WarmRecord(str(folder), check_plan(plan))
-            record.was_launched()
+            record.why_executed(plan["payload"])
             if self.account:
                 os.chown(record.path, self.account["user"], self.account["group"])
         return plan

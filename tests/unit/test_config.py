@@ -36,7 +36,8 @@ def test_an_empty_document_has_the_documented_defaults() -> None:
     assert (storage.save_experiment_best, storage.save_trial_best, storage.save_trial_latest) == (0, 1, 1)
     assert config.optimizations.tensor_fusion_threshold == 25
     assert [policy.action for policy in config.log_policies] == ["cancel_retries", "exclude_host"]
-    assert (config.launch, config.on_unplaceable, config.warm_start) == (None, "fail", True)
+    assert (config.launch, config.on_unplaceable) == (None, "fail")
+    assert (config.warm_start, config.warm_idle) == (True, 600.0)
 
 
 def test_yaml_text_is_parsed_and_validated() -> None:

@@ -129,12 +129,3 @@ def test_the_time_of_a_build_has_bounds(value: object) -> None:
     with pytest.raises(ConfigError) as refused:
         config(build_timeout=value)
     assert [problem.path for problem in refused.value.problems] == ["environment.build_timeout"]
-
-
-def test_warm_starts_are_on_and_have_a_time_limit() -> None:
-    assert (config().environment.warm_start, config().environment.warm_idle) == (True, 600.0)
-    assert config(warm_start=False, warm_idle=86_400).environment.warm_start is False
-    for value in (0, -1, 86_401, float("nan")):
-        with pytest.raises(ConfigError) as refused:
-            config(warm_idle=value)
-        assert [problem.path for problem in refused.value.problems] == ["environment.warm_idle"]

@@ -69,11 +69,21 @@ def test_names_are_those_of_modules() -> None:
     assert checked_names(names) == ["torch", "torch.nn"]
 
 
-def test_the_first_launch_of_a_program_is_recorded(tmp_path: Path) -> None:
-    assert not record(tmp_path).was_launched()
-    assert record(tmp_path).was_launched()
-    assert not record(tmp_path, environment="0" * 64).was_launched()
-    assert record(tmp_path, payload="0" * 64).was_launched()
+def test_the_first_launch_of_code_is_recorded(tmp_path: Path) -> None:
+    assert record(tmp_path).why_executed("a") == "the first launch of this code on this host"
+    assert record(tmp_path).why_executed("a") is None
+    assert record(tmp_path).why_executed("b") == "the first launch of this code on this host"
+    assert record(tmp_path).why_executed("a") is None
+    assert record(tmp_path, environment="0" * 64).why_executed("a") is not None
+    for number in range(200):
+        record(tmp_path).why_executed(str(number))
+    assert len(json.loads(Path(record(tmp_path).path).read_text())["launched"]) <= 51
+
+
+def test_code_that_cannot_be_forked_is_remembered(tmp_path: Path) -> None:
+    record(tmp_path).why_executed("a")
+    record(tmp_path).note_refusal("a", "queue.py hides a module")
+    assert record(tmp_path).why_executed("a") == "queue.py hides a module"
 
 
 def test_only_installed_packages_around_pytorch_are_recorded(tmp_path: Path) -> None:

@@ -94,10 +94,6 @@ class Environment(Section):
     build_timeout: Annotated[float, Field(gt=0, le=86_400)] = 3600.0
     #: Script in the code whose variables the ranks get. A login shell runs it before Python is started.
     setup: FileOfCode | None = None
-    #: Python programs are forked from a process on their host that keeps PyTorch imported.
-    warm_start: bool = True
-    #: Seconds for which that process waits for the next launch of the same program.
-    warm_idle: Annotated[float, Field(gt=0, le=86_400)] = 600.0
     variables: dict[VariableName, VariableValue] = {}
     #: Names of variables whose values are shown and stored as they are. All others are secrets.
     public_variables: list[VariableName] = []

@@ -156,7 +156,10 @@ class ExperimentConfig(Section):
     preemptible: bool | None = None
     #: None: ``per_host`` if the command starts a launcher of ranks such as torchrun, else ``per_slot``.
     launch: Literal["per_slot", "per_host"] | None = None
+    #: Python programs are forked from a process on their host that keeps PyTorch imported.
     warm_start: bool = True
+    #: Seconds for which that process waits for the next launch of the same program.
+    warm_idle: Annotated[float, Field(gt=0, le=86_400)] = 600.0
     on_unplaceable: Literal["fail", "wait"] = "fail"
     #: Seconds without progress after which a gang is ended.
     hang_timeout: Seconds = 1800.0

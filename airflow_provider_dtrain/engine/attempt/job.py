@@ -225,7 +225,7 @@ class Job:
             visible_devices=self._visible_devices,
             network=network,
             setup=self.config.environment.setup,
-            warm_idle_s=self.config.environment.warm_idle if self.config.environment.warm_start else None,
+            warm_idle_s=self.config.warm_idle if self.config.warm_start else None,
             private=self.private,
             variables={**self.config.environment.variables, **self.private},
             payload=self.archives["payloads"].digest if "payloads" in self.archives else None,

@@ -36,7 +36,7 @@ from .container import end_container
 from .forked_program import RankProgram
 from .supervisor import Supervisor
 from .warm_image import WarmImage
-from .warm_start import is_handed_over
+from .warm_start import why_not_handed_over
 
 
 def launch(layout: Layout, request: bytes) -> int:
@@ -61,19 +61,20 @@ def detach(layout: Layout, request: bytes, report: int) -> None:
     """
     try:
         os.setsid()
-        if os.fork() == 0 and not is_handed_over(layout, request, report):
-            reap(layout, request, report)
+        if os.fork() == 0 and (reason := why_not_handed_over(layout, request, report)) is not None:
+            reap(layout, request, report, why_executed=reason)
     finally:
         os._exit(0)
 
 
-def reap(layout: Layout, request: bytes, report: int, image: WarmImage | None = None) -> None:
+def reap(layout: Layout, request: bytes, report: int, image: WarmImage | None = None, why_executed: str = "") -> None:
     """Run the reaper: fork a supervisor, wait for its death, then kill every process that it leaves.
 
     The reaper runs no user code and accepts no command. Orphans of a dead supervisor become its children. It proves
     nothing about a run that another supervisor started, e.g. when its own one was refused or found the run alive.
 
     :param image: what this process was forked from; None: this program has its own interpreter
+    :param why_executed: reason why there is none
     :raises RankProgram: in a rank that was forked
     """
     for number_ in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
@@ -84,7 +85,7 @@ def reap(layout: Layout, request: bytes, report: int, image: WarmImage | None = 
     os.chdir("/")
     child = os.fork()
     if child == 0:
-        supervise(layout, request, report, image)
+        supervise(layout, request, report, image, why_executed)
     supervisor = identity(child)
     close_all_but(-1)
     while os.waitpid(-1, 0)[0] != child:
@@ -122,7 +123,7 @@ def sweep_orphans() -> None:
         pause_s = min(0.25, pause_s * 2)
 
 
-def supervise(layout: Layout, request: bytes, report: int, image: WarmImage | None) -> None:
+def supervise(layout: Layout, request: bytes, report: int, image: WarmImage | None, why_executed: str) -> None:
     """Run a supervisor: prepare the run, report, and serve it. Only a forked rank leaves it, by RankProgram."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -134,7 +135,7 @@ def supervise(layout: Layout, request: bytes, report: int, image: WarmImage | No
         # A cleaner may have removed them since the channel began.
         layout.ensure().guard()
         document = json.loads(request)
-        supervisor = Supervisor(layout, document["plan"], document["context"], document["secrets"], image)
+        supervisor = Supervisor(layout, document["plan"], document["context"], document["secrets"], image, why_executed)
         answer = {"ok": True, **supervisor.prepare()}
         log_errors(supervisor.folder)
     except BaseException as error:

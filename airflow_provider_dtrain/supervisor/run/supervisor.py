@@ -35,7 +35,6 @@ from ..machine.processes import (
     start_time,
 )
 from ..names import Json
-from ..refusal import Refused
 from .container import Container
 from .forked_program import RankProgram
 from .leftovers import origin
@@ -60,7 +59,7 @@ from .sampler import start_sampler
 from .stop_request import StopRequest
 from .stray_ranks import WARNING
 from .warm_image import WarmImage
-from .warm_key import Cold
+from .warm_key import ColdCode
 from .warm_record import WarmRecord
 from .warm_start import warm_folder
 
@@ -73,9 +72,17 @@ class Supervisor:
     """
 
     def __init__(
-        self, layout: Layout, plan: Json, context: Json, secrets: dict[str, str], image: WarmImage | None = None
+        self,
+        layout: Layout,
+        plan: Json,
+        context: Json,
+        secrets: dict[str, str],
+        image: WarmImage | None = None,
+        why_executed: str = "",
     ) -> None:
         self.plan = plan
+        #: Reason without an image.
+        self.why_executed = why_executed
         #: What the ranks are forked from; None: they are executed.
         self.image = image
         #: Values of the trial. They are no part of the plan, so that processes of several trials may share one.
@@ -306,13 +313,19 @@ class Supervisor:
     def _choose_image(self) -> str | None:
         """Let the ranks be executed unless they behave as such when they are forked. Return the reason."""
         if self.image is None:
-            return "no warm parent"
+            return self.why_executed
         try:
             self.image.check(self.folder.layout, self.plan, self.folder.file("work"), self.secrets)
-        except Cold as cold:
+        except Exception as error:
+            # Whatever it is, executed ranks do not depend on it.
             self.image = None
-            return str(cold)
+            if isinstance(error, ColdCode):
+                self._record().note_refusal(self.plan["payload"], str(error))
+            return str(error)
         return None
+
+    def _record(self) -> WarmRecord:
+        return WarmRecord(warm_folder(self.folder.layout), self.plan)
 
     def _fork(self, rank: Rank, argv: list[str], env: dict[str, str]) -> None:
         slots = [one.plan["slot"] for one in self.ranks if rank in (one, one.launcher)]
@@ -583,9 +596,9 @@ class Supervisor:
     def _note_imports(self) -> None:
         """Let the next launch of this program import what this one has."""
         if self.image is not None:
-            with contextlib.suppress(OSError, Refused):
-                record = WarmRecord(warm_folder(self.folder.layout), self.plan)
-                record.note_modules(self.ranks[0].folder)
+            # The end of the run is recorded, whatever the packages of its interpreter are.
+            with contextlib.suppress(Exception):
+                self._record().note_modules(self.ranks[0].folder)
 
     # Records.
 

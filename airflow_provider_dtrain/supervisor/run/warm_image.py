@@ -18,7 +18,7 @@ from ..limits import WARM_OUTPUT_BYTES
 from ..machine.processes import program
 from ..names import Json
 from .ranks import rank_argv
-from .warm_key import Cold, check_secrets_late, python_program, warm_key
+from .warm_key import Cold, ColdCode, check_secrets_late, python_program, warm_key
 from .warm_record import is_installed, packages
 
 #: Group of the entry points that PyTorch calls, and the variable that keeps it from doing so.
@@ -103,7 +103,7 @@ class WarmImage:
         for folder in folders:
             for name in os.listdir(folder) if os.path.isdir(folder) else ():
                 if name.partition(".")[0] in hidden and _is_importable(os.path.join(folder, name)):
-                    raise Cold(f"{name} in the code has the name of a module that is already imported")
+                    raise ColdCode(f"{name} in the code has the name of a module that is already imported")
 
 
 def why_not_forked() -> str | None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..environments.interpreter import find_interpreter, identity_of
 from ..files.layout import Layout
 from ..machine.host_environment import passed
-from ..machine.processes import pid_namespace, program
+from ..machine.processes import program
 from ..names import Json
 from ..refusal import Refused
 from .rank_environment import constant_variables, packages_variables, shared_variables
@@ -34,6 +34,10 @@ _EXECUTED = re.compile(
 
 class Cold(Exception):
     """The ranks are executed instead of forked. Its text is the reason."""
+
+
+class ColdCode(Cold):
+    """It is the code that cannot be forked, so this holds for each launch of it."""
 
 
 class PythonProgram(NamedTuple):
@@ -98,7 +102,7 @@ def warm_key(layout: Layout, plan: Json) -> WarmKey:
     folders = [path for path in environment["PYTHONPATH"].split(":") if path != library]
     facts = {
         "user": os.getuid(),
-        "pid_ns": pid_namespace(),
+        "namespaces": _namespaces(),
         "program": program(),
         "interpreter": identity,
         "folders": {path: _changed(path) for path in [*folders, _user_packages(python)]},
@@ -136,6 +140,11 @@ def _environment(layout: Layout, plan: Json) -> dict[str, str]:
         **constant_variables(),
         "PYTHONPATH": ":".join(path),
     }
+
+
+def _namespaces() -> list[str]:
+    """Return the namespaces of this process: one in another one has another network or other files."""
+    return sorted(os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns"))
 
 
 def _limits() -> list[tuple[int, int]]:

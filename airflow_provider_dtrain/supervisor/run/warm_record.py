@@ -14,7 +14,7 @@ import time
 
 from ..fields import parse_object
 from ..file_access import read_bytes, read_json, write_json
-from ..limits import WARM_BAD_S, WARM_MODULES, WARM_RECORD_BYTES
+from ..limits import WARM_BAD_S, WARM_CODES, WARM_MODULES, WARM_RECORD_BYTES
 from ..names import MODULE, Json
 
 #: File in a rank's folder with the modules that its program had imported at its end.
@@ -35,18 +35,33 @@ class WarmRecord:
         self.path = os.path.join(folder, f"{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.json")
         self.values: Json = read_json(self.path) or {}
 
+    def why_executed(self, payload: str | None) -> str | None:
+        """Return the reason why code is executed, None if it may be forked, and record that it is launched.
+
+        :param payload: digest of the code
+        """
+        if self.is_bad:
+            return "a warm parent of this program has failed"
+        launched = self.values.get("launched")
+        known: dict[str, object] = launched if isinstance(launched, dict) else {}
+        name = str(payload)
+        if name not in known:
+            latest = dict(list(known.items())[-WARM_CODES:])
+            self._write(launched={**latest, name: None})
+            return "the first launch of this code on this host"
+        reason = known[name]
+        return reason if isinstance(reason, str) else None
+
+    def note_refusal(self, payload: str | None, reason: str) -> None:
+        """Record that code cannot be forked, so that no parent is started for it again."""
+        launched = self.values.get("launched")
+        self._write(launched={**(launched if isinstance(launched, dict) else {}), str(payload): reason})
+
     @property
     def is_bad(self) -> bool:
         """Return whether a parent of this program has recently failed."""
         since = self.values.get("bad_since")
         return isinstance(since, (int, float)) and 0 <= time.time() - since < WARM_BAD_S
-
-    def was_launched(self) -> bool:
-        """Return whether the program was launched here before, and record that it is now."""
-        if not self.values:
-            self._write(launched_at=time.time())
-            return False
-        return True
 
     def note_bad(self) -> None:
         """Record that a parent of this program failed, so that its ranks are executed for a while."""

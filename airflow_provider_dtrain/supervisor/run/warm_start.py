@@ -18,8 +18,7 @@ from ..machine.locks import is_locked, take_lock
 from ..machine.processes import close_all_but, find_process, program, send_signal
 from ..machine.sockets import send_message
 from ..names import NO_LOCK_DIR, WARM_ROLE, Json
-from ..refusal import Refused
-from .warm_key import Cold, WarmKey, warm_key
+from .warm_key import WarmKey, warm_key
 from .warm_record import WarmRecord
 
 #: What a warm parent's child writes once it waits for the request.
@@ -28,10 +27,10 @@ READY = b"ready"
 ENDED = b"ended"
 
 
-def is_handed_over(layout: Layout, request: bytes, report: int) -> bool:
-    """Hand a launch over to its warm parent, which is started if there is none. Return False if it is for the caller.
+def why_not_handed_over(layout: Layout, request: bytes, report: int) -> str | None:
+    """Hand a launch over to its warm parent, which is started if there is none. Return why the caller keeps it, if so.
 
-    The first launch of a program on this host is for the caller: most programs are launched once.
+    The first launch of code on this host is for the caller: most code is launched once.
 
     Nothing is sent before a child of the parent has said that it waits, and the caller never continues after that. So
     no launch is carried out twice.
@@ -42,26 +41,27 @@ def is_handed_over(layout: Layout, request: bytes, report: int) -> bool:
     try:
         plan: Json = json.loads(request)["plan"]
         if plan["warm"] is None:
-            return False
+            return "warm_start is off"
         folder = warm_folder(layout)
         record = WarmRecord(folder, plan)
-        if record.is_bad or not record.was_launched():
-            return False
+        if (reason := record.why_executed(plan["payload"])) is not None:
+            return reason
         key = warm_key(layout, record.with_setup(plan))
         connection = _connected(layout, folder, key, record, plan["warm"]["idle_s"])
-    except (Cold, Refused, OSError, KeyError, ValueError):
-        return False
+    except Exception as error:
+        # Whatever it is, executed ranks do not depend on it.
+        return str(error)
     with connection:
         answer = _answer(connection)
         if answer != READY:
             if answer != ENDED:
                 # It ended while it imported, or may not fork.
                 record.note_bad()
-            return False
+            return "the warm parent ended"
         message = {"environment": dict(os.environ), "request": request.decode()}
         with contextlib.suppress(OSError):
             send_message(connection, json.dumps(message).encode(), [report])
-    return True
+    return None
 
 
 def warm_folder(layout: Layout) -> str:
@@ -83,6 +83,7 @@ def _connected(layout: Layout, folder: str, key: WarmKey, record: WarmRecord, id
         connection = socket.socket(socket.AF_UNIX)
         try:
             connection.connect(f"{name}.sock")
+            os.utime(f"{name}.lock")
             return connection
         except OSError:
             connection.close()
@@ -94,7 +95,7 @@ def _connected(layout: Layout, folder: str, key: WarmKey, record: WarmRecord, id
 
 def _start(layout: Layout, folder: str, key: WarmKey, record: WarmRecord, idle_s: float, lock: int) -> None:
     """Start a parent, which keeps the lock of its socket while it lives."""
-    _tidy(folder)
+    _tidy(folder, f"{key.digest[:32]}.lock")
     name = f"{key.digest[:32]}.sock"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)
@@ -131,18 +132,23 @@ def _become_parent(layout: Layout, key: WarmKey, record: WarmRecord, idle_s: flo
     os.execve(key.python, [key.python, main, WARM_ROLE, *options, *values], key.environment)  # noqa: S606
 
 
-def _tidy(folder: str) -> None:
-    """Remove what is left of dead parents, and let the oldest ones end if there are many."""
+def _tidy(folder: str, own: str) -> None:
+    """Remove what is left of dead parents, and let those end that were not used for longest if there are many.
+
+    :param own: name of the lock of the parent that starts
+    """
     alive: list[tuple[float, str]] = []
     for name in names_in(folder):
         path = os.path.join(folder, name)
         with contextlib.suppress(OSError):
             age = time.time() - os.stat(path).st_mtime
+            if name == own:
+                continue
             if name.endswith(".lock") and is_locked(path):
                 alive.append((age, path))
             elif name.endswith(".json") and age > WARM_RECORD_DAYS * 86400 or name.endswith(".lock") and age > 3600:
                 os.unlink(path)
-    for _, path in sorted(alive, reverse=True)[: max(0, len(alive) - WARM_PARENTS)]:
+    for _, path in sorted(alive, reverse=True)[: max(0, len(alive) + 1 - WARM_PARENTS)]:
         known = read_json(path.removesuffix(".lock") + ".pid")
         proc = find_process(known)
         if proc is not None:

@@ -15,7 +15,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
         "checkpoint_policy", "min_validation_period", "min_checkpoint_period", "scheduling_unit", "records_per_epoch",
         "perform_initial_validation", "max_restarts", "log_policies", "preemption_timeout", "environment",
         "bind_mounts", "network_interface", "port_range", "data", "tensorboard", "loggers", "preemptible", "launch",
-        "warm_start", "on_unplaceable", "hang_timeout", "decision_timeout", "max_runtime",
+        "warm_start", "warm_idle", "on_unplaceable", "hang_timeout", "decision_timeout", "max_runtime",
     )),
     "searcher": frozenset((
         "name", "metric", "smaller_is_better", "max_length", "max_time", "time_metric", "source_checkpoint",
@@ -38,7 +38,7 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "environment": frozenset((
         "python", "requirements", "system_site_packages", "wheels", "allow_builds", "index_conn_id", "build_timeout",
-        "warm_start", "warm_idle", "setup", "variables", "public_variables", "image", "container", "force_pull_image",
+        "setup", "variables", "public_variables", "image", "container", "force_pull_image",
         "registry_auth", "registry_conn_id", "add_capabilities", "drop_capabilities",
     )),
     "inference": frozenset((
