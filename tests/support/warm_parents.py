@@ -7,17 +7,18 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from airflow_provider_dtrain.supervisor.machine.processes import is_ours, read_arguments
-from airflow_provider_dtrain.supervisor.names import WARM_ROLE
+from airflow_provider_dtrain.supervisor.machine.processes import has_name, read_arguments
+from airflow_provider_dtrain.supervisor.names import WARM_NAME
 
 
 def end_warm_parents(*folders: str | Path) -> None:
     """Kill the warm parents whose ``state_dir`` begins with one of these paths."""
     for name in os.listdir("/proc"):
-        argv = read_arguments(int(name)) if name.isdigit() else []
-        if argv[2:3] != [WARM_ROLE] or not is_ours(int(name)):
+        # The supervisors that it has forked have the same command line.
+        if not name.isdigit() or not has_name(int(name), WARM_NAME):
             continue
-        state_dir = argv[argv.index("--state-dir") + 1]
+        argv = read_arguments(int(name))
+        state_dir = argv[argv.index("--state-dir") + 1] if "--state-dir" in argv else ""
         if state_dir.startswith(tuple(map(str, folders))):
             with suppress(ProcessLookupError):
                 os.kill(int(name), signal.SIGKILL)
