@@ -68,8 +68,10 @@ def measure(name: str, bench: Bench, options: argparse.Namespace, folder: Path, 
     reason = containment.run_contained(
         containment.child_command(name, values, rounds=rounds, is_quick=options.quick),
         environment={**os.environ, "TMPDIR": str(folder), "PYTHONPATH": import_path()},
-        log=log, deadline_s=QUICK_DEADLINE_S if options.quick else DEADLINE_S, interrupts=interrupts,
-    )  # fmt: skip
+        log=log,
+        deadline_s=QUICK_DEADLINE_S if options.quick else DEADLINE_S,
+        interrupts=interrupts,
+    )
     ended = machine.usage()
     during = ended.others_since(began)
     report.read_values(values, result)

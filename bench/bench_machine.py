@@ -95,9 +95,12 @@ def speed_up() -> float:
 
 def measure(run: Run) -> None:
     works = {
-        "fork": (fork, 50), "interpreter": (interpreter, 3), "fdatasync": (synced(run.folder / "file"), 20),
-        "transaction": (transaction(run.folder / "db"), 20), "round trip": (round_trip(), 50),
-    }  # fmt: skip
+        "fork": (fork, 50),
+        "interpreter": (interpreter, 3),
+        "fdatasync": (synced(run.folder / "file"), 20),
+        "transaction": (transaction(run.folder / "db"), 20),
+        "round trip": (round_trip(), 50),
+    }
     run.turns({HERE: lambda: {**{name: ms_of(*work) for name, work in works.items()}, "cores": speed_up()}}, warm_up=1)
 
 

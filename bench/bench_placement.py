@@ -42,8 +42,11 @@ def measure(run: Run) -> None:
                 request = GangRequest(f"r{number}", slots)
                 answer = place(request, hosts, allow_heterogeneous=unequal)
                 side = "granted" if isinstance(answer, Placement) else "waits"
-                took = ms(lambda request=request, hosts=hosts, unequal=unequal: place(
-                    request, hosts, allow_heterogeneous=unequal))  # fmt: skip
+                took = ms(
+                    lambda request=request, hosts=hosts, unequal=unequal: place(
+                        request, hosts, allow_heterogeneous=unequal
+                    )
+                )
                 run.add(pool, side, took)
     queue = [GangRequest(str(n), (1, 2, 4, 8, 16, 64)[n % 6], sequence=n) for n in range(10_000)]
     for pool in ("all held", "all free"):

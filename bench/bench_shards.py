@@ -176,8 +176,12 @@ def measure(run: Run) -> None:
 SIZES, SIDES = (2, 4), {"ours": OURS, "bare": PEER}
 #: In the order in which a rank prints them.
 FIGURES = {
-    "save, memory": "MiB", "save": "s", "blocked": "s", "restore, memory": "MiB", "restore": "s",
-}  # fmt: skip
+    "save, memory": "MiB",
+    "save": "s",
+    "blocked": "s",
+    "restore, memory": "MiB",
+    "restore": "s",
+}
 BENCH = Bench(
     what="A sharded state of 1 GiB, beside torch.distributed.checkpoint",
     rows=tuple(

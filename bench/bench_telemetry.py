@@ -438,11 +438,19 @@ WITHOUT, SINGLE, SUMS = "without measurements", "events and single batches", "an
 ALL = "together"
 DAY_OF_ONE = "a day of cpu_util of one host"
 QUERIES = (
-    DAY_OF_ONE, "the same, 20 days ago", "a day of train_batch of one rank", "a day of gpu_util of one host's 8 GPUs",
-    "an hour of gpu_util of 64 GPUs", "a day of gpu_util of 64 GPUs", "30 days of gpu_util of 64 GPUs",
-    "a day of all nine system metrics", "step times of 64 ranks, a day", "step times of 64 ranks, 30 days",
-    "parts of a step, a day", "sparklines of 1,000 hosts with 8 GPUs",
-)  # fmt: skip
+    DAY_OF_ONE,
+    "the same, 20 days ago",
+    "a day of train_batch of one rank",
+    "a day of gpu_util of one host's 8 GPUs",
+    "an hour of gpu_util of 64 GPUs",
+    "a day of gpu_util of 64 GPUs",
+    "30 days of gpu_util of 64 GPUs",
+    "a day of all nine system metrics",
+    "step times of 64 ranks, a day",
+    "step times of 64 ranks, 30 days",
+    "parts of a step, a day",
+    "sparklines of 1,000 hosts with 8 GPUs",
+)
 
 
 def _rows(name: str) -> tuple[Row, ...]:

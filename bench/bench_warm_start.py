@@ -106,9 +106,13 @@ def rendezvous(port: str = "0") -> dict[str, str]:
 def programs(folder: Path) -> Iterator[tuple[Ours, Peers]]:
     (folder / "train.py").write_text(SCRIPT)
     forks = subprocess.Popen(
-        [sys.executable, "-c", FORKS], cwd=folder, env={**os.environ, **VARIABLES, **rendezvous()}, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", FORKS],
+        cwd=folder,
+        env={**os.environ, **VARIABLES, **rendezvous()},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     # Files of the local state have long names: sockets below it need a short folder.
     with tempfile.TemporaryDirectory(prefix="w") as home:
         ours = Ours(Path(home))

@@ -79,8 +79,10 @@ class Waits(BaseOperator):
 
 
 for dag_id, arguments, slots in (
-    ("bench_trials", "0", 0), ("bench_search", "1", 1), ("bench_search_torch", "1 torch", 1),
-):  # fmt: skip
+    ("bench_trials", "0", 0),
+    ("bench_search", "1", 1),
+    ("bench_search_torch", "1 torch", 1),
+):
     with DAG(dag_id, schedule=None, params={"count": 1}):
         config = CONFIG.replace("NAME", dag_id).replace("ARGUMENTS", arguments).replace("SLOTS", str(slots))
         plan = PlanTrialsOperator(task_id="plan", config=config)

@@ -141,7 +141,7 @@ CONSTANT: Work = {
     "trials of a task": lambda store, _: store.lookup.trials("stored", "r", "trial", 1),
     "timeline of a trial": lambda store, _: store.timeline.of_trial(1),
 }
-#: What counts trials or experiments, and so takes longer in proportion at most.
+#: What counts trials or experiments, and so grows at most linearly.
 LINEAR: Work = {
     "trials list": lambda store, _: trial_page(store, _ALL, TrialQuery(sort="created_at", descending=True)),
     "experiments list": lambda store, _: experiment_page(store, _ALL, ExperimentQuery()),

@@ -19,9 +19,22 @@ STRIDE = 10_000
 POOL = "stored"
 #: Tables of which each experiment has rows of its own.
 _COPIED = (
-    "payloads", "payload_senders", "experiments", "searches", "trials", "allocations", "allocation_slots", "attempts",
-    "streams", "events", "ranks", "metrics", "checkpoints", "rung_entries", "timeline",
-)  # fmt: skip
+    "payloads",
+    "payload_senders",
+    "experiments",
+    "searches",
+    "trials",
+    "allocations",
+    "allocation_slots",
+    "attempts",
+    "streams",
+    "events",
+    "ranks",
+    "metrics",
+    "checkpoints",
+    "rung_entries",
+    "timeline",
+)
 _MOVED = ("id", "experiment_id", "search_id", "trial_id", "allocation_id", "attempt_id", "token", "sequence")
 
 
@@ -42,10 +55,13 @@ def fill(store: Store, count: int) -> None:
 def _first_experiment(store: Store) -> None:
     store.hosts.add(host("stored", slots=TRIALS, pool=POOL))
     config = store.configs.put(
-        {"name": "stored", "searcher": {"name": "random", "metric": "loss", "max_length": {"batches": REPORTS}},
-         "hyperparameters": {"lr": {"type": "log", "minval": -4, "maxval": -1}}},
+        {
+            "name": "stored",
+            "searcher": {"name": "random", "metric": "loss", "max_length": {"batches": REPORTS}},
+            "hyperparameters": {"lr": {"type": "log", "minval": -4, "maxval": -1}},
+        },
         origins={},
-    ).config_id  # fmt: skip
+    ).config_id
     payload = "e" * 64
     store.payloads.put(payload, b"code")
     search = store.searches.create(

@@ -111,7 +111,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         return super().execute(context)
 
     def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
-        from airflow_provider_dtrain.engine.submission.submit import render, submit
+        from airflow_provider_dtrain.engine.submission.submit import render
         from airflow_provider_dtrain.store.configs import model_of
 
         folder = task.folder
@@ -125,18 +125,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
         files = model_of(stored).environment.files()
         with code_with(source, call, folder, stored.document.get("model_dir"), files=files) as root:
-            trial = self._planned(task.key)
-            return submit(
-                hook,
-                stored,
-                key=task.key,
-                folder=root,
-                trial=trial,
-                gang=gang,
-                bundle=task.bundle,
-                tree=folder,
-                hands_over=self._hands_over(task),
-            )
+            return self._store(hook, stored, task, gang=gang, folder=root, tree=folder)
 
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> ConfigDocument:
         """Return the configuration with the function as its entrypoint.

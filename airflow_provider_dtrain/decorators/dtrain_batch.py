@@ -109,7 +109,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         return super().execute(context)
 
     def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
-        from airflow_provider_dtrain.engine.submission.submit import render, submit
+        from airflow_provider_dtrain.engine.submission.submit import render
         from airflow_provider_dtrain.store.configs import model_of
 
         folder = task.folder
@@ -126,18 +126,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         loader = template.format(folder=FOLDER, file=source.file_name, name=source.name)
         files = model_of(stored).environment.files()
         with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}, files) as root:
-            trial = self._planned(task.key)
-            return submit(
-                hook,
-                stored,
-                key=task.key,
-                folder=root,
-                trial=trial,
-                gang=gang,
-                bundle=task.bundle,
-                tree=folder,
-                hands_over=self._hands_over(task),
-            )
+            return self._store(hook, stored, task, gang=gang, folder=root, tree=folder)
 
     def _fields(self) -> ConfigDocument:
         return {**super()._fields(), "processor": f"{MODULE}:{self.python_callable.__name__}"}

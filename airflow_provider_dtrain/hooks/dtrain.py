@@ -151,7 +151,7 @@ class DtrainHook(BaseHook):
         """
 
         def unused() -> Transport:
-            raise NotImplementedError
+            raise AssertionError("An open channel has its transport.")
 
         link = self.links.current(self._address(record, unused))
         return link if link is not None and _is_registered(record, link) else None

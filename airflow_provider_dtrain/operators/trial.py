@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.events import Given
     from airflow_provider_dtrain.store.records.gangs import GangView
-    from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey
+    from airflow_provider_dtrain.store.records.trials import Config, Ticket, TrialKey
     from airflow_provider_dtrain.triggers.trial import TrialEvent
 
 
@@ -223,7 +223,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
 
     def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
         """Write configuration, code, trial and request into the store."""
-        from airflow_provider_dtrain.engine.submission.submit import config_of, submit
+        from airflow_provider_dtrain.engine.submission.submit import config_of
 
         key, folder = task.key, task.folder
         if self.needs_submission:
@@ -235,16 +235,36 @@ class TrialOperator(CheckedArguments, BaseOperator):
         config = self._configured(folder, held)
         pool = held.pool if held is not None else None
         stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
-        trial = self._planned(key)
+        return self._store(hook, stored, task, gang=gang, folder=folder)
+
+    def _store(
+        self,
+        hook: DtrainHook,
+        stored: Config,
+        task: TaskFacts,
+        *,
+        gang: HeldGang | None,
+        folder: Path,
+        tree: Path | None = None,
+    ) -> Ticket:
+        """Write code, trial and request into the store.
+
+        :param folder: the code
+        :param tree: folder whose state in git is that of the code; None: the folder of the code
+        """
+        from airflow_provider_dtrain.engine.submission.submit import submit
+
+        trial, hands_over = self._planned(task.key), self._hands_over(task)
         return submit(
             hook,
             stored,
-            key=key,
+            key=task.key,
             folder=folder,
             trial=trial,
             gang=gang,
             bundle=task.bundle,
-            hands_over=self._hands_over(task),
+            tree=tree,
+            hands_over=hands_over,
         )
 
     def _configured(self, folder: Path, held: GangView | None) -> str | Mapping[str, Any] | None:

@@ -56,9 +56,13 @@ def run_contained(
     """
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
-        )  # fmt: skip
+        )
     reason: str | None = None
     status: int | None = None
     until = time.monotonic() + deadline_s

@@ -56,11 +56,8 @@ def undeclared(bench: Bench, result: Result) -> list[str]:
     """Return the rows and programs that have values, but that the benchmark does not declare."""
     declared = {row.name: row.sides for row in bench.rows}
     return [
-        f"{row}: {side}"
-        for row, sides in result.values.items()
-        for side in sides
-        if side not in declared.get(row, ())
-    ]  # fmt: skip
+        f"{row}: {side}" for row, sides in result.values.items() for side in sides if side not in declared.get(row, ())
+    ]
 
 
 def lines_of(row: Row, result: Result) -> list[tuple[str, ...]]:

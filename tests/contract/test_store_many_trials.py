@@ -1,4 +1,4 @@
-"""Work beside many finished trials: their number changes nothing, or no more than in proportion.
+"""Work beside many finished trials: its cost does not grow with their number, or at most linearly.
 
 Work is counted in steps of SQLite's machine, which do not depend on the load of this one.
 """

@@ -136,8 +136,10 @@ def test_a_mapped_task_that_defers_sends_its_name_and_each_link_once(scene: Scen
     sent = Counter(path.rpartition("/")[2] for path, _ in scene.workers.requests("waits"))
     assert scene.sent("waits", "/state")[-1]["state"] == "deferred"
     assert {name: sent[name] for name in ("rendered-map-index", "_link_TrialLink", "_link_ExperimentLink")} == {
-        "rendered-map-index": 1, "_link_TrialLink": 1, "_link_ExperimentLink": 1,
-    }  # fmt: skip
+        "rendered-map-index": 1,
+        "_link_TrialLink": 1,
+        "_link_ExperimentLink": 1,
+    }
     [trial] = scene.scene.hook.store.trials.list(run_id="waits")
     assert scene.sent("waits", "/_link_TrialLink") == [f"plugin/dtrain/trials/{trial.trial_id}"]
 

@@ -35,18 +35,18 @@ FULL: dict[str, Any] = {
     ],
 }
 MOUNTS = [
-    "--mount", f"type=bind,source=/var/tmp/d/runs/{RUN},destination=/var/tmp/d/runs/{RUN}",
+    "--mount", f"type=bind,source=/state/runs/{RUN},destination=/state/runs/{RUN}",
     "--mount", "type=bind,source=/home/u/.dtrain/supervisor/5f,destination=/home/u/.dtrain/supervisor/5f,ro",
     "--mount", "type=bind,source=/home/u/.dtrain/libraries/c0,destination=/home/u/.dtrain/libraries/c0,ro",
 ]  # fmt: skip
-VARIABLES = ["--env", f"DTRAIN_RUN={RUN}", "--env", f"DTRAIN_RUN_DIR=/var/tmp/d/runs/{RUN}"]
+VARIABLES = ["--env", f"DTRAIN_RUN={RUN}", "--env", f"DTRAIN_RUN_DIR=/state/runs/{RUN}"]
 FIRST = [
     "-I",
     "-c",
     "import sys; sys.version_info >= (3, 9) or sys.exit('Python 3.9 or newer is needed, this is ' + "
     "sys.version.split()[0]); sys.path.insert(0, '/home/u/.dtrain/supervisor/5f'); "
     "from airflow_provider_dtrain.supervisor.contained import main; main()",
-    "/var/tmp/d",
+    "/state",
     RUN,
 ]
 
@@ -54,7 +54,7 @@ FIRST = [
 def command(runtime: Runtime, document: Any, *, uid: int = 1000, has_gpus: bool = False, **options: Any) -> list[str]:
     host = ContainerHost(
         runtime=runtime, image="sha256:99", digest="sha256:77", uid=uid, gid=uid, groups=(uid, 44),
-        state_dir="/var/tmp/d", program="/home/u/.dtrain/supervisor/5f", libraries="/home/u/.dtrain/libraries",
+        state_dir="/state", program="/home/u/.dtrain/supervisor/5f", libraries="/home/u/.dtrain/libraries",
     )  # fmt: skip
     config = ExperimentConfig.model_validate(document)
     return container_command(config, host, run=RUN, library="c0", has_gpus=has_gpus, **options)
@@ -67,10 +67,10 @@ def test_the_command_of_rootless_podman_with_every_field() -> None:
         "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
         "--userns", "keep-id", "--user", "1000:1000",
         "--device", "nvidia.com/gpu=all", "--device", "/dev/infiniband:/dev/infiniband:rw",
-        "--label", f"dtrain.run=/var/tmp/d/runs/{RUN}", *MOUNTS,
+        "--label", f"dtrain.run=/state/runs/{RUN}", *MOUNTS,
         "--mount", "type=bind,source=/mnt/checkpoints,destination=/mnt/checkpoints",
         "--mount", 'type=bind,"source=/data/a, b",destination=/data,ro,bind-propagation=rprivate',
-        "--mount", f"type=bind,source={DATA_SET},destination=/var/tmp/d/runs/{RUN}/work/cache,bind-propagation=rslave",
+        "--mount", f"type=bind,source={DATA_SET},destination=/state/runs/{RUN}/work/cache,bind-propagation=rslave",
         *VARIABLES, "--entrypoint", "/opt/conda/bin/python", "sha256:99", *FIRST,
     ]  # fmt: skip
 
@@ -81,7 +81,7 @@ def test_the_command_of_docker_on_gpus() -> None:
         "--network", "host", "--ipc", "host", "--pids-limit", "-1",
         "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
         "--user", "1000:1000", "--group-add", "44", "--gpus", "all",
-        "--label", f"dtrain.run=/var/tmp/d/runs/{RUN}", *MOUNTS,
+        "--label", f"dtrain.run=/state/runs/{RUN}", *MOUNTS,
         *VARIABLES, "--entrypoint", "python3", "sha256:99", *FIRST,
     ]  # fmt: skip
 
@@ -91,7 +91,7 @@ def test_the_command_of_apptainer_with_every_field() -> None:
         "apptainer", "exec", "--cleanenv", "--no-home", "--pid", "--no-init", "--writable-tmpfs", "--pwd", "/", "--nv",
         *MOUNTS,
         "--mount", 'type=bind,"source=/data/a, b",destination=/data,ro',
-        "--mount", f"type=bind,source={DATA_SET},destination=/var/tmp/d/runs/{RUN}/work/cache",
+        "--mount", f"type=bind,source={DATA_SET},destination=/state/runs/{RUN}/work/cache",
         *VARIABLES, "sha256:99", "/opt/conda/bin/python", *FIRST,
     ]  # fmt: skip
 

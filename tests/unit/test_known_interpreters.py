@@ -119,7 +119,7 @@ def test_what_is_no_answer_is_a_problem_of_the_interpreter(folder: Path, answer:
     assert "exited with status 0" in problems[0]
 
 
-def test_a_module_that_is_missing_is_looked_for_again(folder: Path, asked: list[str]) -> None:
+def test_a_missing_module_is_searched_at_each_request(folder: Path, asked: list[str]) -> None:
     known = Interpreters()
     assert versions(known, folder, "second")[0] == {"second": None}
     assert versions(known, folder, "second")[0] == {"second": None}

@@ -214,7 +214,7 @@ async def test_hosts_that_do_not_answer_delay_no_renewal(rt: Runtime, host: Slow
     assert {type(one) for one in await asyncio.gather(*connections, return_exceptions=True)} == {HostUnreachableError}
 
 
-async def test_an_open_channel_is_used_without_a_look_up_of_its_connection(rt: Runtime, host: SlowHost) -> None:
+async def test_an_open_channel_is_used_without_a_request_for_its_connection(rt: Runtime, host: SlowHost) -> None:
     hook: Any = rt.hook
     hook.link = hook.aaddress = None
     hook.open_link = lambda record: host
