@@ -193,3 +193,9 @@ def test_a_forked_program_ends_as_an_executed_one(host: Host, end: str) -> None:
     assert [without_names(forked, str(one)) for one in forked["error"]] == [
         without_names(executed, str(one)) for one in executed["error"]
     ]
+
+
+def test_code_of_the_command_line_that_python_cannot_read_ends_as_an_executed_one(host: Host) -> None:
+    executed, forked = both(host, "python", "-c", "x = = 1")
+    assert without_names(forked) == without_names(executed)
+    assert forked["exits"] == executed["exits"]

@@ -207,14 +207,16 @@ def test_a_parent_ends_when_nobody_asks(host: Host) -> None:
     until(lambda: not is_alive(pid), "the end of the parent", timeout_s=20)
 
 
-def test_the_oldest_parents_end_when_there_are_many(host: Host) -> None:
+def test_the_parents_that_were_not_used_for_longest_end_when_there_are_many(host: Host) -> None:
     launches = Launches(host, {"train.py": "print(1)"})
     launches.run()
-    for number in range(8):
+    assert launches.run(env={"N": "used"})["forked"] is True
+    used = parents(host)[0]
+    for number in range(5):
         assert launches.run(env={"N": str(number)})["forked"] is True
+        assert launches.run(env={"N": "used"})["forked"] is True
     until(lambda: len(parents(host)) <= 4, "the end of the oldest parents")
-    latest = json.loads(max((host.state_dir / "warm").glob("*.pid"), key=lambda path: path.stat().st_mtime).read_text())
-    assert latest["pid"] in parents(host)
+    assert used in parents(host)
 
 
 def test_a_parent_that_would_fork_threads_lets_the_ranks_be_executed(host: Host) -> None:

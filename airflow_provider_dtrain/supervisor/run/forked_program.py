@@ -85,7 +85,9 @@ class RankProgram(BaseException):
         for path in [path for path, finder in sys.path_importer_cache.items() if finder is None]:
             del sys.path_importer_cache[path]
         module = types.ModuleType("__main__")
-        module.__dict__.update(__builtins__=builtins, __annotations__={})
+        module.__dict__.update(__builtins__=builtins)
+        if sys.version_info < (3, 14):
+            module.__dict__["__annotations__"] = {}
         sys.modules["__main__"] = module
         sys.argv = [target.target or "-c", *target.arguments]
         if hasattr(sys, "orig_argv"):
@@ -103,8 +105,7 @@ class RankProgram(BaseException):
             sys.argv[0] = "-c"
             sys.path.insert(0, "")
             module.__loader__ = importlib.machinery.BuiltinImporter
-            code = compile(target.target, "<string>", "exec", dont_inherit=True)
-            return lambda: exec(code, module.__dict__)  # noqa: S102
+            return lambda: exec(compile(target.target, "<string>", "exec", dont_inherit=True), module.__dict__)  # noqa: S102
         return self._script(module, target.target)
 
     def _load_backends(self) -> None:

@@ -94,7 +94,13 @@ class WarmParent:
         with connection:
             if _peer(connection) != os.getuid():
                 return True
-            self._prepare()
+            try:
+                self._prepare()
+            except SystemExit:
+                # The launch that waits is not the reason.
+                with contextlib.suppress(OSError):
+                    connection.sendall(ENDED)
+                raise
             if why_not_forked() is not None:
                 return False
             pid = os.fork()
