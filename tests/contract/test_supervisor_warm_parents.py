@@ -115,10 +115,11 @@ def test_a_parent_has_no_value_of_a_trial_and_no_secret(host: Host) -> None:
 def test_code_that_hides_an_imported_module_is_executed_and_starts_no_second_parent(host: Host) -> None:
     hiding = Launches(host, {"train.py": "import json\nprint(json.MINE)", "json.py": "MINE = 'own module'"})
     hiding.run()
-    for _ in range(2):
+    for number_of_parents in (1, 0):
         found = hiding.run()
         assert found["log"] == "own module\n"
         assert found["why_executed"] == "json.py in the code has the name of a module that is already imported"
+        assert len(parents(host)) == number_of_parents
         for pid in parents(host):
             os.kill(pid, signal.SIGKILL)
         until(lambda: not parents(host), "the end of the parent")
