@@ -62,9 +62,10 @@ def warn(config: ExperimentConfig, shape: Outline) -> None:
 
     for warning in slips(config, shape):
         note(f"Warning: {warning}")
-    if (trials := shape.trials) > (most := conf.getint("core", "max_map_length")):
+    if shape.tasks > (most := conf.getint("core", "max_map_length")):
         note(
-            f"Warning: {trials} trials, but Airflow maps at most {most} tasks. Raise [core] max_map_length or use fewer"
+            f"Warning: {shape.tasks} tasks for {shape.trials} trials, but Airflow maps at most {most} tasks. Raise "
+            "[core] max_map_length or searcher.trials_per_task, or use fewer trials"
         )
 
 
@@ -81,6 +82,8 @@ def _document(shape: Outline, first: Sequence[TrialSpec], **more: Any) -> dict[s
         **more,
         "trials": shape.trials,
         "max_concurrent_trials": shape.max_concurrent,
+        "trials_per_task": shape.trials_per_task,
+        "tasks": shape.tasks,
         "unit": shape.unit,
         "max_length": shape.length,
         "most_units": shape.most_units,
@@ -100,6 +103,9 @@ def _show(
         "pool": pool,
         "trials": f"{shape.trials} x {slots} slot{'s' if slots != 1 else ''}",
         "at a time": shape.max_concurrent or "no limit",
+        "tasks": f"{shape.tasks}, each with at most {shape.trials_per_task}"
+        if shape.trials_per_task > 1
+        else shape.tasks,
         "length": f"{shape.length} {unit}" if shape.length is not None else "set by the training code",
         "in all": _total(shape, unit),
     }

@@ -15,6 +15,11 @@ def experiment_page(experiment_id: int) -> str:
     return f"{ROOT}/experiments/{experiment_id}"
 
 
+def trials_page(experiment_id: int) -> str:
+    """Return the path of an experiment's page with the list of its trials."""
+    return f"{experiment_page(experiment_id)}?tab=trials"
+
+
 def queue_page(allocation_id: int) -> str:
     """Return the path of the queue's page, with a gang to show."""
     return f"{ROOT}/queue?gang={allocation_id}"

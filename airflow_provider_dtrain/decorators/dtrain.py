@@ -110,7 +110,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
         self._context = context
         return super().execute(context)
 
-    def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
+    def _submit(self, hook: DtrainHook, task: TaskFacts) -> list[Ticket]:
         from airflow_provider_dtrain.engine.submission.submit import render
         from airflow_provider_dtrain.store.configs import model_of
 
@@ -125,7 +125,7 @@ class DtrainDecoratedOperator(DecoratedOperator, TrialOperator):
             log_mistaken_pool(self, (stored.document.get("resources") or {}).get("pool"), hook.store)
         files = model_of(stored).environment.files()
         with code_with(source, call, folder, stored.document.get("model_dir"), files=files) as root:
-            return self._store(hook, stored, task, gang=gang, folder=root, tree=folder)
+            return [self._store(hook, stored, task, gang=gang, folder=root, tree=folder)]
 
     def _document(self, folder: Path, file_name: str, *, slots: int | None) -> ConfigDocument:
         """Return the configuration with the function as its entrypoint.

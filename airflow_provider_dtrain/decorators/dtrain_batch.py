@@ -108,7 +108,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         self._context = context
         return super().execute(context)
 
-    def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
+    def _submit(self, hook: DtrainHook, task: TaskFacts) -> list[Ticket]:
         from airflow_provider_dtrain.engine.submission.submit import render
         from airflow_provider_dtrain.store.configs import model_of
 
@@ -126,7 +126,7 @@ class DtrainBatchDecoratedOperator(DecoratedOperator, BatchInferenceOperator):
         loader = template.format(folder=FOLDER, file=source.file_name, name=source.name)
         files = model_of(stored).environment.files()
         with code_with(source, call, folder, stored.document.get("model_dir"), {f"{MODULE}.py": loader}, files) as root:
-            return self._store(hook, stored, task, gang=gang, folder=root, tree=folder)
+            return [self._store(hook, stored, task, gang=gang, folder=root, tree=folder)]
 
     def _fields(self) -> ConfigDocument:
         return {**super()._fields(), "processor": f"{MODULE}:{self.python_callable.__name__}"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseOperatorLink
 
-from airflow_provider_dtrain.core.page_paths import experiment_page, queue_page, trial_page
+from airflow_provider_dtrain.core.page_paths import experiment_page, queue_page, trial_page, trials_page
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -28,7 +28,7 @@ class PageLink(BaseOperatorLink):
 
 
 class TrialLink(PageLink):
-    """Link to the page of the task's trial."""
+    """Link to the page of the task's trial, or to the list of the trials if the task has several."""
 
     name = "Trial page"
 
@@ -51,10 +51,12 @@ def note_pages(
     *,
     trial_id: int | None = None,
     experiment_id: int | None = None,
+    has_several: bool = False,
     allocation_id: int | None = None,
 ) -> None:
     """Note the pages of a task, which Airflow stores when this process ends.
 
+    :param has_several: the task has several trials of the experiment
     :param context: store them at once as well, so that the links work while the task waits and runs
     """
     pages = {
@@ -62,6 +64,8 @@ def note_pages(
         ExperimentLink().xcom_key: None if experiment_id is None else experiment_page(experiment_id),
         QueueLink().xcom_key: None if allocation_id is None else queue_page(allocation_id),
     }
+    if has_several and experiment_id is not None:
+        pages[TrialLink().xcom_key] = trials_page(experiment_id)
     noted = {key: path for key, path in pages.items() if path is not None}
     setattr(task, _NOTED, {**getattr(task, _NOTED, {}), **noted})
     if context is None:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_dtrain.errors import StoreError
+from airflow_provider_dtrain.errors import DtrainError, StoreError
+from airflow_provider_dtrain.hooks.tasks import as_airflow
 from airflow_provider_dtrain.notifications.events import Given, NotifyEvent, notifiers_of, seconds_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ class TrialNotifications:
         self.notifiers = notifiers_of(given)
         self.waiting_after_s = seconds_of(waiting_after)
         self.log = log
-        #: The trial, once it is known.
+        #: The trial, once it is known; None for a task with several.
         self.trial_id: int | None = None
+        #: The notifications about each of several trials were sent.
+        self._are_sent = False
 
     @contextmanager
     def about(self, task: TaskFacts) -> Iterator[None]:
@@ -43,11 +46,27 @@ class TrialNotifications:
         try:
             yield
         except (Exception, AirflowTaskTimeout) as error:
-            if self.notifiers and task.is_final(error):
+            if self.notifiers and not self._are_sent and task.is_final(error):
                 self._failed(task, error)
             raise
         if self.notifiers and self.trial_id is not None:
             self._ended(task, self.trial_id)
+
+    def several_ended(self, task: TaskFacts, failures: Mapping[int, DtrainError | None]) -> None:
+        """Send what follows from the ends of several trials.
+
+        :param failures: trial -> why it failed, None: it has a result
+        """
+        self._are_sent = True
+        if not self.notifiers:
+            return
+        for trial_id, error in failures.items():
+            if error is None:
+                self._ended(task, trial_id)
+            elif task.is_final(as_airflow(error)):
+                self.trial_id = trial_id
+                self._failed(task, error)
+        self.trial_id = None
 
     def _ended(self, task: TaskFacts, trial_id: int) -> None:
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from airflow_provider_dtrain.assets import announce_outputs, outputs_alias, outputs_asset
 from airflow_provider_dtrain.core.documents import ConfigDocument
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
+    from airflow_provider_dtrain.operators._several_trials import SeveralResults
     from airflow_provider_dtrain.store.records.gangs import GangView
-    from airflow_provider_dtrain.triggers.trial import TrialEvent
+    from airflow_provider_dtrain.triggers.trial import TrialsEvent
 
 #: Arguments that are fields of the section ``inference``.
 _FIELDS: Final = ("processor", "inputs", "outputs", "weights", "batch_size", "on_bad_shard", "on_bad_row")
@@ -102,13 +103,15 @@ class BatchInferenceOperator(TrialOperator):
         if any(value is not None for value in (*fields.values(), slots, host_pool)):
             yield "", with_inference(below, fields, slots=known(slots), host_pool=known(host_pool)), False
 
-    def execute(self, context: Context) -> TrialResult | None:
+    def execute(self, context: Context) -> TrialResult | SeveralResults | None:
         """Run the inference to its end, or defer to the triggerer. Raises like a ``TrialOperator``."""
         result = super().execute(context)
         self._announce(context, result)
         return result
 
-    def execute_complete(self, context: Context, event: TrialEvent | None = None) -> TrialResult | None:
+    def execute_complete(
+        self, context: Context, event: TrialsEvent | None = None
+    ) -> TrialResult | SeveralResults | None:
         """Return the result of the inference. Raises like :meth:`execute`.
 
         :param event: event of the trigger
@@ -143,10 +146,11 @@ class BatchInferenceOperator(TrialOperator):
     def _fields(self) -> ConfigDocument:
         return {name: getattr(self, name) for name in _FIELDS}
 
-    def _announce(self, context: Context, result: TrialResult | None) -> None:
-        """Add the manifest to the events of the outlets."""
-        if result is None or not result.get("manifest"):
+    def _announce(self, context: Context, given: TrialResult | SeveralResults | None) -> None:
+        """Add the manifest to the events of the outlets. Of several trials, the best one announces its own."""
+        if given is None or not given.get("manifest"):
             return
+        result = cast("TrialResult", given)
         if not self.outlets:
             # Airflow accepts no events of other aliases.
             self.outlets = [outputs_alias(f"{self.dag_id}.{self.task_id}")]

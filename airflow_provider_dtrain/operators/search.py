@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_provider_dtrain.core.documents import JsonObject
-    from airflow_provider_dtrain.engine.submission.search import BestTrial, PlannedTrial, Selection
+    from airflow_provider_dtrain.engine.submission.search import BestTrial, PlannedTask, PlannedTrial, Selection
     from airflow_provider_dtrain.hooks.tasks import TaskFacts
     from airflow_provider_dtrain.notifications.events import Given
 
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class PlanTrialsOperator(CheckedArguments, BaseOperator):
     """Plans the trials of an experiment.
 
-    XCom: one ``{number, hparams, search_id, bracket, rungs, name}`` per trial, for a mapped ``TrialOperator``::
+    XCom: one ``{number, hparams, search_id, bracket, rungs, name}`` per trial, for a mapped ``TrialOperator``. With
+    ``searcher.trials_per_task`` above 1, it is one ``{name, search_id, trials}`` per task::
 
         plan = PlanTrialsOperator(task_id="plan", config="search.yaml")
         trials = TrialOperator.partial(task_id="trial", deferrable=True).expand(trial=plan.output)
@@ -97,8 +98,8 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
         """Yield the configuration with its overrides, and the template."""
         return configured(given)
 
-    def execute(self, context: Context) -> list[PlannedTrial]:
-        """Return the trials.
+    def execute(self, context: Context) -> list[PlannedTrial] | list[PlannedTask]:
+        """Return the trials, or the groups of trials that one task runs.
 
         :raises AirflowFailException: the configuration is not valid; all problems are in the log
         """
@@ -109,7 +110,7 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
         with failing_at_once():
             hook = DtrainHook()
             task = task_facts(context)
-            trials = plan_search(
+            planned = plan_search(
                 hook,
                 task.key,
                 overridden(self.config, self.overrides, task.folder),
@@ -120,10 +121,10 @@ class PlanTrialsOperator(CheckedArguments, BaseOperator):
                 max_map_length=conf.getint("core", "max_map_length", fallback=1024),
                 needs_submission=self.needs_submission,
             )
-            experiment_id = hook.store.searches.get(trials[0]["search_id"]).experiment_id
-        note_pages(self, experiment_id=experiment_id)
-        self.log.info("Experiment %d: %d trials", experiment_id, len(trials))
-        return trials
+            search = hook.store.searches.get(planned[0]["search_id"])
+        note_pages(self, experiment_id=search.experiment_id)
+        self.log.info("Experiment %d: %d trials in %d tasks", search.experiment_id, search.max_trials, len(planned))
+        return planned
 
 
 class SelectBestTrialOperator(CheckedArguments, BaseOperator):

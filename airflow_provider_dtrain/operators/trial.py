@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
-from airflow_provider_dtrain.errors import DtrainError, ExecutionTimeoutError
+from airflow_provider_dtrain.errors import ConfigError, DtrainError, ExecutionTimeoutError, Problem
 from airflow_provider_dtrain.hooks.arguments import (
     DOCUMENT,
     FLAG,
@@ -33,6 +34,17 @@ from airflow_provider_dtrain.hooks.tasks import (
 )
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, keep_pages, note_pages
 from airflow_provider_dtrain.operators._notifications import WAITING_AFTER, TrialNotifications
+from airflow_provider_dtrain.operators._several_trials import (
+    EndedTrial,
+    SeveralResults,
+    counts_text,
+    ended_trials,
+    failure_of,
+    log_begins,
+    log_ends,
+    results_of,
+    trials_of,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +54,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.core.documents import JsonObject
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
     from airflow_provider_dtrain.engine.attempt.xcom_result import TrialResult
+    from airflow_provider_dtrain.engine.logs.task_log import TaskLog
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.engine.upkeep.held_gangs import HeldGang
     from airflow_provider_dtrain.hooks.dtrain import DtrainHook
@@ -49,7 +62,8 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.notifications.events import Given
     from airflow_provider_dtrain.store.records.gangs import GangView
     from airflow_provider_dtrain.store.records.trials import Config, Ticket, TrialKey
-    from airflow_provider_dtrain.triggers.trial import TrialEvent
+    from airflow_provider_dtrain.triggers._followed_trial import TrialEvent
+    from airflow_provider_dtrain.triggers.trial import TrialsEvent
 
 
 #: Airflow renders it before and after the task, so the UI shows the name while the trial waits and runs.
@@ -64,7 +78,9 @@ class TrialOperator(CheckedArguments, BaseOperator):
     The operator waits in the pool's queue, starts one rank per slot over SSH (or on this machine) and streams the log
     of rank 0 into the task log. It returns when every process has ended and the slots are released.
 
-    XCom: ``experiment_id, trial_id, state, metric, metrics, steps, checkpoint, hosts`` as plain JSON.
+    XCom: ``experiment_id, trial_id, state, metric, metrics, steps, checkpoint, hosts`` as plain JSON. A task of a
+    search with ``searcher.trials_per_task`` above 1 runs several trials at the same time. Its XCom is
+    ``experiment_id`` and ``trials``, a list of such results.
 
     :param config: experiment configuration: a path (relative to the DAG file), YAML text, a dict, or
         the XCom of a ``RenderConfigOperator``. A trial of a ``PlanTrialsOperator`` ignores it and runs with the
@@ -131,7 +147,8 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self.notify = notify
         self.notify_waiting_after = notify_waiting_after
         self._notifications = TrialNotifications(notify, notify_waiting_after, self.log)
-        self._running: tuple[asyncio.AbstractEventLoop, Runtime] | None = None
+        #: Event loop, and trial -> runtime of its follower.
+        self._running: tuple[asyncio.AbstractEventLoop, dict[int, Runtime]] | None = None
         self._name: str | None = None
         #: Words about the end of the trial, or about what it does now.
         self._ending = ""
@@ -155,7 +172,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
             name = trial_name(trial.get("number"), trial["hparams"])
         return ended_name(str(name), self._ending) if name else ""
 
-    def execute(self, context: Context) -> TrialResult | None:
+    def execute(self, context: Context) -> TrialResult | SeveralResults | None:
         """Run the trial to its end, or defer to the triggerer.
 
         :raises AirflowFailException: the configuration or the training code is at fault
@@ -165,77 +182,99 @@ class TrialOperator(CheckedArguments, BaseOperator):
         with self._notifications.about(task):
             return self._execute(task)
 
-    def _execute(self, task: TaskFacts) -> TrialResult | None:
+    def _execute(self, task: TaskFacts) -> TrialResult | SeveralResults | None:
         from airflow_provider_dtrain.engine.submission.submit import hand_over, revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 
         hands_over = self._hands_over(task)
         with failing_at_once():
             hook = DtrainHook()
-            ticket = self._submit(hook, task)
-            if not ticket.is_new:
-                revive(hook.store, ticket)
-                if hands_over:
-                    hand_over(hook.store, ticket)
-        self._notifications.trial_id = ticket.trial_id
-        self.log.info("Experiment %d, trial %d", ticket.experiment_id, ticket.trial_id)
-        # Airflow itself stores the links at the deferral.
-        context = None if hands_over else task.context
-        note_pages(self, context, trial_id=ticket.trial_id, experiment_id=ticket.experiment_id)
+            tickets = self._submit(hook, task)
+            for ticket in tickets:
+                if not ticket.is_new:
+                    revive(hook.store, ticket)
+                    if hands_over:
+                        hand_over(hook.store, ticket)
+        self._note(tickets, None if hands_over else task.context)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
-        outcome = None
-        if not hands_over:
-            outcome = self._carry(hook, ticket.trial_id, deadline, task)
-        if outcome is None:
-            self._defer(ticket.trial_id, deadline)
-        self._learn_end(hook, ticket.trial_id)
-        return self._end(outcome)
+        trial_ids = [ticket.trial_id for ticket in tickets]
+        outcomes = [None] if hands_over else self._carry(hook, trial_ids, deadline, task)
+        known = [outcome for outcome in outcomes if outcome is not None]
+        if len(known) < len(trial_ids):
+            self._defer(trial_ids, deadline)
+        return self._end_task(task, [self._shown(hook, *of) for of in zip(trial_ids, known, strict=True)])
 
-    def execute_complete(self, context: Context, event: TrialEvent | None = None) -> TrialResult | None:
+    def execute_complete(
+        self, context: Context, event: TrialsEvent | None = None
+    ) -> TrialResult | SeveralResults | None:
         """Return the trial's result. Raises like :meth:`execute`.
 
         :param event: event of the trigger
         """
-        from airflow_provider_dtrain.engine.attempt.outcome import Outcome
-
-        event = event or {}
-        for mark in event.get("log_marks", ()):
-            self.log.warning("%s", mark)
-        self._name = event.get("name")
-        self._ending = event.get("ending", "")
-        self._notifications.trial_id = event.get("trial_id")
+        task, ends = task_facts(context), (event or {}).get("trials", [])
+        if not self._has_several:
+            self._notifications.trial_id = ends[0].get("trial_id")
         keep_pages(self)
-        with self._notifications.about(task_facts(context)):
-            return self._end(Outcome.from_dict(event["outcome"]))
+        with self._notifications.about(task):
+            return self._end_task(task, ends)
 
     def on_kill(self) -> None:
         """End the gang on every host without taking a lock or opening a connection."""
         if self._running is not None:
-            loop, runtime = self._running
-            loop.call_soon_threadsafe(runtime.kill)
+            loop, runtimes = self._running
+            for runtime in runtimes.values():
+                loop.call_soon_threadsafe(runtime.kill)
+
+    @property
+    def _has_several(self) -> bool:
+        """True if the task was planned for several trials, or for the last ones of such a plan."""
+        return isinstance(self.trial, Mapping) and "trials" in self.trial
 
     def _hands_over(self, task: TaskFacts) -> bool:
         """Return whether the worker leaves the trial to the triggerer at once.
 
         A triggerer follows all trials of a search over one channel to each host.
         """
-        return self.deferrable and task.key.map_index >= 0
+        return self.deferrable and (task.key.map_index >= 0 or self._has_several)
 
-    def _submit(self, hook: DtrainHook, task: TaskFacts) -> Ticket:
-        """Write configuration, code, trial and request into the store."""
-        from airflow_provider_dtrain.engine.submission.submit import config_of
+    def _note(self, tickets: Sequence[Ticket], context: Context | None) -> None:
+        """Log the trials, and note the links.
 
-        key, folder = task.key, task.folder
+        :param context: None: Airflow itself stores the links at the deferral
+        """
+        first, experiment_id = tickets[0].trial_id, tickets[0].experiment_id
+        if not self._has_several:
+            self._notifications.trial_id = first
+            self.log.info("Experiment %d, trial %d", experiment_id, first)
+            note_pages(self, context, trial_id=first, experiment_id=experiment_id)
+            return
+        log_begins(self.log, self.trial or {}, tickets)
+        note_pages(self, context, experiment_id=experiment_id, has_several=True)
+
+    def _submit(self, hook: DtrainHook, task: TaskFacts) -> list[Ticket]:
+        """Write configuration, code, trials and requests into the store."""
+        from airflow_provider_dtrain.engine.submission.submit import config_of, submit_several
+
+        key, folder, several = task.key, task.folder, trials_of(self.trial)
         if self.needs_submission:
             from airflow_provider_dtrain.engine.submission.granted import check_planned
 
-            check_planned(hook.store, key, self.trial)
+            for trial in [self.trial] if several is None else several:
+                check_planned(hook.store, key, trial)
         gang = self._gang()
+        if several is not None:
+            if gang is not None:
+                raise ConfigError([Problem(path="searcher.trials_per_task", message=_NO_HELD_GANG)])
+            stored = config_of(hook, None, None, folder, trial=several[0])
+            hands_over = self._hands_over(task)
+            return submit_several(
+                hook, stored, several, key=key, folder=folder, bundle=task.bundle, hands_over=hands_over
+            )
         held = hook.store.gangs.get(gang.allocation_id) if gang is not None else None
         config = self._configured(folder, held)
         pool = held.pool if held is not None else None
         stored = config_of(hook, config, self.template, folder, trial=self.trial, pool=pool)
-        return self._store(hook, stored, task, gang=gang, folder=folder)
+        return [self._store(hook, stored, task, gang=gang, folder=folder)]
 
     def _store(
         self,
@@ -284,57 +323,83 @@ class TrialOperator(CheckedArguments, BaseOperator):
         return HeldGang.parse(self.allocation)
 
     def _planned(self, key: TrialKey) -> JsonObject:
+        if self._has_several:
+            message = "has several trials, which only a TrialOperator runs. Set searcher.trials_per_task to 1"
+            raise ConfigError([Problem(path="trial", message=message)])
         return {"number": max(key.map_index, 0), **(self.trial or {})}
 
-    def _carry(self, hook: DtrainHook, trial_id: int, deadline: float | None, task: TaskFacts) -> Outcome | None:
-        """Run the engine in this process and return the outcome, or None to defer to the triggerer."""
+    def _carry(
+        self, hook: DtrainHook, trial_ids: Sequence[int], deadline: float | None, task: TaskFacts
+    ) -> list[Outcome | None]:
+        """Run the engine in this process and return each outcome, or None to defer to the triggerer."""
         try:
-            return asyncio.run(self._main(hook, trial_id, deadline, task))
+            return asyncio.run(self._main(hook, trial_ids, deadline, task))
         except AirflowTaskTimeout:
-            asyncio.run(self._kill(hook, trial_id))
+            asyncio.run(self._kill(hook, trial_ids))
             raise
 
-    async def _main(self, hook: DtrainHook, trial_id: int, deadline: float | None, task: TaskFacts) -> Outcome | None:
+    async def _main(
+        self, hook: DtrainHook, trial_ids: Sequence[int], deadline: float | None, task: TaskFacts
+    ) -> list[Outcome | None]:
+        from airflow_provider_dtrain.engine.attempt.siblings import follow_all
+
+        self._running = (asyncio.get_running_loop(), {})
+        followers = {one: functools.partial(self._follow, hook, one, deadline, task) for one in trial_ids}
+        try:
+            return await follow_all(followers, {one: self._trial_log(None, one) for one in trial_ids})
+        finally:
+            self._running = None
+
+    async def _follow(self, hook: DtrainHook, trial_id: int, deadline: float | None, task: TaskFacts) -> Outcome | None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
-        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.operations.follower import redacting, serving
         from airflow_provider_dtrain.engine.session.runtime import take_over
         from airflow_provider_dtrain.engine.upkeep.recovery import BackgroundRecovery
 
-        loop = asyncio.get_running_loop()
-        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
+        log = self._trial_log(hook, trial_id)
         runtime = await take_over(hook, trial_id, log, watcher=f"worker on {socket.gethostname()}")
         runtime.trace_parent = task.trace_parent
-        self._running = (loop, runtime)
-        try:
-            if self.deferrable:
-                loop.call_later(hook.settings.defer_after_s, runtime.hand_over)
-            runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, task)
-            # Only a task instance with the name that this operator makes.
-            is_named = task.map_index_template == MAP_INDEX_TEMPLATE
-            on_state = self._show_state if is_named and not self.deferrable else None
-            runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
-            with serving(hook, trial_id, redacting(runtime)):
-                outcome = await runner.run(BackgroundRecovery(hook))
-        finally:
-            self._running = None
+        assert self._running is not None
+        self._running[1][trial_id] = runtime
+        if self.deferrable:
+            asyncio.get_running_loop().call_later(hook.settings.defer_after_s, runtime.hand_over)
+        runtime.on_waiting = self._notifications.wait_limit(hook.store, trial_id, task)
+        # Only a task instance with the name that this operator makes.
+        is_named = task.map_index_template == MAP_INDEX_TEMPLATE and not self._has_several
+        on_state = self._show_state if is_named and not self.deferrable else None
+        runner = AttemptRunner(runtime, deadline=deadline, patient=not self.deferrable, on_state=on_state)
+        with serving(hook, trial_id, redacting(runtime)):
+            outcome = await runner.run(BackgroundRecovery(hook))
         for mark in runtime.logs.unconfirmed:
             self.log.warning("%s", mark)
         return outcome
 
-    async def _kill(self, hook: DtrainHook, trial_id: int) -> None:
+    async def _kill(self, hook: DtrainHook, trial_ids: Sequence[int]) -> None:
         from airflow_provider_dtrain.engine.attempt.runner import AttemptRunner
-        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
         from airflow_provider_dtrain.engine.session.runtime import take_over
 
-        log = TaskLog(self.log, hook.settings.task_log_rate_bytes_per_s)
-        error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
-        await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill(error)
+        async def kill(trial_id: int) -> None:
+            error = ExecutionTimeoutError("The trial was ended: the task's execution_timeout has passed.")
+            log = self._trial_log(hook, trial_id)
+            await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill(error)
 
-    def _defer(self, trial_id: int, deadline: float | None) -> None:
+        await asyncio.gather(*map(kill, trial_ids))
+
+    def _trial_log(self, hook: DtrainHook | None, trial_id: int) -> TaskLog:
+        """Return the part of the task log for a trial.
+
+        :param hook: None: without lines of ranks
+        """
+        from airflow_provider_dtrain.engine.logs.task_log import TaskLog
+
+        rate = None if hook is None else hook.settings.task_log_rate_bytes_per_s
+        return TaskLog(self.log, rate, section=trial_id if self._has_several else None)
+
+    def _defer(self, trial_ids: Sequence[int], deadline: float | None) -> None:
         from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
-        trigger = TrialTrigger(trial_id=trial_id, deadline=deadline, waiting=self._notifications.packed())
+        waiting = self._notifications.packed()
+        trigger = TrialTrigger(trial_ids, deadline=deadline, waiting=waiting, has_sections=self._has_several)
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def _show_state(self, state: str) -> None:
@@ -342,14 +407,38 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._ending = _STATE_TEXT.get(state, "")
         show_map_index_name(self.map_index_name)
 
-    def _learn_end(self, hook: DtrainHook, trial_id: int) -> None:
-        """Read the words about the end of the trial, and hyperparameters that were drawn after it was planned."""
-        from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
+    def _shown(self, hook: DtrainHook, trial_id: int, outcome: Outcome) -> TrialEvent:
+        """Return the end of a trial that this process has followed, as the event of a trigger has it."""
+        from airflow_provider_dtrain.engine.attempt.end_summary import ShownFacts, shown_of
 
-        self._ending = ""
+        shown: ShownFacts = {"trial_id": trial_id}
         with contextlib.suppress(DtrainError):
             shown = shown_of(hook.store, trial_id)
-            self._name, self._ending = shown["name"], shown["ending"]
+        return {**shown, "outcome": outcome.to_dict(), "log_marks": []}
+
+    def _end_task(self, task: TaskFacts, ends: Sequence[TrialEvent]) -> TrialResult | SeveralResults | None:
+        """Return the result of the task, or raise why it failed."""
+        from airflow_provider_dtrain.engine.attempt.outcome import Outcome
+
+        for end in ends:
+            for mark in end.get("log_marks", ()):
+                self.log.warning("%s", mark)
+        if self._has_several:
+            return self._end_several(task, ended_trials(self.trial or {}, ends))
+        self._name = ends[0].get("name")
+        self._ending = ends[0].get("ending", "")
+        return self._end(Outcome.from_dict(ends[0]["outcome"]))
+
+    def _end_several(self, task: TaskFacts, ends: Sequence[EndedTrial]) -> SeveralResults:
+        """Return the results of several trials, or raise which of them failed and why."""
+        log_ends(self.log, ends)
+        self._ending = counts_text(ends)
+        failures = {end.trial_id: end.outcome.failure for end in ends}
+        briefs = {one: failure.brief if failure is not None else None for one, failure in failures.items()}
+        self._notifications.several_ended(task, briefs)
+        if (error := failure_of(ends)) is not None:
+            raise as_airflow(error)
+        return results_of(ends)
 
     def _end(self, outcome: Outcome | None) -> TrialResult | None:
         if outcome is None or outcome.failure is None:
@@ -361,5 +450,9 @@ class TrialOperator(CheckedArguments, BaseOperator):
         raise as_airflow(failure.brief)
 
 
+_NO_HELD_GANG = (
+    "must be 1 for trials on a held gang, which one trial uses at a time. Remove allocation from the options of the "
+    "trials, or set searcher.trials_per_task to 1"
+)
 #: State of an attempt -> what the name of its task instance shows.
 _STATE_TEXT = {"waiting": "waits for slots", "starting": "starts", "running": "trains", "stopping": "stops"}

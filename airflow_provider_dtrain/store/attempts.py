@@ -79,11 +79,15 @@ class Attempts:
         return attempt_views(conn, attempts.c.trial_id == trial_id)
 
     @reads
-    def older(self, conn: Connection, key: TrialKey) -> list[AttemptView]:
-        """Return live attempts of the same task instance from before it was cleared."""
+    def older(self, conn: Connection, key: TrialKey, trial_index: int = 0) -> list[AttemptView]:
+        """Return live attempts of the same task instance from before it was cleared.
+
+        :param trial_index: of the trial that they were attempts of, among those of the task instance
+        """
         same = ("dag_id", "run_id", "task_id", "map_index")
         where = [trials.c[name] == getattr(key, name) for name in same]
-        where += [trials.c.max_tries != key.max_tries, attempts.c.ended_at.is_(None)]
+        where += [trials.c.trial_index == trial_index, trials.c.max_tries != key.max_tries]
+        where += [attempts.c.ended_at.is_(None)]
         return attempt_views(conn, sa.and_(*where))
 
     @writes

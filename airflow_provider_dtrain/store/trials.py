@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_provider_dtrain.core.lifecycle.states import TrialState
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED, TrialState
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Unplaceable
 from airflow_provider_dtrain.core.scheduling.placement import place
@@ -35,7 +35,6 @@ from airflow_provider_dtrain.store.records.pages import Dags
 from airflow_provider_dtrain.store.records.trials import (
     HANDED_OVER,
     Ticket,
-    TrialKey,
     TrialSubmission,
     TrialView,
 )
@@ -57,7 +56,7 @@ class Trials:
     def submit(self, conn: Connection, submission: TrialSubmission) -> Ticket:
         """Submit a trial: write its experiment, the trial, a waiting request and the first attempt.
 
-        The same key returns the first ticket again.
+        The same key and index return the first ticket again.
 
         :raises NotFoundError: pool, configuration or payload do not exist
         :raises UserError: slots or priority are out of range
@@ -141,15 +140,18 @@ def submitted(conn: Connection, submission: TrialSubmission) -> Ticket | None:
 
     Garbage collection may have removed its user code since. The caller has just stored it again.
     """
-    ticket = _ticket(conn, submission.key)
+    ticket = _ticket(conn, submission)
+    if ticket is None and submission.keeps_result:
+        ticket = _with_result(conn, submission)
     if ticket is not None and submission.payload is not None:
         where = (trials.c.id == ticket.trial_id, trials.c.payload.is_(None))
         conn.execute(trials.update().where(*where).values(payload=submission.payload))
     return ticket
 
 
-_TASK = ("dag_id", "run_id", "task_id", "map_index")
-_KEY = (*_TASK, "max_tries")
+#: Columns of a trial that stay the same when its task is cleared, and all that identify it.
+_SAME = ("dag_id", "run_id", "task_id", "map_index", "trial_index")
+_KEY = (*_SAME, "max_tries")
 _TICKET = (
     trials.c.experiment_id,
     attempts.c.trial_id,
@@ -164,13 +166,25 @@ _NEWEST_OF = (
     .order_by(attempts.c.number.desc())
     .limit(1)
 )
+_WITH_RESULT = (
+    sa.select(*_TICKET)
+    .join(attempts, attempts.c.trial_id == trials.c.id)
+    .where(
+        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _SAME),
+        trials.c.search_id == sa.bindparam("of_search"),
+        trials.c.cleared_at.is_(None),
+        in_states(TRIAL_SUCCEEDED),
+    )
+    .order_by(attempts.c.id.desc())
+    .limit(1)
+)
 _CONFIG = sa.select(configs.c.config_id).where(configs.c.config_id == sa.bindparam("config"))
 _SEARCH = sa.select(searches.c.id).where(searches.c.id == sa.bindparam("search"))
 _PAYLOAD = sa.select(payloads.c.digest).where(payloads.c.digest == sa.bindparam("of_digest"))
 _CLEAR = (
     trials.update()
     .where(
-        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _TASK),
+        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _SAME),
         trials.c.search_id.is_not_distinct_from(sa.bindparam("of_search")),
         trials.c.cleared_at.is_(None),
         trials.c.id != sa.bindparam("newest"),
@@ -182,7 +196,7 @@ _CLEAR = (
 _DRAWN = (
     sa.select(trials.c.hparams, trials.c.draw)
     .where(
-        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _TASK),
+        *(trials.c[name] == sa.bindparam(f"of_{name}") for name in _SAME),
         trials.c.search_id == sa.bindparam("of_search"),
         trials.c.is_drawn,
     )
@@ -195,18 +209,28 @@ def _sample(conn: Connection, submission: TrialSubmission) -> Values:
     """Return the sample of a new trial: the submitted one, else its task's from before it was cleared."""
     if submission.hparams is not None or submission.search_id is None:
         return {"hparams": dict(submission.hparams or {}), "is_drawn": submission.hparams is not None}
-    of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
-    former = statements.first(conn, _DRAWN, {**of, "of_search": submission.search_id})
+    former = statements.first(conn, _DRAWN, {**_identity(submission), "of_search": submission.search_id})
     if former is None:
         return {"hparams": {}, "is_drawn": False}
     return {"hparams": former.hparams, "draw": former.draw, "is_drawn": True}
 
 
-def _ticket(conn: Connection, key: TrialKey) -> Ticket | None:
-    row = statements.first(conn, _NEWEST_OF, {f"of_{name}": getattr(key, name) for name in _KEY})
-    if row is None:
-        return None
-    return record_of(Ticket, row, is_new=False)
+def _identity(submission: TrialSubmission) -> Values:
+    """Return the values of the columns that stay the same when the task of a trial is cleared."""
+    of = {**vars(submission.key), "trial_index": submission.trial_index}
+    return {f"of_{name}": of[name] for name in _SAME}
+
+
+def _ticket(conn: Connection, submission: TrialSubmission) -> Ticket | None:
+    of = {**_identity(submission), "of_max_tries": submission.key.max_tries}
+    row = statements.first(conn, _NEWEST_OF, of)
+    return None if row is None else record_of(Ticket, row, is_new=False)
+
+
+def _with_result(conn: Connection, submission: TrialSubmission) -> Ticket | None:
+    """Return the ticket of the trial that has a result from before its task was cleared."""
+    row = statements.first(conn, _WITH_RESULT, {**_identity(submission), "of_search": submission.search_id})
+    return None if row is None else record_of(Ticket, row, is_new=False)
 
 
 def _check(conn: Connection, submission: TrialSubmission) -> None:
@@ -272,8 +296,7 @@ def insert_trial(conn: Connection, now: datetime, submission: TrialSubmission, e
 
 
 def _clear_older(conn: Connection, now: datetime, submission: TrialSubmission, trial_id: int) -> None:
-    of = {f"of_{name}": getattr(submission.key, name) for name in _TASK}
-    asked = {**of, "of_search": submission.search_id, "newest": trial_id, "now": now}
+    asked = {**_identity(submission), "of_search": submission.search_id, "newest": trial_id, "now": now}
     older = [row.id for row in statements.rows(conn, _CLEAR, asked)]
     if older and submission.search_id is not None:
         leave(conn, submission.search_id, older, now)

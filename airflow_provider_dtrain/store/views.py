@@ -99,6 +99,7 @@ _VIEWS: sa.Select[Any] = (
         trials.c.experiment_id,
         experiments.c.name.label("experiment"),
         *TRIAL_KEY,
+        trials.c.trial_index,
         trials.c.config_id,
         trials.c.payload,
         trials.c.hparams,

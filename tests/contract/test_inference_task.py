@@ -62,10 +62,10 @@ def test_the_operator_submits_a_trial_whose_result_has_the_manifest(hook: Dtrain
     operator = BatchInferenceOperator(
         task_id="infer", processor="models.digits:Digits", inputs="/in", outputs="/out", host_pool="train"
     )
-    ticket = operator._submit(hook, task_of(KEY, folder))
+    (ticket,) = operator._submit(hook, task_of(KEY, folder))
     view = hook.store.attempts.get(ticket.attempt_id)
     assert view.experiment == "d.infer"
-    assert operator._submit(hook, task_of(KEY, folder)) == ticket
+    assert operator._submit(hook, task_of(KEY, folder)) == [ticket]
     watch = started(hook, ticket)
     assert trial_result(hook.store, view, "completed")["manifest"] is None
     event = {"seq": 1, "at": 1.0, "kind": "manifest", **MANIFEST}
@@ -78,13 +78,13 @@ def test_two_runs_of_an_inference_have_one_seed(hook: DtrainHook, folder: Path) 
     seeds = set()
     for run_id in "ab":
         operator = BatchInferenceOperator(task_id="infer", processor="a:B", outputs="/out", host_pool="train")
-        ticket = operator._submit(hook, task_of(dataclasses.replace(KEY, run_id=run_id), folder))
+        (ticket,) = operator._submit(hook, task_of(dataclasses.replace(KEY, run_id=run_id), folder))
         seeds.add(hook.store.attempts.get(ticket.attempt_id).seed)
     assert len(seeds) == 1, "results of another seed are not continued"
 
 
 def test_a_training_trial_has_no_manifest(hook: DtrainHook, folder: Path) -> None:
-    ticket = TrialOperator(task_id="t", config={"entrypoint": "a", "resources": {"pool": "train"}})._submit(
+    (ticket,) = TrialOperator(task_id="t", config={"entrypoint": "a", "resources": {"pool": "train"}})._submit(
         hook, task_of(KEY, folder)
     )
     assert "manifest" not in trial_result(hook.store, hook.store.attempts.get(ticket.attempt_id), "completed")
@@ -105,7 +105,7 @@ def test_an_inference_of_the_command_line_is_no_new_best_model(hook: DtrainHook,
         "searcher": {"name": "single", "metric": "accuracy"}, "resources": {"pool": "train"},
     }  # fmt: skip
     (spec,) = plan_search(hook, dataclasses.replace(KEY, task_id="plan"), document, None, folder)
-    ticket = TrialOperator(task_id="infer", trial=spec)._submit(hook, task_of(KEY, folder))
+    (ticket,) = TrialOperator(task_id="infer", trial=spec)._submit(hook, task_of(KEY, folder))
     watch = started(hook, ticket)
     events = [
         {"seq": 1, "at": 1.0, "kind": "validation", "step": 1, "metrics": {"accuracy": 0.9}},
@@ -138,7 +138,7 @@ def test_the_function_runs_on_a_host_with_the_arguments_of_its_call(
 ) -> None:
     operator = batch_operator(config={"model_dir": model_dir} if model_dir else None)
     operator._context = {"ds": "2026-01-02"}
-    ticket = operator._submit(hook, task_of(KEY, folder))
+    (ticket,) = operator._submit(hook, task_of(KEY, folder))
     view = hook.store.attempts.get(ticket.attempt_id)
     section = hook.store.configs.get(view.config_id).document["inference"]
     assert section["processor"] == "dtrain_batch:predict"
@@ -166,7 +166,7 @@ def test_a_function_gets_the_context_of_the_host(hook: DtrainHook, folder: Path,
     with DAG("d", schedule=None) as made:
         dtrain_batch_task(outputs="/out", inputs="/in", host_pool="train")(function)(limit=3, scale=4)
     operator: Any = made.task_dict[function.__name__]
-    view = hook.store.attempts.get(operator._submit(hook, task_of(KEY, folder)).attempt_id)
+    view = hook.store.attempts.get(operator._submit(hook, task_of(KEY, folder))[0].attempt_id)
     with tarfile.open(fileobj=io.BytesIO(hook.store.payloads.get(str(view.payload)))) as archive:
         archive.extractall(tmp_path / "host")
     code = f"import dtrain_batch, json; print(json.dumps(dtrain_batch.{function.__name__}([1], ctx='the context')))"
@@ -184,7 +184,7 @@ def test_other_arguments_are_other_code(hook: DtrainHook, folder: Path) -> None:
             dtrain_batch_task(outputs="/out", inputs="/in", host_pool="train")(predict)(3, scale=scale)
         key = dataclasses.replace(KEY, run_id=str(scale))
         operator: Any = made.task_dict["predict"]
-        payloads.add(hook.store.attempts.get(operator._submit(hook, task_of(key, folder)).attempt_id).payload)
+        payloads.add(hook.store.attempts.get(operator._submit(hook, task_of(key, folder))[0].attempt_id).payload)
     assert len(payloads) == 2, "results of other arguments must not be reused"
 
 

@@ -89,7 +89,7 @@ def test_only_a_mapped_task_that_defers_leaves_its_trial_to_the_triggerer(
     operator = TrialOperator(task_id="train", config=config, deferrable=is_deferrable)
     (tmp_path / "x.py").touch()
     key = TrialKey(dag_id="d", run_id="r", task_id="train", map_index=map_index)
-    ticket = operator._submit(hook, task_of(key, tmp_path))
+    (ticket,) = operator._submit(hook, task_of(key, tmp_path))
     assert store.attempts.get(ticket.attempt_id).watcher == watcher
 
 

@@ -158,15 +158,15 @@ async def test_worker_and_trigger_pass_the_span_of_their_task_instance_on(monkey
     monkeypatch.setattr("airflow_provider_dtrain.engine.session.runtime.take_over", take_over)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runs)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
-    monkeypatch.setattr("airflow_provider_dtrain.triggers.trial.DtrainHook", lambda: hook)
+    monkeypatch.setattr("airflow_provider_dtrain.triggers._followed_trial.DtrainHook", lambda: hook)
     names = {"dag_id": "d", "run_id": "r", "task_id": "train", "map_index": -1}
     instance: Any = SimpleNamespace(**names, context_carrier=CARRIER, id=1, try_number=1, max_tries=0)
     context: Any = {"ti": instance, "dag": SimpleNamespace(fileloc="/dags/d.py")}
     operator = TrialOperator(task_id="train", config={"entrypoint": "python train.py"})
-    await operator._main(hook, 7, None, task_facts(context))  # type: ignore[arg-type]
-    trigger = TrialTrigger(trial_id=7)
+    await operator._main(hook, [7], None, task_facts(context))  # type: ignore[arg-type]
+    trigger = TrialTrigger(trial_ids=[7])
     trigger.task_instance = instance
-    await trigger._take_over()
+    await trigger._trials[7].take_over()
     assert [one.trace_parent for one in taken] == [CARRIER, CARRIER]
 
 

@@ -105,7 +105,7 @@ class Trigger:
         task_log = logging.Logger(f"trial {trial_id}", logging.INFO)
         task_log.addHandler(logging.FileHandler(path, mode="w", delay=True))
         task_log.parent = log
-        trigger = kind(trial_id)
+        trigger = kind([trial_id])
         trigger._log, trigger._log_file = task_log, lambda: name
         return trigger
 
@@ -128,7 +128,7 @@ class Trigger:
                 await in_thread(revive, self.hook.store, ticket)
             async for event in trigger.run():
                 log.info("trial %s: %s", trial_id, json.dumps(event.payload)[:500])
-                for mark in event.payload["log_marks"]:
+                for mark in event.payload["trials"][0]["log_marks"]:
                     trigger.log.warning("%s", mark)
                 with (self.folder / "fired").open("a") as file:
                     file.write(f"{trial_id}\n")

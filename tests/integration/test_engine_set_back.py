@@ -18,7 +18,8 @@ from airflow_provider_dtrain.errors import StoreError
 from airflow_provider_dtrain.store.records.gangs import GangSubmission
 from airflow_provider_dtrain.store.records.trials import TrialKey, TrialSubmission
 from airflow_provider_dtrain.store.store import Store
-from airflow_provider_dtrain.triggers import trial as triggers
+from airflow_provider_dtrain.triggers import _followed_trial as triggers
+from airflow_provider_dtrain.triggers.trial import TrialTrigger
 from testbed.stores import host
 from tests.support.counting import config, ranks_of, running, until
 from tests.support.engines import Engine
@@ -110,10 +111,11 @@ async def test_a_trigger_takes_a_waiting_trial_whose_request_was_silent_for_a_mi
     key = TrialKey(dag_id="d", run_id="r", task_id="t")
     wanted = {"key": key, "experiment_name": "e", "config_id": store.configs.put({}, origins={}).config_id}
     ticket = store.trials.submit(TrialSubmission(**wanted, pool="gpus", slots=1))
-    trigger = triggers.TrialTrigger(trial_id=ticket.trial_id)
-    trigger._runtime = SimpleNamespace(store=store)
+    trigger = TrialTrigger(trial_ids=[ticket.trial_id])
+    trial = trigger._trials[ticket.trial_id]
+    trial._runtime = SimpleNamespace(store=store)
     clock.advance(59.0)
-    waiting = asyncio.ensure_future(trigger._until_alone())
+    waiting = asyncio.ensure_future(trial._until_alone())
     assert (await asyncio.wait({waiting}, timeout=0.3))[1] == {waiting}
     clock.advance(1.0)
     await asyncio.wait_for(waiting, DEADLINE_S)

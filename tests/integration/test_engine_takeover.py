@@ -73,12 +73,12 @@ def trigger_of(replaced: Replaced, monkeypatch: pytest.MonkeyPatch, answer: bool
         return answer
 
     monkeypatch.setattr(triggers, "is_deferred", is_deferred)
-    return triggers.TrialTrigger(trial_id=replaced.ticket.trial_id)
+    return triggers.TrialTrigger(trial_ids=[replaced.ticket.trial_id])
 
 
 async def test_a_replaced_trigger_that_is_killed_leaves_the_gang_to_its_follower(replaced, monkeypatch):
     trigger = trigger_of(replaced, monkeypatch, answer=False)
-    trigger._runtime = replaced.old
+    trigger._trials[replaced.ticket.trial_id]._runtime = replaced.old
     await trigger.on_kill()
     assert replaced.is_untouched()
 
@@ -87,14 +87,14 @@ async def test_a_replaced_trigger_that_is_killed_leaves_the_gang_to_its_follower
 @pytest.mark.parametrize("answer", [True, ConnectionError("no API server")], ids=["moved", "no answer"])
 async def test_a_trigger_that_moved_or_knows_nothing_ends_nothing(replaced, monkeypatch, answer):
     trigger = trigger_of(replaced, monkeypatch, answer)
-    trigger._runtime = replaced.new
+    trigger._trials[replaced.ticket.trial_id]._runtime = replaced.new
     await trigger.on_kill()
     assert replaced.is_untouched()
 
 
 async def test_a_trigger_whose_task_is_over_ends_its_gang(replaced, monkeypatch):
     trigger = trigger_of(replaced, monkeypatch, answer=False)
-    trigger._runtime = replaced.new
+    trigger._trials[replaced.ticket.trial_id]._runtime = replaced.new
     await trigger.on_kill()
     assert pids(replaced.engine) == []
 

@@ -293,7 +293,7 @@ def test_a_notifier_reaches_the_triggerer_with_its_attributes() -> None:
     rebuilt = unpack(packed)
     assert type(rebuilt) is KeepingNotifier
     assert rebuilt.text == "hello {{ dtrain.title }}"
-    trigger = TrialTrigger(7, None, {"limit_s": 60.0, "notifiers": [packed]})
+    trigger = TrialTrigger([7], None, {"limit_s": 60.0, "notifiers": [packed]})
     assert TrialTrigger(**trigger.serialize()[1]).waiting == trigger.waiting
 
 

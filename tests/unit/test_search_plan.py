@@ -191,11 +191,13 @@ def test_a_grid_that_is_too_large_is_refused_before_it_is_made() -> None:
 def test_more_trials_than_airflow_maps_are_refused() -> None:
     assert len(plan(config({"name": "random", "max_trials": 5}), 1, max_map_length=5)) == 5
     assert refusals({"name": "random", "max_trials": 6}, max_map_length=5) == [
-        "searcher.max_trials: 6 trials; Airflow maps at most 5 tasks. Raise [core] max_map_length, or lower it"
+        "searcher.max_trials: 6 trials; Airflow maps at most 5 tasks. Raise [core] max_map_length or "
+        "searcher.trials_per_task, or lower max_trials"
     ]
     (problem,) = refusals({"name": "grid"}, max_map_length=5)
     assert problem == (
-        "hyperparameters: 12 trials; Airflow maps at most 5 tasks. Raise [core] max_map_length, or lower a count"
+        "hyperparameters: 12 trials; Airflow maps at most 5 tasks. Raise [core] max_map_length or "
+        "searcher.trials_per_task, or lower a count"
     )
 
 

@@ -21,12 +21,13 @@ from airflow_provider_dtrain.engine.session.background import alongside
 from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.triggers import _airflow as airflow_rules
 from airflow_provider_dtrain.triggers import trial as trial_module
+from airflow_provider_dtrain.triggers._followed_trial import FollowedTrial
 from airflow_provider_dtrain.triggers.experiment import ExperimentTrigger
 from airflow_provider_dtrain.triggers.gang import GangTrigger
 from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
 TRIGGERS = [
-    TrialTrigger(trial_id=7, deadline=12.5),
+    TrialTrigger(trial_ids=[7, 8], deadline=12.5, has_sections=True),
     GangTrigger(allocation_id=7, deadline=12.5),
     ExperimentTrigger(target={"trial_id": "7", "target_states": ["completed"]}, poke_interval=12.5),
 ]
@@ -41,7 +42,7 @@ def test_a_trigger_is_rebuilt_from_what_it_serialises_to(trigger: BaseTrigger) -
     assert rebuilt.serialize() == (path, kwargs)
 
 
-@pytest.mark.parametrize("make", [lambda: TrialTrigger(trial_id=7), lambda: GangTrigger(allocation_id=7)])
+@pytest.mark.parametrize("make", [lambda: TrialTrigger(trial_ids=[7]), lambda: GangTrigger(allocation_id=7)])
 async def test_a_trigger_that_has_fired_kills_nothing(make: object) -> None:
     trigger = make()  # type: ignore[operator]
     trigger._fired = True
@@ -95,8 +96,8 @@ async def test_marks_that_airflow_has_not_confirmed_travel_with_the_event_to_the
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
-    monkeypatch.setattr(TrialTrigger, "_take_over", lambda self: asyncio.sleep(0, runtime))
-    events = [event async for event in TrialTrigger(trial_id=7).run()]
+    monkeypatch.setattr(FollowedTrial, "take_over", lambda self: asyncio.sleep(0, runtime))
+    events = [event async for event in TrialTrigger(trial_ids=[7]).run()]
     event = json.loads(json.dumps(events[0].payload))
     warnings: list[str] = []
     log = SimpleNamespace(warning=lambda text, *values: warnings.append(text % values))
@@ -132,7 +133,7 @@ async def test_what_airflow_has_emptied_is_marked_first_and_shown_again_by_which
 ) -> None:
     runtimes = []
 
-    async def take_over(trigger: TrialTrigger) -> Any:
+    async def take_over(trial: FollowedTrial) -> Any:
         logs: list[Any] = []
         rt = SimpleNamespace(repeat=logs.extend, to_repeat=logs, unconfirmed=[])
         runtimes.append(SimpleNamespace(logs=rt, store=None, hook=None))
@@ -142,15 +143,15 @@ async def test_what_airflow_has_emptied_is_marked_first_and_shown_again_by_which
     log = SimpleNamespace(**dict.fromkeys(("info", "warning"), lambda text, *values: lines.append(text % values)))
     monkeypatch.setattr(TrialTrigger, "log", log)
     monkeypatch.setattr(TrialTrigger, "_log_file", lambda self: ("ti", 1))
-    monkeypatch.setattr(TrialTrigger, "_take_over", take_over)
-    monkeypatch.setattr(TrialTrigger, "_until_alone", lambda self: asyncio.sleep(0))
+    monkeypatch.setattr(FollowedTrial, "take_over", take_over)
+    monkeypatch.setattr(FollowedTrial, "_until_alone", lambda self: asyncio.sleep(0))
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Second)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
     part = Shown(1, LogPlace(7, 1), 0, 500)
     FILES.note(("ti", 1), part)
-    assert len([event async for event in TrialTrigger(trial_id=7).run()]) == 1
+    assert len([event async for event in TrialTrigger(trial_ids=[7]).run()]) == 1
     assert lines[0] == part.emptied_mark()
     assert "bytes 0 to 500 (500) left out: Airflow emptied this file" in lines[0]
     assert [rt.logs.to_repeat for rt in runtimes] == [[part], [part]]
@@ -162,15 +163,15 @@ async def test_a_trigger_whose_event_airflow_has_lost_knows_its_file_when_it_com
     """Airflow may end a trigger between its outcome and the delivery of its event."""
     part = Shown(1, LogPlace(7, 1), 0, 500)
 
-    async def take_over(trigger: TrialTrigger) -> Any:
+    async def take_over(trial: FollowedTrial) -> Any:
         FILES.note(("ti", 2), part)
         return SimpleNamespace(logs=SimpleNamespace(repeat=list, unconfirmed=[]), store=None, hook=None)
 
     monkeypatch.setattr(TrialTrigger, "_log_file", lambda self: ("ti", 2))
-    monkeypatch.setattr(TrialTrigger, "_take_over", take_over)
+    monkeypatch.setattr(FollowedTrial, "take_over", take_over)
     monkeypatch.setattr(trial_module, "EARLIEST_EVENT_S", 0.0)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.runner.AttemptRunner", Runner)
     monkeypatch.setattr("airflow_provider_dtrain.engine.upkeep.recovery.BackgroundRecovery", lambda hook: None)
     monkeypatch.setattr("airflow_provider_dtrain.engine.attempt.end_summary.shown_of", shown_of)
-    assert len([event async for event in TrialTrigger(trial_id=7).run()]) == 1
+    assert len([event async for event in TrialTrigger(trial_ids=[7]).run()]) == 1
     assert FILES.reopened(("ti", 2)) == [part]

@@ -25,7 +25,8 @@ def search_problems(config: ExperimentConfig, scope: Scope = WHOLE) -> list[Prob
     :param scope: the fields that count. For a partial document, only contradictions are returned
     """
     found = [*_lacks(config, scope), *_contradictions(config, scope)]
-    return [*(Problem(path=path, message=message) for path, message in found), *_grid(config, scope)]
+    problems = [*(Problem(path=path, message=message) for path, message in found), *_grid(config, scope)]
+    return problems or _tasks(config, scope)
 
 
 def _lacks(config: ExperimentConfig, scope: Scope) -> Iterator[tuple[str, str]]:
@@ -91,3 +92,21 @@ def _grid(config: ExperimentConfig, scope: Scope) -> list[Problem]:
         return [] if scope.is_partial else missing
     message = f"the grid has {shown(count)} points, and at most {GRID_LIMIT} are accepted; lower a count"
     return [Problem(path="hyperparameters", message=message)]
+
+
+def _tasks(config: ExperimentConfig, scope: Scope) -> list[Problem]:
+    """Return the problem of a task with more trials than the search has. The other fields are valid."""
+    searcher = config.searcher
+    path = "searcher.trials_per_task"
+    wanted: int = getattr(searcher, "trials_per_task", 1)
+    source = "hyperparameters" if searcher.name == "grid" else "searcher.max_trials"
+    if not scope.knows("searcher.name", source, path):
+        return []
+    if searcher.name == "grid":
+        axes = leaves(config.hyperparameters)
+        trials = None if missing_counts(axes) else size(axes)
+    else:
+        trials = getattr(searcher, "max_trials", 1)
+    if trials is None or wanted <= trials:
+        return []
+    return [Problem(path=path, message=f"must be at most the number of trials, {trials}, got {wanted}")]

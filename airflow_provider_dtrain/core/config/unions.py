@@ -46,6 +46,15 @@ class _Search(Section):
         return self
 
 
+class _SeveralTrials(_Search):
+    """Fields common to all searchers but ``single``."""
+
+    metric: Line
+    max_concurrent_trials: Count = 16
+    #: Trials that one task of Airflow runs.
+    trials_per_task: Positive = 1
+
+
 class SingleSearcher(_Search):
     """One trial."""
 
@@ -53,30 +62,24 @@ class SingleSearcher(_Search):
     name: Literal["single"] = "single"
 
 
-class RandomSearcher(_Search):
+class RandomSearcher(_SeveralTrials):
     """Independent samples."""
 
     draws_samples = True
     name: Literal["random"]
-    metric: Line
     max_trials: Positive
-    max_concurrent_trials: Count = 16
 
 
-class GridSearcher(_Search):
+class GridSearcher(_SeveralTrials):
     """Every point of the grid."""
 
     draws_samples = False
     name: Literal["grid"]
-    metric: Line
-    max_concurrent_trials: Count = 16
 
 
-class _Halving(_Search):
-    metric: Line
+class _Halving(_SeveralTrials):
     max_trials: Positive
     divisor: int = Field(default=4, ge=2, le=1_000_000)
-    max_concurrent_trials: Count = 16
 
 
 class AsyncHalvingSearcher(_Halving):
@@ -97,14 +100,12 @@ class AdaptiveAshaSearcher(_Halving):
     bracket_rungs: list[Annotated[int, Field(ge=1, le=100)]] = []
 
 
-class OptunaSearcher(_Search):
+class OptunaSearcher(_SeveralTrials):
     """Samples drawn by Optuna when a trial starts."""
 
     draws_samples = True
     name: Literal["optuna"]
-    metric: Line
     max_trials: Positive
-    max_concurrent_trials: Count = 16
     sampler: Literal["tpe", "cmaes", "gp"] = "tpe"
 
 

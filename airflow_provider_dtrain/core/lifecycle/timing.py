@@ -159,6 +159,11 @@ GAUGES_S = 10.0
 #: Seconds between two writes of a trial's TensorBoard files. TensorBoard looks for new data every 30 s.
 TENSORBOARD_S = 30.0
 
+# -- several trials of one task -------------------------------------------------------------------------
+#: Seconds after which the failed follower of a trial starts again, while other trials of its task run. Airflow retries
+#: a task after as long (the default of ``retry_delay``).
+SIBLING_RETRY_S = 30.0
+
 # -- the start of a run -------------------------------------------------------------------------------
 #: Seconds for a host to unpack the code, lock its slots and bind the port of rank 0.
 PREPARE_TIMEOUT_S = 120.0

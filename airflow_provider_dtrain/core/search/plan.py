@@ -47,6 +47,8 @@ class Outline:
     trials: int
     #: Maximum number of trials at one time; None: no limit.
     max_concurrent: int | None
+    #: Trials that one task of Airflow runs.
+    trials_per_task: int
     #: Unit of lengths: batches, records, epochs or the time metric; None: trials have no limit.
     unit: str | None
     #: Units of a trial that is never stopped.
@@ -55,6 +57,11 @@ class Outline:
     brackets: tuple[tuple[tuple[int, ...], int], ...]
     #: Divisor of a halving method; None for other methods.
     divisor: int | None
+
+    @property
+    def tasks(self) -> int:
+        """Mapped tasks that run the trials."""
+        return math.ceil(self.trials / self.trials_per_task)
 
     @property
     def most_units(self) -> int | None:
@@ -86,6 +93,7 @@ def outline(config: ExperimentConfig) -> Outline:
         metric=searcher.metric,
         trials=_count(config),
         max_concurrent=getattr(searcher, "max_concurrent_trials", 1) or None,
+        trials_per_task=getattr(searcher, "trials_per_task", 1),
         unit=limit[0] if limit else None,
         length=limit[1] if limit else None,
         brackets=tuple(_brackets(config)),
@@ -101,10 +109,10 @@ def plan(config: ExperimentConfig, seed: int, *, max_map_length: int | None = No
     :param config: complete
     :param seed: of the experiment, 0 .. 2^31-1
     :param max_map_length: most mapped tasks that Airflow creates from a list (``[core] max_map_length``); None: any
-    :raises ConfigError: the search lacks or contradicts something, or has more trials than that
+    :raises ConfigError: the search lacks or contradicts something, or has trials for more tasks than that
     """
     shape = outline(config)
-    if max_map_length is not None and shape.trials > max_map_length:
+    if max_map_length is not None and shape.tasks > max_map_length:
         raise ConfigError([_too_long(shape, max_map_length)])
     return list(planned(config, seed, shape))
 
@@ -129,8 +137,12 @@ def planned(config: ExperimentConfig, seed: int, shape: Outline) -> Iterator[Tri
 
 
 def _too_long(shape: Outline, limit: int) -> Problem:
-    path, what = ("hyperparameters", "a count") if shape.method == "grid" else ("searcher.max_trials", "it")
-    message = f"{shape.trials} trials; Airflow maps at most {limit} tasks. Raise [core] max_map_length, or lower {what}"
+    path, what = ("hyperparameters", "a count") if shape.method == "grid" else ("searcher.max_trials", "max_trials")
+    tasks = "" if shape.trials_per_task == 1 else f" in {shape.tasks} tasks"
+    message = (
+        f"{shape.trials} trials{tasks}; Airflow maps at most {limit} tasks. Raise [core] max_map_length or "
+        f"searcher.trials_per_task, or lower {what}"
+    )
     return Problem(path=path, message=message)
 
 

@@ -196,7 +196,7 @@ class AttemptRunner:
             # The store may issue its token again, and with it the name of the run.
             await self.rt.db(self.rt.store.queue.raise_token, lost.token or 0)
             await teardown.fence_forgotten(self.rt, lost)
-        if view is None or view.key != known.key:
+        if view is None or (view.key, view.trial_index) != (known.key, known.trial_index):
             raise StoreError(
                 f"The store has lost trial {known.trial_id}, as after a failover to a replica that lagged behind. "
                 "Run the task again: clear it in Airflow."
@@ -479,7 +479,7 @@ class AttemptRunner:
 async def end_older(rt: Runtime) -> None:
     """End every live attempt that an earlier clear left behind, and wait for the hosts to confirm."""
     view = await rt.view()
-    for older in await rt.db(rt.store.attempts.older, view.key):
+    for older in await rt.db(rt.store.attempts.older, view.key, view.trial_index):
         rt.log.info("Ending %s of a cleared task first", older.label)
         watch = await rt.db(rt.store.attempts.watch, older.attempt_id, watcher=rt.watcher)
         previous = Runtime(rt.hook, rt.store, older.attempt_id, watch, rt.log, watcher=rt.watcher)

@@ -32,6 +32,11 @@ def printable(text: str) -> str:
     return escaped(lines)
 
 
+def section_prefix(trial_id: int | None) -> str:
+    """Return the beginning of a trial's lines in a task log that several trials share, else an empty text."""
+    return "" if trial_id is None else f"[trial {trial_id}] "
+
+
 class Housekeeping(logging.LoggerAdapter[logging.Logger]):
     """Adapter for work on hosts and trials that are not those of the log. Only developers read its lines.
 
@@ -56,12 +61,19 @@ class TaskLog:
     :param logger: the operator's or the trigger's logger
     :param rate_bytes_per_s: most bytes of rank 0's log per second; None: this log gets none of it
     :param file: key of this file of the task log; None = Airflow appends to the file
+    :param section: trial that begins every line, in a task log that several trials share; None = it has one trial
     """
 
     def __init__(
-        self, logger: logging.Logger | Any, rate_bytes_per_s: int | None, *, file: Hashable | None = None
+        self,
+        logger: logging.Logger | Any,
+        rate_bytes_per_s: int | None,
+        *,
+        file: Hashable | None = None,
+        section: int | None = None,
     ) -> None:
         self._logger = logger
+        self._prefix = section_prefix(section)
         #: Mask for the trial's secrets, once its follower knows them.
         self.redactor = Redactor()
         self.rate_bytes_per_s = rate_bytes_per_s
@@ -78,7 +90,11 @@ class TaskLog:
         text = self.redactor.text(message % args if args else message)
         if len(text) > MOST_RECORD_CHARS:
             text = f"{text[:MOST_RECORD_CHARS]}... ({len(text) - MOST_RECORD_CHARS} characters more)"
-        return printable(text).replace("\n", "\n  ")
+        return self.prefixed(printable(text).replace("\n", "\n  "))
+
+    def prefixed(self, text: str) -> str:
+        """Return a text with the trial of this log before each line, if several trials share the task log."""
+        return self._prefix + text.replace("\n", f"\n{self._prefix}") if self._prefix else text
 
     def debug(self, message: str, *args: Any) -> None:
         """Log a line for developers."""
@@ -101,7 +117,7 @@ class TaskLog:
 
     def rank_lines(self, lines: list[str]) -> None:
         """Log lines of a rank, which are printable and have their prefix, as one record."""
-        self._logger.info("%s", self.redactor.text("\n".join(lines)))
+        self._logger.info("%s", self.prefixed(self.redactor.text("\n".join(lines))))
 
     def event(self, message: str, *args: Any, is_warning: bool = False) -> None:
         """Log a line about an event of a host, of which there may be thousands a second.
@@ -128,7 +144,7 @@ class TaskLog:
             self._timer = None
         if not self._lines:
             return
-        more = [f"and {self._left_out} more lines like these"] if self._left_out else []
+        more = [self.prefixed(f"and {self._left_out} more lines like these")] if self._left_out else []
         write = self._logger.warning if self._is_warning else self._logger.info
         lines = self._lines + more
         self._lines = []

@@ -48,6 +48,14 @@ class PlannedTrial(CodeOfTrial):
     rungs: list[int]
 
 
+class PlannedTask(TypedDict):
+    """XCom of a mapped task that runs several planned trials."""
+
+    name: str
+    search_id: int
+    trials: list[PlannedTrial]
+
+
 class BestTrial(ManifestResult):
     """XCom of the best trial of a search."""
 
@@ -75,8 +83,10 @@ def plan_search(
     payload: str | None = None,
     max_map_length: int | None = None,
     needs_submission: bool = False,
-) -> list[PlannedTrial]:
+) -> list[PlannedTrial] | list[PlannedTask]:
     """Store a search, and return its trials as plain data. Repeatable by key. Blocks.
+
+    With ``searcher.trials_per_task`` above 1, they are in groups of this size, one for each task.
 
     :param key: key of the planning task
     :param name: name of the experiment; None = the configuration's, else the DAG's
@@ -89,7 +99,7 @@ def plan_search(
     :raises ConflictError: another task of this DAG run plans an experiment of this name
     """
     from airflow_provider_dtrain.core.search.names import trial_name
-    from airflow_provider_dtrain.core.search.plan import plan
+    from airflow_provider_dtrain.core.search.plan import outline, plan
     from airflow_provider_dtrain.engine.submission.entry import code_folder
     from airflow_provider_dtrain.engine.submission.granted import check_names, check_parameters
 
@@ -106,10 +116,16 @@ def plan_search(
     wanted = _checked(hook.store.configs.get(search.config_id))
     space = wanted.hyperparameters
     code: CodeOfTrial = {} if payload is None else {"payload": payload}
-    return [
+    trials = [
         _planned(spec, search, code, trial_name(spec["number"], spec["hyperparameters"], space))
         for spec in plan(wanted, search.seed, max_map_length=max_map_length)
     ]
+    per_task = outline(wanted).trials_per_task
+    return (
+        trials
+        if per_task == 1
+        else [_task(search, trials[at : at + per_task]) for at in range(0, len(trials), per_task)]
+    )
 
 
 def _again(
@@ -243,6 +259,12 @@ def _planned(spec: TrialSpec, search: SearchView, code: CodeOfTrial, name: str) 
         "bracket": spec["bracket"],
         "rungs": spec["rungs"],
     }
+
+
+def _task(search: SearchView, trials: list[PlannedTrial]) -> PlannedTask:
+    first, last = trials[0]["number"], trials[-1]["number"]
+    name = f"trial {first}" if first == last else f"trials {first} to {last}"
+    return {"name": name, "search_id": search.search_id, "trials": trials}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -181,6 +182,51 @@ def submit(
     :raises ConfigError: ``searcher.source_checkpoint``, ``inference.weights`` or the script of the entrypoint does not
         exist
     """
+    trial = trial or {}
+    make = _prepared(hook, stored, key, folder, trial.get("payload"), bundle, tree)
+    submission = replace(make(trial, gang), is_handed_over=hands_over)
+    if gang is not None:
+        return hook.store.gangs.submit_trial(submission, gang.token)
+    return hook.store.trials.submit(submission)
+
+
+def submit_several(
+    hook: DtrainHook,
+    stored: Config,
+    trials: Sequence[Mapping[str, Any]],
+    *,
+    key: TrialKey,
+    folder: Path,
+    bundle: DagBundle | None = None,
+    hands_over: bool = False,
+) -> list[Ticket]:
+    """Submit several trials of one task, with the same code. Repeatable by key. Blocks. Raises like :func:`submit`.
+
+    A trial that has a result from before the task was cleared is not submitted again.
+
+    :param trials: number and hyperparameters of each planned trial, of one search
+    """
+    make = _prepared(hook, stored, key, folder, trials[0].get("payload"), bundle, None)
+    submissions = [
+        replace(make(trial, None), trial_index=index, keeps_result=True, is_handed_over=hands_over)
+        for index, trial in enumerate(trials)
+    ]
+    return [hook.store.trials.submit(submission) for submission in submissions]
+
+
+def _prepared(
+    hook: DtrainHook,
+    stored: Config,
+    key: TrialKey,
+    folder: Path,
+    payload: str | None,
+    bundle: DagBundle | None,
+    tree: Path | None,
+) -> Callable[[Mapping[str, Any], HeldGang | None], TrialSubmission]:
+    """Check the configuration, store the code, and return a function that makes the submission of a trial.
+
+    :param payload: digest of code in the store; None = it is packed now
+    """
     from airflow_provider_dtrain.core.config import refuse_unsupported
     from airflow_provider_dtrain.engine.attempt.job import source_of
     from airflow_provider_dtrain.store.configs import model_of
@@ -189,14 +235,10 @@ def submit(
     refuse_unsupported(config, stored.origins)
     source_of(hook.store, config, stored.secrets)
     hook.ensure_local()
-    trial = trial or {}
-    git = _git(hook.store, config, key, tree or folder, trial.get("payload"))
+    git = _git(hook.store, config, key, tree or folder, payload)
     source = {"git": asdict(git), "bundle": None if bundle is None else asdict(bundle)}
-    submission = _submission(hook.store, stored, config, source, key=key, folder=folder, trial=trial, gang=gang)
-    submission = replace(submission, is_handed_over=hands_over)
-    if gang is not None:
-        return hook.store.gangs.submit_trial(submission, gang.token)
-    return hook.store.trials.submit(submission)
+    code = _payload(hook.store, config, folder, payload)
+    return partial(_submission, hook.store, stored, config, code, source, key)
 
 
 def _git(store: Store, config: ExperimentConfig, key: TrialKey, folder: Path, payload: str | None) -> GitState:
@@ -216,10 +258,9 @@ def _submission(
     store: Store,
     stored: Config,
     config: ExperimentConfig,
+    payload: str,
     source: Mapping[str, Any],
-    *,
     key: TrialKey,
-    folder: Path,
     trial: Mapping[str, Any],
     gang: HeldGang | None,
 ) -> TrialSubmission:
@@ -236,7 +277,7 @@ def _submission(
         key=key,
         experiment_name=search.experiment if search is not None else config.name or _name_of(config, key),
         config_id=stored.config_id,
-        payload=_payload(store, config, folder, trial.get("payload")),
+        payload=payload,
         source=source,
         pool=choose_pool(store, pool),
         slots=resources.slots_per_trial,

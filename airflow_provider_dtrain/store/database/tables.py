@@ -268,6 +268,8 @@ trials = sa.Table(
     sa.Column("task_id", AirflowId, nullable=False),
     _int("map_index", -1),
     _int("max_tries"),
+    # Index among the trials of its task instance.
+    _int("trial_index"),
     _ref("config_id", "configs.config_id"),
     sa.Column("payload", sa.String(64), sa.ForeignKey("payloads.digest")),
     # {"code": digest, "git": state in git, "bundle": Airflow's bundle}
@@ -301,7 +303,7 @@ trials = sa.Table(
     sa.Column("result", Json),
     _time("created_at", nullable=False),
     _time("ended_at"),
-    sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries"),
+    sa.UniqueConstraint("dag_id", "run_id", "task_id", "map_index", "max_tries", "trial_index"),
     sa.Index("ix_trials_experiment_id", "experiment_id", "number"),
     sa.Index("ix_trials_search_id", "search_id", "number"),
     # Counts of an experiment's trials come from this index alone: the rows of 10,000 trials take three times as long.

@@ -193,6 +193,10 @@ class TrialSubmission:
     bracket: int = 0
     #: The submitting worker leaves the trial to a triggerer at once.
     is_handed_over: bool = False
+    #: Index among the trials of its task instance, from 0.
+    trial_index: int = 0
+    #: When its task is cleared, the trial is submitted again only if it has no result.
+    keeps_result: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +226,8 @@ class AttemptView(InSearch):
     experiment_id: int
     experiment: str
     key: TrialKey
+    #: Index of the trial among those of its task instance, from 0.
+    trial_index: int
     state: AttemptState
     #: Name on the hosts; None before the gang is granted, and if no host ever accepted the launch.
     run: str | None

@@ -19,7 +19,8 @@ FIELDS: Mapping[str, frozenset[str]] = {
     )),
     "searcher": frozenset((
         "name", "metric", "smaller_is_better", "max_length", "max_time", "time_metric", "source_checkpoint",
-        "max_trials", "max_concurrent_trials", "divisor", "num_rungs", "mode", "max_rungs", "bracket_rungs", "sampler",
+        "max_trials", "max_concurrent_trials", "trials_per_task", "divisor", "num_rungs", "mode", "max_rungs",
+        "bracket_rungs", "sampler",
     )),
     "resources": frozenset((
         "slots_per_trial", "pool", "priority", "weight", "max_slots", "is_single_host", "visible_devices", "shm_size",
