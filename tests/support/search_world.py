@@ -38,10 +38,14 @@ class Search:
         self.view = self.store.searches.create(submission)
         return self.view
 
-    def submit(self, number: int, *, max_tries: int = 0, **fields: Any) -> Ticket:
-        """Submit a trial of the search as its mapped task does."""
+    def submit(self, number: int, *, max_tries: int = 0, map_index: int | None = None, **fields: Any) -> Ticket:
+        """Submit a trial of the search as its mapped task does.
+
+        :param map_index: of the task; None: the number of the trial
+        """
         view = self.view or self.plan()
-        key = TrialKey(dag_id=self.dag, run_id=self.run, task_id="trial", map_index=number, max_tries=max_tries)
+        index = number if map_index is None else map_index
+        key = TrialKey(dag_id=self.dag, run_id=self.run, task_id="trial", map_index=index, max_tries=max_tries)
         values = {"slots": 0, "number": number, "hparams": {"lr": number}, "search_id": view.search_id, **fields}
         submission = TrialSubmission(
             key=key, experiment_name=self.name, config_id=self.config, pool=self.pool, **values

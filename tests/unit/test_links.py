@@ -75,3 +75,9 @@ def test_a_link_that_airflow_does_not_take_fails_nothing(task: Any) -> None:
 
     pages.note_pages(task, {"ti": SimpleNamespace(xcom_push=refuse)}, trial_id=7)  # type: ignore[typeddict-item]
     assert pages.TrialLink().get_link(task, ti_key=None) == "plugin/dtrain/trials/7"  # type: ignore[arg-type]
+
+
+def test_a_task_of_several_trials_leads_to_the_list_of_trials(task: Any) -> None:
+    pages.note_pages(task, experiment_id=3, has_several=True)
+    assert pages.TrialLink().get_link(task, ti_key=None) == "plugin/dtrain/experiments/3?tab=trials"  # type: ignore[arg-type]
+    assert pages.ExperimentLink().get_link(task, ti_key=None) == "plugin/dtrain/experiments/3"  # type: ignore[arg-type]

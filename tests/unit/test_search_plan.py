@@ -272,3 +272,40 @@ def test_the_example_of_the_page_is_a_search_with_the_defaults_that_it_names() -
     assert (shape.max_concurrent, shape.divisor) == (16, 4)
     assert "at most 100,000" in page
     assert f"{GRID_LIMIT:,}" == "100,000"
+
+
+@pytest.mark.parametrize(("trials", "per_task", "tasks"), [(12, 4, 3), (13, 4, 4), (12, 1, 12), (12, 12, 1)])
+def test_trials_of_a_task_make_fewer_tasks(trials: int, per_task: int, tasks: int) -> None:
+    found = config({"name": "random", "max_trials": trials, "trials_per_task": per_task})
+    assert outline(found).tasks == tasks
+    assert len(plan(found, 1, max_map_length=tasks)) == trials
+    if tasks > 1:
+        (problem,) = refusals(
+            {"name": "random", "max_trials": trials, "trials_per_task": per_task}, max_map_length=tasks - 1
+        )
+        assert problem.startswith(f"searcher.max_trials: {trials} trials")
+        assert (f" in {tasks} tasks" in problem) == (per_task > 1)
+
+
+@pytest.mark.parametrize(
+    ("searcher", "problem"),
+    [
+        ({"name": "random", "max_trials": 3, "trials_per_task": 4}, "3, got 4"),
+        ({"name": "optuna", "max_trials": 3, "trials_per_task": 4}, "3, got 4"),
+        ({"name": "grid", "trials_per_task": 13}, "12, got 13"),
+    ],
+)
+def test_a_task_has_no_more_trials_than_the_search(searcher: dict[str, Any], problem: str) -> None:
+    assert refusals(searcher) == [f"searcher.trials_per_task: must be at most the number of trials, {problem}"]
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "x"])
+def test_a_task_has_at_least_one_trial(wrong: Any) -> None:
+    (problem,) = refusals({"name": "random", "max_trials": 3, "trials_per_task": wrong})
+    assert problem.startswith("searcher.trials_per_task: ")
+    assert repr(wrong) in problem
+
+
+def test_a_single_trial_has_no_trials_per_task() -> None:
+    (problem,) = refusals({"name": "single", "trials_per_task": 2})
+    assert problem.startswith("searcher.trials_per_task: ")

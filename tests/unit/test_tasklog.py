@@ -104,3 +104,20 @@ async def test_checkpoints_that_stay_are_one_line_whatever_the_host_answers(
     ((_, text),) = logger.records
     assert text.startswith("Checkpoints in t on host 'a' stay: step-0 (busy), ")
     assert text.endswith("step-9 (busy) and 20 more")
+
+
+async def test_each_line_begins_with_its_trial_if_several_trials_share_the_task_log(logger: Records) -> None:
+    log = TaskLog(logger, None, section=7)
+    log.warning("Last lines:\n%s", "a\nb")
+    log.rank_lines(["[rank 0] epoch 1", "[rank 0] epoch 2"])
+    log._not_before = float("inf")
+    for number in range(MOST_EVENT_LINES + 1):
+        log.event("Validation %d", number)
+    log.flush()
+    lines = [line for _, text in logger.records for line in text.split("\n")]
+    assert lines[:5] == [
+        "[trial 7] Last lines:", "[trial 7]   a", "[trial 7]   b", "[trial 7] [rank 0] epoch 1",
+        "[trial 7] [rank 0] epoch 2",
+    ]  # fmt: skip
+    assert lines[-1] == "[trial 7] and 1 more lines like these"
+    assert all(line.startswith("[trial 7] ") for line in lines)

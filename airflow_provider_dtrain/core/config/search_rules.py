@@ -103,8 +103,8 @@ def _tasks(config: ExperimentConfig, scope: Scope) -> list[Problem]:
     if not scope.knows("searcher.name", source, path):
         return []
     if searcher.name == "grid":
-        axes = leaves(config.hyperparameters)
-        trials = None if missing_counts(axes) else size(axes)
+        space = config.hyperparameters
+        trials = None if missing_counts(leaves(space)) else size(leaves(space))
     else:
         trials = getattr(searcher, "max_trials", 1)
     if trials is None or wanted <= trials:
