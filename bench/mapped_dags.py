@@ -31,7 +31,8 @@ resources: {slots_per_trial: SLOTS}
 profiling: {enabled: false}
 hyperparameters:
   lr: {type: double, minval: 0, maxval: 1}
-searcher: {name: random, metric: score, max_trials: {{ params.count }}}
+searcher:
+  {name: random, metric: score, max_trials: {{ params.count }}, trials_per_task: {{ params.per_task }}}
 """
 
 
@@ -83,7 +84,7 @@ for dag_id, arguments, slots in (
     ("bench_search", "1", 1),
     ("bench_search_torch", "1 torch", 1),
 ):
-    with DAG(dag_id, schedule=None, params={"count": 1}):
+    with DAG(dag_id, schedule=None, params={"count": 1, "per_task": 1}):
         config = CONFIG.replace("NAME", dag_id).replace("ARGUMENTS", arguments).replace("SLOTS", str(slots))
         plan = PlanTrialsOperator(task_id="plan", config=config)
         # Its times are read after a run of bench_trials only.

@@ -15,6 +15,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
+from airflow_provider_dtrain.core.lifecycle.states import TRIAL_SUCCEEDED
 from airflow_provider_dtrain.errors import ConfigError, DtrainError, ExecutionTimeoutError, Problem
 from airflow_provider_dtrain.hooks.arguments import (
     DOCUMENT,
@@ -185,6 +186,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
     def _execute(self, task: TaskFacts) -> TrialResult | SeveralResults | None:
         from airflow_provider_dtrain.engine.submission.submit import hand_over, revive
         from airflow_provider_dtrain.hooks.dtrain import DtrainHook
+        from airflow_provider_dtrain.triggers._followed_trial import stored_end
 
         hands_over = self._hands_over(task)
         with failing_at_once():
@@ -198,11 +200,16 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._note(tickets, None if hands_over else task.context)
         deadline = time.time() + self.execution_timeout.total_seconds() if self.execution_timeout else None
         trial_ids = [ticket.trial_id for ticket in tickets]
-        outcomes = [None] if hands_over else self._carry(hook, trial_ids, deadline, task)
-        known = [outcome for outcome in outcomes if outcome is not None]
-        if len(known) < len(trial_ids):
-            self._defer(trial_ids, deadline)
-        return self._end_task(task, [self._shown(hook, *of) for of in zip(trial_ids, known, strict=True)])
+        with_results = self._with_results(hook, tickets)
+        followed = [trial_id for trial_id in trial_ids if trial_id not in with_results]
+        ends: dict[int, TrialEvent] = {trial_id: stored_end(hook.store, trial_id) for trial_id in with_results}
+        outcomes = self._carry(hook, followed, deadline, task) if followed and not hands_over else []
+        for trial_id, outcome in zip(followed, outcomes, strict=False):
+            if outcome is not None:
+                ends[trial_id] = self._shown(hook, trial_id, outcome)
+        if len(ends) < len(trial_ids):
+            self._defer(trial_ids, with_results, deadline)
+        return self._end_task(task, [ends[trial_id] for trial_id in trial_ids])
 
     def execute_complete(
         self, context: Context, event: TrialsEvent | None = None
@@ -250,6 +257,13 @@ class TrialOperator(CheckedArguments, BaseOperator):
             return
         log_begins(self.log, self.trial or {}, tickets)
         note_pages(self, context, experiment_id=experiment_id, has_several=True)
+
+    def _with_results(self, hook: DtrainHook, tickets: Sequence[Ticket]) -> list[int]:
+        """Return the trials that have a result from before a clear or retry of this task."""
+        if not self._has_several:
+            return []
+        known = [ticket.trial_id for ticket in tickets if not ticket.is_new]
+        return [trial_id for trial_id in known if hook.store.trials.get(trial_id).state in TRIAL_SUCCEEDED]
 
     def _submit(self, hook: DtrainHook, task: TaskFacts) -> list[Ticket]:
         """Write configuration, code, trials and requests into the store."""
@@ -395,11 +409,16 @@ class TrialOperator(CheckedArguments, BaseOperator):
         rate = None if hook is None else hook.settings.task_log_rate_bytes_per_s
         return TaskLog(self.log, rate, section=trial_id if self._has_several else None)
 
-    def _defer(self, trial_ids: Sequence[int], deadline: float | None) -> None:
+    def _defer(self, trial_ids: Sequence[int], with_results: Sequence[int], deadline: float | None) -> None:
         from airflow_provider_dtrain.triggers.trial import TrialTrigger
 
-        waiting = self._notifications.packed()
-        trigger = TrialTrigger(trial_ids, deadline=deadline, waiting=waiting, has_sections=self._has_several)
+        trigger = TrialTrigger(
+            trial_ids,
+            deadline=deadline,
+            waiting=self._notifications.packed(),
+            with_results=with_results,
+            has_sections=self._has_several,
+        )
         self.defer(trigger=trigger, method_name="execute_complete")
 
     def _show_state(self, state: str) -> None:

@@ -29,6 +29,7 @@ NEEDED_BY_TASKS = (
     "airflow_provider_dtrain.core.code_files",
     "airflow_provider_dtrain.core.config",
     "airflow_provider_dtrain.engine.attempt.runner",
+    "airflow_provider_dtrain.engine.attempt.siblings",
     "airflow_provider_dtrain.engine.submission.search",
     "airflow_provider_dtrain.engine.attempt.source_checkpoint",
     "airflow_provider_dtrain.engine.submission.submit",

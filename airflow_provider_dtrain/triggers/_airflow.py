@@ -19,7 +19,8 @@ EARLIEST_EVENT_S = 12.0
 
 #: Modules of the engine, of Airflow and of its libraries that triggers use.
 _ENGINE = (
-    "airflow_provider_dtrain.engine.attempt.runner", "airflow_provider_dtrain.engine.upkeep.held_gangs",
+    "airflow_provider_dtrain.engine.attempt.runner", "airflow_provider_dtrain.engine.attempt.siblings",
+    "airflow_provider_dtrain.engine.upkeep.held_gangs",
     "airflow_provider_dtrain.engine.operations.execution",
     "airflow_provider_dtrain.engine.submission.search", "airflow_provider_dtrain.hosts.channel.link_pool",
     "airflow.sdk.execution_time.task_runner", "asgiref.sync",

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from airflow_provider_dtrain.engine.session.runtime import Runtime
     from airflow_provider_dtrain.notifications.serialization import PackedWait
     from airflow_provider_dtrain.notifications.wait_limit import WaitLimit
+    from airflow_provider_dtrain.store.store import Store
 
 
 class TrialEvent(ShownFacts, total=False):
@@ -35,6 +36,15 @@ class TrialEvent(ShownFacts, total=False):
     log_marks: list[str]
 
 
+def stored_end(store: Store, trial_id: int) -> TrialEvent:
+    """Return the end of a trial that has ended before its task was deferred. Blocks."""
+    from airflow_provider_dtrain.engine.attempt.end_summary import shown_of
+    from airflow_provider_dtrain.engine.attempt.trial_end import ended
+
+    outcome = ended(store.attempts.get(store.trials.get(trial_id).attempt_id))
+    return {**shown_of(store, trial_id), "outcome": outcome.to_dict(), "log_marks": []}
+
+
 class FollowedTrial:
     """A trial that a trigger takes to its end. Its methods run in the trigger's event loop.
 
@@ -43,6 +53,7 @@ class FollowedTrial:
     :param deadline: Unix time when Airflow's ``execution_timeout`` ends it; None = never
     :param waiting: limit and notifiers of a long wait; None = no notification
     :param is_alone: the task has no other trial, so its lines in the task log need no mark
+    :param has_result: the trial had ended with a result before the task was deferred
     """
 
     def __init__(
@@ -54,6 +65,7 @@ class FollowedTrial:
         waiting: PackedWait | None,
         *,
         is_alone: bool,
+        has_result: bool,
     ) -> None:
         self.trigger = trigger
         self.log_file = log_file
@@ -64,7 +76,7 @@ class FollowedTrial:
         #: Parts of rank 0's log that Airflow has removed from the task log.
         self.emptied: Sequence[Shown] = ()
         self._runtime: Runtime | None = None
-        self._has_ended = False
+        self._has_ended = has_result
 
     def log(self, *, rate_bytes_per_s: int | None = None) -> TaskLog:
         """Return the trial's part of the task log."""
@@ -72,6 +84,9 @@ class FollowedTrial:
 
     async def run(self) -> TrialEvent:
         """Follow the trial to its end and return it."""
+        if self._has_ended:
+            hook = await in_thread(DtrainHook)
+            return await in_thread(lambda: stored_end(hook.store, self.trial_id))
         outcome = await self._outcome()
         self._has_ended = True
         shown = await self._shown()

@@ -33,6 +33,7 @@ class TrialTrigger(BaseTrigger):
     :param deadline: Unix time when Airflow's ``execution_timeout`` ends them; None = never
     :param waiting: ``limit_s``, seconds after which a wait is notified, and the packed ``notifiers``; None = no
         notification
+    :param with_results: those of the trials that had a result before the task was deferred
     :param has_sections: the task was planned for several trials, so each line of its log begins with its trial
     """
 
@@ -41,23 +42,26 @@ class TrialTrigger(BaseTrigger):
         trial_ids: Sequence[int],
         deadline: float | None = None,
         waiting: PackedWait | None = None,
+        with_results: Sequence[int] = (),
         has_sections: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.trial_ids = list(trial_ids)
         self.deadline = deadline
         self.waiting = waiting
+        self.with_results = list(with_results)
         self.has_sections = has_sections
         options = (lambda: self._log_file(), deadline, waiting)
         self._trials = {
-            trial_id: FollowedTrial(self, trial_id, *options, is_alone=not has_sections) for trial_id in self.trial_ids
+            one: FollowedTrial(self, one, *options, is_alone=not has_sections, has_result=one in self.with_results)
+            for one in self.trial_ids
         }
         self._fired = False
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         path = f"{type(self).__module__}.{type(self).__qualname__}"
-        names = ("trial_ids", "deadline", "waiting", "has_sections")
+        names = ("trial_ids", "deadline", "waiting", "with_results", "has_sections")
         return path, {name: getattr(self, name) for name in names}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:

@@ -150,7 +150,8 @@ def test_a_task_that_was_deferred_resumes_with_the_name_from_the_event_and_keeps
         scene.run("good", 0)
         [trial] = scene.scene.hook.store.trials.list(run_id="good")
     outcome = {"state": "completed", "result": {"trial_id": trial.trial_id}, "failure": None}
-    event = {"outcome": outcome, "log_marks": [], **shown_of(scene.scene.hook.store, trial.trial_id)}
+    end = {"outcome": outcome, "log_marks": [], **shown_of(scene.scene.hook.store, trial.trial_id)}
+    event = {"trials": [end]}
     assert notifications(scene.run("resumed", 0, resumes=event)) == [], "the event was notified before"
     assert scene.sent("resumed", "/rendered-map-index")[-1] == "0 | way=completes -> accuracy 0.5"
     assert not [path for path, _ in scene.workers.requests("resumed") if "_link_" in path]

@@ -13,6 +13,9 @@ with DAG("job_searches", schedule=None, params={"config": Param("", type="string
     for one in ("first", "second"):
         experiment(CONFIG, name=one, group_id=one, deferrable=True)
 
+with DAG("job_several_trials", schedule=None, params={"config": Param("", type="string")}):
+    experiment(CONFIG, name="several", group_id="several", deferrable=True)
+
 with DAG("job_new_best", schedule=best_alias("first")):
 
     @task

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from airflow_provider_dtrain.hooks.dtrain import DtrainHook
 from airflow_provider_dtrain.hooks.settings import settings
@@ -55,6 +61,7 @@ class Cluster:
             for name, host in self.names.items()
         }
         self.airflow = Standalone(home, dags, connections)
+        self._triggerer: subprocess.Popen[bytes] | None = None
         self.commands = ForkingCli(home, self.airflow.environment)
         url = f"sqlite:///{home / 'dtrain.db'}"
         self._hook = DtrainHook(dataclasses.replace(settings(), sql_alchemy_conn=url))
@@ -71,7 +78,23 @@ class Cluster:
             accepted = ["--pool", name.rpartition("-")[0], "--accept-host-key", fingerprint(host)]
             self.cli("hosts", "add", name, *facts, *accepted)
 
+    def restart_triggerer(self) -> None:
+        """Kill the triggerer and its processes with SIGKILL, and start another one."""
+        children = psutil.Process(self.airflow.pid).children()
+        triggerer = next(one for one in children if "triggerer" in " ".join(one.cmdline()))
+        for process in [triggerer, *triggerer.children(recursive=True)]:
+            process.kill()
+        with (self.airflow.home / "triggerer.log").open("wb") as log:
+            self._triggerer = subprocess.Popen(
+                [sys.executable, "-m", "airflow", "triggerer"], env=self.airflow.environment, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+
     def close(self) -> None:
+        if self._triggerer is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._triggerer.pid, signal.SIGKILL)
+            self._triggerer.wait(timeout=30)
         self.airflow.stop()
         self.commands.close()
         self.store.close()

@@ -1,6 +1,7 @@
 """A trial without torch that reports its hyperparameter ``score`` (default ``lr``), as the training library does.
 
-Arguments: name of the reported metric, then optionally ``waits``: join and wait for a stop request.
+Arguments: name of the reported metric, then optionally ``waits``: join and wait for a stop request, or ``naps``: take a
+second.
 """
 
 import json
@@ -14,6 +15,9 @@ from airflow_provider_dtrain.train.reports.events import EventWriter
 hparams = json.loads(os.environ["DTRAIN_HPARAMS"])
 if hparams.get("fails"):
     raise ValueError(f"cannot go on with lr {hparams['lr']}")
+if "naps" in sys.argv:
+    print(f"my lr is {hparams['lr']}", flush=True)
+    time.sleep(1)
 if os.environ["RANK"] == "0":
     value = hparams.get("score", hparams["lr"])
     # NaN, as the training library writes it.
