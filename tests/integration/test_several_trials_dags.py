@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +53,8 @@ def states(cluster: Cluster, run_id: str) -> dict[int, list[str]]:
 def log(cluster: Cluster, run_id: str, map_index: int, try_number: int = 1) -> list[str]:
     """Return the messages in the log of a task, one line each."""
     text = cluster.airflow.log(DAG, run_id, TRIAL, map_index=map_index, try_number=try_number)
-    return text.splitlines()
+    records = (json.loads(line) if line.startswith("{") else {"event": line} for line in text.splitlines())
+    return [line for record in records for line in str(record["event"]).split("\n")]
 
 
 def running(cluster: Cluster, run_id: str, numbers: set[int]) -> Callable[[], bool]:

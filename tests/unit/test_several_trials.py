@@ -114,7 +114,7 @@ async def test_a_follower_that_was_replaced_is_not_started_again() -> None:
 def ended(
     trial_id: int, state: State = "completed", *, kind: Kind = "user", error: str = "RankFailedError"
 ) -> EndedTrial:
-    """Return a trial that has ended; other states than ``completed`` have a failure."""
+    """Return a trial that has ended. One without a result has a failure."""
     failure = None if state in ("completed", "stopped") else Failure(error=error, kind=kind, message=f"bad\n{trial_id}")
     result: Any = None if failure else {"trial_id": trial_id, "experiment_id": 3}
     outcome = Outcome(state=state, result=result, failure=failure)
