@@ -30,7 +30,7 @@ class SeveralResults(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EndedTrial:
+class FinishedTrial:
     """A trial of the task that has ended."""
 
     trial_id: int
@@ -56,7 +56,7 @@ def trials_of(planned: Mapping[str, Any] | None) -> list[Mapping[str, Any]] | No
     return list(trials)
 
 
-def ended_trials(planned: Mapping[str, Any], ends: Sequence[TrialEvent]) -> list[EndedTrial]:
+def ended_trials(planned: Mapping[str, Any], ends: Sequence[TrialEvent]) -> list[FinishedTrial]:
     """Return how the trials of an element of a plan ended, in their order."""
     from airflow_provider_dtrain.engine.attempt.outcome import Outcome
 
@@ -65,7 +65,7 @@ def ended_trials(planned: Mapping[str, Any], ends: Sequence[TrialEvent]) -> list
         outcome = Outcome.from_dict(end["outcome"])
         name = end.get("name") or str(trial.get("name"))
         ending = end.get("ending") or outcome.state
-        found.append(EndedTrial(trial_id=end["trial_id"], name=name, ending=ending, outcome=outcome))
+        found.append(FinishedTrial(trial_id=end["trial_id"], name=name, ending=ending, outcome=outcome))
     return found
 
 
@@ -80,7 +80,7 @@ def log_begins(log: Any, planned: Mapping[str, Any], tickets: Sequence[Ticket]) 
         log.info("%s--- %s%s ---", section_prefix(ticket.trial_id), trial.get("name"), again)
 
 
-def log_ends(log: Any, ends: Sequence[EndedTrial]) -> None:
+def log_ends(log: Any, ends: Sequence[FinishedTrial]) -> None:
     """Log how the trials ended, with the whole message of each failure.
 
     :param log: of the task
@@ -92,19 +92,19 @@ def log_ends(log: Any, ends: Sequence[EndedTrial]) -> None:
             log.error("%s", section + message.replace("\n", f"\n{section}  "))
 
 
-def counts_text(ends: Sequence[EndedTrial]) -> str:
+def counts_text(ends: Sequence[FinishedTrial]) -> str:
     """Return how the trials ended, such as ``3 completed, 1 errored``."""
     counts = Counter(end.outcome.state for end in ends)
     return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
 
 
-def results_of(ends: Sequence[EndedTrial]) -> SeveralResults:
+def results_of(ends: Sequence[FinishedTrial]) -> SeveralResults:
     """Return the XCom of a task whose trials have results."""
     results = [end.outcome.result for end in ends if end.outcome.result is not None]
     return SeveralResults(experiment_id=results[0]["experiment_id"], trials=results)
 
 
-def failure_of(ends: Sequence[EndedTrial]) -> DtrainError | None:
+def failure_of(ends: Sequence[FinishedTrial]) -> DtrainError | None:
     """Return the error of a task that names the failed trials with their causes, None if none failed.
 
     Its kind is that of a failure that a retry of the task can help against, if there is one.

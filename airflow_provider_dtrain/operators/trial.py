@@ -36,7 +36,7 @@ from airflow_provider_dtrain.hooks.tasks import (
 from airflow_provider_dtrain.links.pages import ExperimentLink, TrialLink, keep_pages, note_pages
 from airflow_provider_dtrain.operators._notifications import WAITING_AFTER, TrialNotifications
 from airflow_provider_dtrain.operators._several_trials import (
-    EndedTrial,
+    FinishedTrial,
     SeveralResults,
     counts_text,
     ended_trials,
@@ -397,7 +397,10 @@ class TrialOperator(CheckedArguments, BaseOperator):
             log = self._trial_log(hook, trial_id)
             await AttemptRunner(await take_over(hook, trial_id, log, watcher="time-out")).kill(error)
 
-        await asyncio.gather(*map(kill, trial_ids))
+        # All are ended first, also when the end of one fails.
+        for error in await asyncio.gather(*map(kill, trial_ids), return_exceptions=True):
+            if error is not None:
+                raise error
 
     def _trial_log(self, hook: DtrainHook | None, trial_id: int) -> TaskLog:
         """Return the part of the task log for a trial.
@@ -448,7 +451,7 @@ class TrialOperator(CheckedArguments, BaseOperator):
         self._ending = ends[0].get("ending", "")
         return self._end(Outcome.from_dict(ends[0]["outcome"]))
 
-    def _end_several(self, task: TaskFacts, ends: Sequence[EndedTrial]) -> SeveralResults:
+    def _end_several(self, task: TaskFacts, ends: Sequence[FinishedTrial]) -> SeveralResults:
         """Return the results of several trials, or raise which of them failed and why."""
         log_ends(self.log, ends)
         self._ending = counts_text(ends)

@@ -62,6 +62,14 @@ class Trials:
         :raises UserError: slots or priority are out of range
         :raises UnplaceableError: the pool can never serve it; nothing is written
         """
+        return self._submit(conn, submission)
+
+    @writes
+    def submit_several(self, conn: Connection, submissions: Sequence[TrialSubmission]) -> Sequence[Ticket]:
+        """Submit the trials of one task, all or none. Raises like :meth:`submit`."""
+        return [self._submit(conn, submission) for submission in submissions]
+
+    def _submit(self, conn: Connection, submission: TrialSubmission) -> Ticket:
         if (ticket := submitted(conn, submission)) is not None:
             return ticket
         _check(conn, submission)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_dtrain.store.records.trials import Ticket
+from airflow_provider_dtrain.errors import UnplaceableError
+from airflow_provider_dtrain.store.records.trials import Ticket, TrialKey, TrialSubmission
 from testbed.stores import host
 from tests.support.search_world import Search
 
@@ -60,6 +61,17 @@ def test_a_clear_of_the_task_repeats_only_trials_without_a_result(search, state)
     ended(search, again[1:], "completed", "completed")
     assert task(search, max_tries=2) == again
     assert task(search, max_tries=5) == again, "all have results"
+
+
+def test_trials_of_a_task_are_submitted_together_or_not_at_all(search, store):
+    key = TrialKey(dag_id="d", run_id="r", task_id="trial", map_index=3)
+    values = {"experiment_name": "e", "config_id": search.config, "pool": "gpus", "search_id": search.view.search_id}
+    fits, never = (TrialSubmission(key=key, slots=slots, trial_index=slots, **values) for slots in (1, 99))
+    with pytest.raises(UnplaceableError):
+        store.trials.submit_several([fits, never])
+    assert store.trials.list() == []
+    (ticket,) = store.trials.submit_several([fits])
+    assert store.trials.submit_several([fits]) == [ticket]
 
 
 def test_a_clear_while_a_trial_runs_replaces_it(search):

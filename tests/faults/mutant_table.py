@@ -34,6 +34,49 @@ class Mutant:
 
 
 MUTANTS: tuple[Mutant, ...] = (
+    # -- several trials of one task
+    Mutant(
+        name="a clear of a task with several trials does not repeat those that failed",
+        path=f"{STORE}/trials.py",
+        old="in_states(TRIAL_SUCCEEDED),",
+        new="trials.c.ended_at.is_not(None),",
+        test="tests/contract/test_store_task_trials.py::test_a_clear_of_the_task_repeats_only_trials_without_a_result",
+    ),
+    Mutant(
+        name="trials of one task replace each other",
+        path=f"{STORE}/trials.py",
+        old='_SAME = ("dag_id", "run_id", "task_id", "map_index", "trial_index")',
+        new='_SAME = ("dag_id", "run_id", "task_id", "map_index")',
+        test="tests/contract/test_store_task_trials.py::test_trials_of_one_task_are_several_and_a_retry_finds_each",
+    ),
+    Mutant(
+        name="a trial ends the attempts of its siblings from before a clear",
+        path=f"{STORE}/attempts.py",
+        old="where += [trials.c.trial_index == trial_index, trials.c.max_tries != key.max_tries]",
+        new="where += [trials.c.max_tries != key.max_tries]",
+        test="tests/contract/test_store_task_trials.py::test_a_clear_while_a_trial_runs_replaces_it",
+    ),
+    Mutant(
+        name="the failed follower of one trial ends those of its siblings",
+        path=f"{ENGINE}/attempt/siblings.py",
+        old="                if not working:",
+        new="                if working:",
+        test="tests/unit/test_several_trials.py::test_a_follower_that_fails_starts_again_while_a_sibling_works",
+    ),
+    Mutant(
+        name="a task fails at once although a retry helps one of its trials",
+        path="airflow_provider_dtrain/operators/_several_trials.py",
+        old='(failure for _, failure in failed if failure.kind != "user")',
+        new='(failure for _, failure in failed if failure.kind == "user")',
+        test="tests/unit/test_several_trials.py::test_airflow_retries_a_task_if_that_helps_one_of_its_trials",
+    ),
+    Mutant(
+        name="the end of a task in Airflow kills the first of its trials only",
+        path="airflow_provider_dtrain/triggers/trial.py",
+        old="await asyncio.gather(*(trial.kill() for trial in self._trials.values()), return_exceptions=True)",
+        new="await asyncio.gather(*(trial.kill() for trial in [*self._trials.values()][:1]), return_exceptions=True)",
+        test="tests/integration/test_several_trials.py::test_the_end_of_the_task_in_airflow_kills_all_of_its_trials",
+    ),
     # -- store: what a host reports
     Mutant(
         name="a rank other than 0 sets the result",

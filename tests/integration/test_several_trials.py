@@ -296,6 +296,15 @@ def test_optuna_draws_for_a_later_trial_of_the_task_from_the_results_of_earlier_
     assert first.hparams != second.hparams
 
 
+def test_a_task_has_no_more_trials_than_its_search_whatever_its_xcom(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(config({**RANDOM, "max_trials": 2, "trials_per_task": 2}))
+    changed = {**plan[0], "trials": plan[0]["trials"] * 2}
+    with pytest.raises(AirflowFailException, match=r"trial\.trials: 4 trials, and the search has 2"):
+        executed(run, changed)
+    assert hook.store.trials.list(limit=None) == []
+
+
 def test_a_held_gang_is_for_one_trial_at_a_time(hook: DtrainHook) -> None:
     run = Run()
     plan = run.plan(config({**RANDOM, "trials_per_task": 2}))

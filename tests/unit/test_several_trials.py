@@ -18,7 +18,7 @@ from airflow_provider_dtrain.errors import ConfigError, Kind, StoreUnavailableEr
 from airflow_provider_dtrain.hooks.tasks import as_airflow
 from airflow_provider_dtrain.operators._several_trials import (
     MOST_NAMED,
-    EndedTrial,
+    FinishedTrial,
     counts_text,
     failure_of,
     results_of,
@@ -113,12 +113,12 @@ async def test_a_follower_that_was_replaced_is_not_started_again() -> None:
 
 def ended(
     trial_id: int, state: State = "completed", *, kind: Kind = "user", error: str = "RankFailedError"
-) -> EndedTrial:
+) -> FinishedTrial:
     """Return a trial that has ended. One without a result has a failure."""
     failure = None if state in ("completed", "stopped") else Failure(error=error, kind=kind, message=f"bad\n{trial_id}")
     result: Any = None if failure else {"trial_id": trial_id, "experiment_id": 3}
     outcome = Outcome(state=state, result=result, failure=failure)
-    return EndedTrial(trial_id=trial_id, name=f"{trial_id - 5} | lr=0.1", ending=state, outcome=outcome)
+    return FinishedTrial(trial_id=trial_id, name=f"{trial_id - 5} | lr=0.1", ending=state, outcome=outcome)
 
 
 def test_a_task_whose_trials_have_results_returns_all_of_them() -> None:

@@ -206,12 +206,15 @@ def submit_several(
 
     :param trials: number and hyperparameters of each planned trial, of one search
     """
+    if len(trials) > (most := hook.store.searches.get(int(trials[0]["search_id"])).max_trials):
+        message = f"{len(trials)} trials, and the search has {most}. Clear the task that plans the trials"
+        raise ConfigError([Problem(path="trial.trials", message=message)])
     make = _prepared(hook, stored, key, folder, trials[0].get("payload"), bundle, None)
     submissions = [
         replace(make(trial, None), trial_index=index, keeps_result=True, is_handed_over=hands_over)
         for index, trial in enumerate(trials)
     ]
-    return [hook.store.trials.submit(submission) for submission in submissions]
+    return list(hook.store.trials.submit_several(submissions))
 
 
 def _prepared(
