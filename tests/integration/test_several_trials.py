@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from airflow_provider_dtrain.operators.trial import TrialOperator
 from airflow_provider_dtrain.triggers.trial import TrialTrigger
 from tests.support.engines import processes
 from tests.support.search_tasks import GRID, RANDOM, Run, config, local_hook
+from tests.support.searches import search_config
 
 DEADLINE_S = 120.0
 
@@ -280,6 +282,17 @@ def assert_one_after_the_other(hook: DtrainHook) -> None:
     granted = sorted(_view(hook, trial_id).granted_at for trial_id in trials)
     reported = sorted(hook.store.metrics.of_trial(trial_id, "validation")[0].at for trial_id in trials)
     assert all(before < after for before, after in zip(reported, granted[1:], strict=False))
+
+
+def test_asha_stops_trials_of_a_task_early(hook: DtrainHook) -> None:
+    run = Run()
+    plan = run.plan(search_config(searcher={"max_trials": 6, "trials_per_task": 6}))
+    result = executed(run, plan[0])
+    ends = {one["trial_id"]: one["state"] for one in result["trials"]}
+    assert set(ends.values()) == {"completed", "stopped"}, "a stopped trial is a success"
+    decisions = {trial_id: hook.store.searches.decisions(trial_id)[-1].decision for trial_id in ends}
+    assert decisions == {one: "stop" if state == "stopped" else "complete" for one, state in ends.items()}
+    assert run.best(plan)["trials"] == Counter(ends.values())
 
 
 def test_optuna_draws_for_a_later_trial_of_the_task_from_the_results_of_earlier_ones(hook: DtrainHook) -> None:
