@@ -171,6 +171,7 @@ class TrialRow(Protocol):
     task_id: str
     map_index: int
     max_tries: int
+    trial_index: int
     config_id: int
     payload: str | None
     source: Any
