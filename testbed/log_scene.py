@@ -117,8 +117,7 @@ class LogScene:
 
     @staticmethod
     def triggers(trials: list[int]) -> list[dict[str, Any]]:
-        kwargs = [{"trial_id": trial_id, "deadline": None} for trial_id in trials]
-        return [{"id": one["trial_id"], "classpath": TRIGGER, "kwargs": one} for one in kwargs]
+        return [{"id": one, "classpath": TRIGGER, "kwargs": {"trial_ids": [one], "deadline": None}} for one in trials]
 
     def stop(self, processes: Sequence[Process], *, child: bool = True) -> None:
         """Stop processes, at a moment at which none of them is in a transaction.
@@ -144,7 +143,7 @@ class LogScene:
         """Return the records of a trial's task log, and the marks that the worker adds which resumes the task."""
         marks = [
             mark for event in self.events() if event["id"] == trial_id and "payload" in event
-            for mark in event["payload"]["log_marks"]
+            for mark in event["payload"]["trials"][0]["log_marks"]
         ]  # fmt: skip
         names = (f"{trial_id}.log", f"{self.hook.store.trials.get(trial_id).key.run_id}.attempt=")
         return marks + [text for name, text in read_logs(self.folder) if name.startswith(names)]
