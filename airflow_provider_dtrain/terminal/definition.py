@@ -123,10 +123,10 @@ def _rules(one: str, many: str) -> tuple[tuple[str, tuple[Arg, ...]], ...]:
     time = {"type": a.seconds, "metavar": "TIME"}
     share = {"type": a.share, "metavar": "SHARE"}
     order = (
-        Arg(("--fresh",), help=f"A {one} that has held slots for less than this goes first (default 2h)", **time),
-        Arg(("--young",), help="One that has held slots for less than this goes next (default 8h)", **time),
-        Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 36h)", **time),
-        Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.6)", **share),
+        Arg(("--fresh",), help=f"A {one} that used less slots x TIME than this goes first (default 4h)", **time),
+        Arg(("--young",), help="One that used less slots x TIME than this goes next (default 32h)", **time),
+        Arg(("--max-wait",), help=f"A {one} that has waited this long is protected (default 34h)", **time),
+        Arg(("--protected-share",), help=f"Largest share of the slots for protected {many} (default 0.65)", **share),
         Arg(
             ("--reservations",),
             help=f"Number of waiting {many} that may reserve hosts (default 2)",

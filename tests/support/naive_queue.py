@@ -40,6 +40,8 @@ class NaiveQueue:
         self.waiting = {request.request_id: request for request in requests if self.is_possible(request)}
         self.claims: dict[str, Placement] = {}
         able = [request for request in self.waiting.values() if not self.is_capped(request)]
+        #: Priority -> the oldest request that has waited for as long as its limit.
+        self.oldest: dict[int, str] = {}
         self.protected = self.find_protected(able, list(running))
         self.reserved: dict[str, tuple[str, ...]] = {}
         self.ending = {gang.request_id for gang in running if gang.is_ending}
@@ -61,7 +63,9 @@ class NaiveQueue:
         chosen = set()
         for priority in {entry[0] for entry in everyone}:
             total = 0
-            late = [entry for entry in everyone if entry[0] == priority and entry[4] >= self.options.max_wait_s]
+            late = [entry for entry in everyone if entry[0] == priority and entry[4] >= self.limit_s(entry[3])]
+            if late:
+                self.oldest[priority] = min(late)[2]
             for number, (_, _, request_id, slots, _) in enumerate(sorted(late)):
                 total += slots
                 if number and total > self.options.protected_share * pool:
@@ -69,14 +73,19 @@ class NaiveQueue:
                 chosen.add(request_id)
         return chosen
 
+    def limit_s(self, slots):
+        sizes = [len(host.enabled) for host in self.hosts.values() if host.state != "disabled"]
+        return self.options.max_wait_s * (0.75 if slots > max(sizes, default=0) else 1)
+
     def level(self, of):
+        slots = of.slots if isinstance(of, GangRequest) else of.placement.size
         if of.request_id in self.protected:
             return 0
-        if of.held_s < self.options.fresh_s:
+        if of.held_s * slots < self.options.fresh_s:
             return 1
-        if of.waited_s >= self.options.max_wait_s:
+        if of.waited_s >= 0.85 * self.limit_s(slots):
             return 2
-        return 3 if of.held_s < self.options.young_s else 4
+        return 3 if of.held_s * slots < self.options.young_s else 4
 
     def key(self, request):
         level = self.level(request)
@@ -141,7 +150,7 @@ class NaiveQueue:
             self.started[request.crowd] += 1
             self.take(placement)
             return False
-        found = self.victims(request, banned)
+        found = self.victims(request, banned) or self.moves(request, banned)
         if found is not None:
             victims, claim = found
             self.preemptions += [(gang.request_id, request.request_id) for gang in victims]
@@ -213,6 +222,43 @@ class NaiveQueue:
                     slots += freed[: request.slots - len(slots)]
                     offers.append((cost, tie, name, ids, Placement({name: tuple(sorted(slots))})))
         return min(offers, key=lambda offer: offer[:4])[3:] if offers else None
+
+    def moves(self, request, banned):
+        """Return the gangs to move and the claim: on each host the cheapest set, if all of it fits on other hosts."""
+        if self.options.preemption != "slices" or not request.slots:
+            return None
+        names = [n for n, h in self.hosts.items() if h.state == "ready" and n not in banned]
+        offers = []
+        for tie, name in stable_order(request.request_id, [n for n in names if self.free[n]]):
+            found = self.victims_on_one_host(request, {name: self.movable(name, request)})
+            if found is None or len(self.hosts[name].enabled) < request.slots:
+                continue
+            gangs = [self.running[request_id] for request_id in found[0]]
+            reserved = {host for kept in self.reserved.values() for host in kept}
+            rest = [len(self.free[n]) for n in names if n != name and n not in reserved]
+            for size in sorted((gang.placement.size for gang in gangs), reverse=True):
+                free = min((free for free in rest if free >= size), default=None)
+                if free is None:
+                    break
+                rest.remove(free)
+                rest.append(free - size)
+            else:
+                cost = (sum(g.placement.size for g in gangs), len(gangs), sum(g.ran_s for g in gangs))
+                offers.append((cost, tie, name, gangs, found[1]))
+        return min(offers, key=lambda offer: offer[:3])[3:] if offers else None
+
+    def movable(self, name, request):
+        return [
+            gang
+            for request_id, gang, slots in self.gangs_on(name)
+            if request_id in self.running
+            and gang.is_preemptible
+            and request_id not in self.ending
+            and gang.ran_s >= max(self.options.min_run_s, 20 * gang.cost_s)
+            and gang.priority >= request.priority
+            and gang.placement.size == len(slots)
+            and request_id != self.oldest.get(request.priority)
+        ]
 
     def victims_on_whole_hosts(self, request, legal):
         """Return ids. The cost is: slots ended, then on equal hosts seconds run. Larger equal hosts come first."""

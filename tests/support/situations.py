@@ -10,7 +10,7 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Pla
 
 HOUR = 3600.0
 HELD = st.sampled_from([0.0, 600.0, 3 * HOUR, 9 * HOUR])
-WAITED = st.sampled_from([0.0, 0.0, HOUR, 36 * HOUR, 50 * HOUR])
+WAITED = st.sampled_from([0.0, 0.0, HOUR, 24 * HOUR, 30 * HOUR, 36 * HOUR, 50 * HOUR])
 PRIORITIES = st.sampled_from([42, 42, 42, 10])
 #: A crowd lies inside one group.
 PARTIES = st.sampled_from([("", ""), ("a", ""), ("b", ""), ("a", "s"), ("b", "t"), ("b", "u")])

@@ -24,7 +24,7 @@ from airflow_provider_dtrain.core.lifecycle.states import (
 )
 from airflow_provider_dtrain.core.lifecycle.timeline import TimelineKind
 from airflow_provider_dtrain.core.scheduling.model import PoolOptions
-from airflow_provider_dtrain.core.scheduling.priority_tiers import level_of
+from airflow_provider_dtrain.core.scheduling.priority_tiers import level_of, wait_limit_s
 from airflow_provider_dtrain.notifications.events import NotifyEvent
 from airflow_provider_dtrain.notifications.notice import Notice
 from airflow_provider_dtrain.store.queue.queue_rows import CLASS_NAMES
@@ -77,7 +77,7 @@ def test_the_tooltips_of_the_queue_are_the_meanings_of_its_classes() -> None:
     options = PoolOptions()
     values = {"max_wait": options.max_wait_s / 3600, "fresh": options.fresh_s / 3600, "young": options.young_s / 3600}
     for words in tooltips.values():
-        for name, shown in re.findall(r"(\w+) \((\d+) h\)", words):
+        for name, shown in re.findall(r"(\w+) \((\d+) (?:slot-hours|h)\)", words):
             assert values[name] == float(shown)
         assert [float(one) for one in re.findall(r"protected_share \(([\d.]+)\)", words)] in (
             [],
@@ -88,14 +88,19 @@ def test_the_tooltips_of_the_queue_are_the_meanings_of_its_classes() -> None:
 def test_a_class_is_what_its_tooltip_says() -> None:
     options, hour = PoolOptions(), 3600.0
     at = {
-        (held, waited): CLASS_NAMES[level_of(held * hour, waited * hour, options)]
-        for held in (0, 1.99, 2, 7.99, 8, 100)
-        for waited in (0, 35.9, 36, 100)
+        (held, waited): CLASS_NAMES[level_of(4, held * hour, waited * hour, options.max_wait_s, options)]
+        for held in (0, 0.99, 1, 7.99, 8, 100)
+        for waited in (0, 28.8, 28.9, 100)
     }
-    assert {name for (held, _), name in at.items() if held < 2} == {"fresh"}
-    assert {name for (held, waited), name in at.items() if held >= 2 and waited >= 36} == {"overdue"}
-    assert {name for (held, waited), name in at.items() if 2 <= held < 8 and waited < 36} == {"young"}
-    assert {name for (held, waited), name in at.items() if held >= 8 and waited < 36} == {"old"}
+    assert {name for (held, _), name in at.items() if held < 1} == {"fresh"}
+    assert {name for (held, waited), name in at.items() if held >= 1 and waited > 28.8} == {"overdue"}
+    assert {name for (held, waited), name in at.items() if 1 <= held < 8 and waited <= 28.8} == {"young"}
+    assert {name for (held, waited), name in at.items() if held >= 8 and waited <= 28.8} == {"old"}
+
+
+def test_a_wide_gang_is_protected_after_three_quarters_of_the_wait() -> None:
+    options = PoolOptions(max_wait_s=1000.0)
+    assert [wait_limit_s(slots, 8, options) for slots in (0, 8, 9)] == [1000.0, 1000.0, 750.0]
 
 
 def test_the_page_of_the_configuration_names_every_field() -> None:

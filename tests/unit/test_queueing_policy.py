@@ -12,7 +12,8 @@ from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Pla
 from airflow_provider_dtrain.core.scheduling.pool_state import PoolState
 
 HOUR = 3600.0
-SLICES = PoolOptions(preemption="slices")
+#: A gang of 8 slots is fresh for 2 hours, and young for 8.
+SLICES = PoolOptions(preemption="slices", fresh_s=16 * HOUR, young_s=64 * HOUR, max_wait_s=36 * HOUR)
 LATE = 36 * HOUR
 
 
@@ -61,7 +62,7 @@ def test_priority_comes_before_class():
 
 
 def test_the_thresholds_are_options_of_the_pool():
-    options = PoolOptions(fresh_s=10.0, young_s=20.0, max_wait_s=30.0, protected_share=0.0)
+    options = PoolOptions(fresh_s=80.0, young_s=160.0, max_wait_s=30.0, protected_share=0.0)
     queue = [request(1, 8, held_s=20.0), request(2, 8, held_s=10.0), request(3, 8, held_s=9.0)]
     late = [request(4, 8, held_s=99.0, waited_s=30.0), request(5, 8, held_s=99.0, waited_s=30.0)]
     assert order(queue + late, options) == ["4", "3", "5", "2", "1"]
@@ -162,7 +163,7 @@ def test_the_fewest_slots_then_the_fewest_gangs_then_the_least_run_are_ended():
 
 def test_no_gang_ends_that_is_not_needed_once_hosts_of_unequal_sizes_may_form_one_gang():
     """Four hosts of one slot come first, but with the free host of two slots one of their three gangs is enough."""
-    running = [gang(f"g{number}", f"h{number}", [0]) for number in range(3)]
+    running = [gang(f"g{number}", f"h{number}", [0], held_s=99 * HOUR) for number in range(3)]
     hosts = [*hosts_for(running, "h0", "h1", "h2", "free", slots=1), Host("two", 2)]
     options = replace(SLICES, allow_heterogeneous=True)
     decision = run_pass(hosts, [request(1, 4)], options, running)
@@ -297,7 +298,7 @@ def test_an_earlier_request_starts_on_a_reserved_host():
 
 
 def test_a_request_that_the_holder_may_interrupt_starts_on_a_reserved_host():
-    assert beside_a_reservation(request(2, 1, held_s=3 * HOUR, is_preemptible=True)) == ["2"]
+    assert beside_a_reservation(request(2, 1, held_s=20 * HOUR, is_preemptible=True)) == ["2"]
     assert beside_a_reservation(request(2, 1, held_s=3 * HOUR)) == []
     assert beside_a_reservation(request(2, 1, is_preemptible=True)) == []
 
@@ -438,9 +439,9 @@ def test_with_a_max_runtime_of_all_in_the_way_the_expected_start_is_known():
         ({"held_s": HOUR, "is_preemptible": False}, HOUR),
         ({"held_s": 7 * HOUR, "is_preemptible": False}, HOUR),
         ({"is_preemptible": False, "ends_in_s": 90.0}, 90.0),
-        ({"is_preemptible": False}, 36 * HOUR),
+        ({"is_preemptible": False}, 0.85 * 36 * HOUR),
     ],
-    ids=["min_run", "20 times the cost", "fresh", "young", "max_runtime", "max_wait"],
+    ids=["min_run", "20 times the cost", "fresh", "young", "max_runtime", "overdue"],
 )
 def test_a_decision_is_due_when_time_alone_may_change_it(fields, due):
     running = [gang("g", "a", range(8), **fields)]

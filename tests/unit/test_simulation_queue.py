@@ -62,7 +62,8 @@ def test_a_fresh_job_interrupts_one_that_held_its_slots_for_two_hours():
 
 def test_the_moment_at_which_a_job_is_no_longer_fresh_changes_the_decision():
     jobs = [job("long", 0, 8, 10 * HOUR), job("short", 5000, 8, 600)]
-    assert ends(jobs, ONE, SLICES) == {"short": 7200 + 30 + 600, "long": 7830 + 30 + 36000 - 7200}
+    options = replace(SLICES, fresh_s=8 * 7200.0)
+    assert ends(jobs, ONE, options) == {"short": 7200 + 30 + 600, "long": 7830 + 30 + 36000 - 7200}
 
 
 def test_a_job_runs_for_half_an_hour_before_it_is_interrupted_again():

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from airflow_provider_dtrain.core.scheduling.layouts import whole_layouts
 from airflow_provider_dtrain.core.scheduling.model import Placement
+from airflow_provider_dtrain.core.scheduling.moves import MoveSearch
 from airflow_provider_dtrain.core.scheduling.placement import find
-from airflow_provider_dtrain.core.scheduling.preemption import PreemptionSearch
+from airflow_provider_dtrain.core.scheduling.preemption import PreemptionChoice, PreemptionSearch
 from airflow_provider_dtrain.core.scheduling.priority_tiers import EPSILON, may_interrupt
 from airflow_provider_dtrain.core.scheduling.queue import QueueKey, RequestKind, RequestShape, WaitingRequest
 from airflow_provider_dtrain.core.scheduling.reservations import ReservationSearch, due, is_for_good
@@ -68,6 +69,8 @@ class SchedulingPass:
         #: First requests of lanes (0, their kind) and single requests (1, None).
         self._todo: list[tuple[QueueKey, int, RequestKind | None]] = []
         self._unreservable: set[RequestShape] = set()
+        #: (priority, slots, closed hosts) for which no gangs can be moved.
+        self._unmovable: set[tuple[int, int, Set[str]]] = set()
         self._reservations: list[Reservation] | None = None
         self._is_stale = True
 
@@ -86,6 +89,7 @@ class SchedulingPass:
         self._is_stale = False
         self._reservations = None
         self._unreservable.clear()
+        self._unmovable.clear()
         self._todo.clear()
         for kind in self.state.queue.by_kind:
             self._push_lane(kind)
@@ -149,7 +153,7 @@ class SchedulingPass:
                 return True
             if self._interrupt(waiter, banned):
                 return True
-        return bool(waiter.reserved) or self._reserve(waiter)
+        return self._move(waiter, banned) or bool(waiter.reserved) or self._reserve(waiter)
 
     def _grant(self, waiter: WaitingRequest, placement: Placement) -> None:
         self._reservations = None
@@ -172,11 +176,38 @@ class SchedulingPass:
         choice = PreemptionSearch(
             state.free_slots, state.gangs, reach, waiter.request, waiter.rank, state.options, state.now, banned
         ).run()
+        return self._order(waiter, choice)
+
+    def _move(self, waiter: WaitingRequest, banned: frozenset[str]) -> bool:
+        """Stop gangs that continue on other hosts, if that makes room. Only where classes preempt each other."""
+        state = self.state
+        slots = waiter.shape.slots
+        key = (waiter.request.priority, slots, banned)
+        if state.options.preemption != "slices" or state.free_slots.total() < slots or key in self._unmovable:
+            return False
+        overdue = state.protection.overdue(waiter.request.priority)
+        choice = MoveSearch(
+            state.free_slots,
+            state.gangs,
+            state.reach(waiter.rank),
+            waiter.request,
+            waiter.rank,
+            state.options,
+            state.now,
+            banned,
+            overdue[0].request_id if overdue else None,
+            frozenset(host for holder in state.holders.values() for host in holder.reserved),
+        ).run()
+        if choice is None:
+            self._unmovable.add(key)
+        return self._order(waiter, choice)
+
+    def _order(self, waiter: WaitingRequest, choice: PreemptionChoice | None) -> bool:
         if choice is None:
             return False
         self._reservations = None
         self.preemptions += [(gang.request_id, waiter.request.request_id) for gang in choice.victims]
-        state.order(waiter, choice.victims, choice.placement)
+        self.state.order(waiter, choice.victims, choice.placement)
         return True
 
     def _reserve(self, waiter: WaitingRequest) -> bool:

@@ -118,12 +118,11 @@ class PendingReasons:
             return Expected(due_s, f"in {span(due_s)} at the latest, {what}, unless a request before it takes these")
         if waiter.level == PROTECTED:
             return Expected(None, "not known; protected: no request behind it passes or preempts it")
-        if waiter.level == OVERDUE:
+        left_s = self.state.wait_left_s(waiter)
+        if waiter.level == OVERDUE and left_s <= 0:
             return Expected(None, "not known; protected once enough older protected requests have ended")
-        most_s = self.state.options.max_wait_s
-        left_s = most_s - waiter.waited_at(self.state.now)
         # Earlier, this bound would be about the same in each row of the queue.
-        is_near = 0 < left_s <= most_s * NEAR_RATIO
+        is_near = 0 < left_s <= self.state.options.max_wait_s * NEAR_RATIO
         return Expected(None, f"not known; protected in {span(left_s)} at the latest" if is_near else "")
 
 

@@ -81,6 +81,10 @@ class FreeSlots:
         """Slots of a host -> number of such hosts in any state except disabled."""
         return Counter(self.size.values())
 
+    def total(self) -> int:
+        """Return the number of free slots of all ready hosts."""
+        return sum(free * len(names) for free, names in self.by_free.items())
+
     def lowest_free(self, name: str, count: int) -> tuple[int, ...]:
         """Return the lowest ``count`` free slot indices of a ready host, ascending."""
         if name in self._open:

@@ -72,7 +72,7 @@ class GangRequest:
     max_gangs: int | None = None
     #: Wall seconds that its gangs have held slots; kept over preemption and restart.
     held_s: float = 0.0
-    #: Seconds that it was eligible and held none, up to now; kept over preemption and restart.
+    #: Seconds that it was eligible and held none, and those that preemptions cost it; kept over preemption and restart.
     waited_s: float = 0.0
     #: Seconds after which a run of it is ended; None = no limit.
     max_runtime_s: float | None = None
@@ -151,12 +151,12 @@ class PoolOptions:
     reservations: int = 2
     #: Gangs that a request may preempt: none, those of a worse priority, or also those of a worse class.
     preemption: PreemptionRule = "priority"
-    #: A request that waited this long is protected.
-    max_wait_s: float = 36 * 3600.0
+    #: A request that waited this long is protected; one that no single host can serve, after a part of it.
+    max_wait_s: float = 34 * 3600.0
     #: Maximum share of the pool's slots that protected requests take together.
-    protected_share: float = 0.6
-    #: A request whose gangs held slots for less than ``fresh_s`` is fresh, for less than ``young_s`` young.
-    fresh_s: float = 2 * 3600.0
-    young_s: float = 8 * 3600.0
+    protected_share: float = 0.65
+    #: A request whose gangs used less than ``fresh_s`` slot-seconds is fresh, less than ``young_s`` young.
+    fresh_s: float = 4 * 3600.0
+    young_s: float = 32 * 3600.0
     #: A gang runs at least this long before it is preempted, or 20 times its ``cost_s`` if that is more.
     min_run_s: float = 1800.0

@@ -13,11 +13,13 @@ from airflow_provider_dtrain.core.scheduling.free_slots import FreeSlots, joined
 from airflow_provider_dtrain.core.scheduling.model import GangRequest, Host, Placement, PoolOptions, RunningGang
 from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     EPSILON,
+    OVERDUE_RATIO,
     PROTECTED,
     PriorityRank,
-    is_overdue,
     level_of,
+    may_be_protected,
     min_run_s,
+    wait_limit_s,
 )
 from airflow_provider_dtrain.core.scheduling.queue import (
     GroupShares,
@@ -60,6 +62,7 @@ class PoolState:
         self.claimed: dict[tuple[str, int], str] = {}
         #: Request id -> request with reserved hosts.
         self.holders: dict[str, WaitingRequest] = {}
+        self.largest_host = max(self.free_slots.size.values(), default=0)
         self.protection = Protection(sum(self.free_slots.size.values()), options)
         #: Group -> its waiting requests that have a cap.
         self._with_cap: dict[str, dict[str, WaitingRequest]] = {}
@@ -68,7 +71,7 @@ class PoolState:
         self._timer_count = 0
         self._reaches: dict[tuple[int, int, int, str], Reach] = {}
         for gang in sorted(running, key=lambda gang: gang.request_id):
-            self._start(gang_of(gang, now, options))
+            self._start(gang_of(gang, now, self._limit_s(gang.placement.size), options))
 
     # Events of the pool
 
@@ -79,7 +82,7 @@ class PoolState:
         """
         shape = RequestShape(request.slots, request.is_single_host, request.excluded_hosts)
         share_group = ShareGroup(request.group, request.weight, request.max_slots, request.crowd, request.max_gangs)
-        level = self._level(request.request_id, request.priority, request.held_s, request.waited_s)
+        level = self._level(request, request.slots, request.held_s, request.waited_s)
         waiter = WaitingRequest(request, shape, share_group, level, request.waited_s, self.now)
         if not self._is_possible(request):
             waiter.is_eligible = False
@@ -89,10 +92,7 @@ class PoolState:
         if share_group.has_cap:
             self._with_cap.setdefault(share_group.group, {})[request.request_id] = waiter
             self.shares.changed.add(share_group.group)
-        if is_overdue(request.waited_s, self.options):
-            self.protection.note(request.priority, _entry(request, request.slots))
-        else:
-            self._set_timer(self.now + self.options.max_wait_s - request.waited_s, waiter)
+        self._count_wait(waiter)
         self._restore(waiter)
         self.queue.add(waiter)
 
@@ -140,12 +140,9 @@ class PoolState:
                 continue
             if isinstance(entry, ActiveGang):
                 self._set_gang_level(entry)
-            elif is_overdue(entry.waited_at(now), self.options):
-                request = entry.request
-                self.protection.note(request.priority, _entry(request, request.slots))
+            else:
+                self._count_wait(entry)
                 self._set_level(entry)
-            elif entry.is_eligible:
-                self._set_timer(entry.since + self.options.max_wait_s - entry.waited_s, entry)
         self._settle()
 
     def begin_pass(self, now: float) -> None:
@@ -183,6 +180,7 @@ class PoolState:
                 ends_in_s=request.max_runtime_s,
             ),
             self.now,
+            self._limit_s(placement.size),
             self.options,
         )
         self._start(gang)
@@ -270,7 +268,7 @@ class PoolState:
         self.shares.hold(gang.group, gang.slots)
         self.shares.count(gang.crowd, 1)
         self.queue.touch(gang.group)
-        if is_overdue(gang.waited_s, self.options):
+        if may_be_protected(gang.waited_s, self._limit_s(gang.slots)):
             self.protection.note(gang.priority, _entry(gang, gang.slots))
         self._set_gang_level(gang)
         self._set_gang_timers(gang)
@@ -365,14 +363,28 @@ class PoolState:
         self._settle()
 
     def _count_overdue(self, waiter: WaitingRequest) -> None:
-        request = waiter.request
-        entry = _entry(request, request.slots)
-        if not waiter.is_eligible:
-            self.protection.drop(request.priority, entry)
-        elif is_overdue(waiter.waited_s, self.options):
-            self.protection.note(request.priority, entry)
+        if waiter.is_eligible:
+            self._count_wait(waiter)
         else:
-            self._set_timer(self.now + self.options.max_wait_s - waiter.waited_s, waiter)
+            self.protection.drop(waiter.request.priority, _entry(waiter.request, waiter.request.slots))
+
+    def _count_wait(self, waiter: WaitingRequest) -> None:
+        """Note an eligible request that may be protected, else set a timer for the next change of its class."""
+        request = waiter.request
+        limit_s = self._limit_s(request.slots)
+        waited_s = waiter.waited_at(self.now)
+        if may_be_protected(waited_s, limit_s):
+            self.protection.note(request.priority, _entry(request, request.slots))
+            return
+        is_near = may_be_protected(waited_s, limit_s * OVERDUE_RATIO)
+        self._set_timer(self.now + (limit_s if is_near else limit_s * OVERDUE_RATIO) - waited_s, waiter)
+
+    def _limit_s(self, slots: int) -> float:
+        return wait_limit_s(slots, self.largest_host, self.options)
+
+    def wait_left_s(self, waiter: WaitingRequest) -> float:
+        """Return the seconds after which a waiting request may be protected."""
+        return self._limit_s(waiter.request.slots) - waiter.waited_at(self.now)
 
     # Classes and time
 
@@ -384,27 +396,30 @@ class PoolState:
             elif request_id in self.gangs.by_id:
                 self._set_gang_level(self.gangs.by_id[request_id])
 
-    def _level(self, request_id: str, priority: int, held_s: float, waited_s: float) -> int:
-        return PROTECTED if self.protection.covers(priority, request_id) else level_of(held_s, waited_s, self.options)
+    def _level(self, of: GangRequest | ActiveGang, slots: int, held_s: float, waited_s: float) -> int:
+        if self.protection.covers(of.priority, of.request_id):
+            return PROTECTED
+        return level_of(slots, held_s, waited_s, self._limit_s(slots), self.options)
 
     def _set_level(self, waiter: WaitingRequest) -> None:
         request = waiter.request
         waited_s = waiter.waited_at(self.now)
-        level = self._level(request.request_id, request.priority, request.held_s, waited_s)
+        level = self._level(request, request.slots, request.held_s, waited_s)
         if level != waiter.level:
             self.queue.remove(waiter)
             waiter.level = level
             self.queue.add(waiter)
 
     def _set_gang_level(self, gang: ActiveGang) -> None:
-        level = self._level(gang.request_id, gang.priority, self.now - gang.held_from, gang.waited_s)
+        level = self._level(gang, gang.slots, self.now - gang.held_from, gang.waited_s)
         self.gangs.update(gang, level, self.now)
 
     def _set_gang_timers(self, gang: ActiveGang) -> None:
         options = self.options
         moments = []
         if options.preemption == "slices":
-            moments += [gang.held_from + options.fresh_s, gang.held_from + options.young_s]
+            slots = max(1, gang.slots)
+            moments += [gang.held_from + options.fresh_s / slots, gang.held_from + options.young_s / slots]
         if options.preemption != "off" and gang.is_preemptible and not gang.is_ending:
             moments.append(gang.started + min_run_s(gang.cost_s, options))
         if gang.ends_at is not None:

@@ -59,19 +59,29 @@ class PreemptionSearch:
     def _on_one_host(self) -> PreemptionChoice | None:
         wanted = self.request.slots
         free = self.free_slots.free
-        names = self.reach.hosts_with(wanted, self.banned)
+        names = self._hosts()
         best: tuple[_Cost, int, str] | None = None
         ties = stable_order(self.request.request_id, names)
         for need, tie, name in sorted((wanted - free[name], tie, name) for tie, name in ties):
             if best is not None and need > best[0][0]:
                 break
             cost = self._cheapest_cover(name, need)
-            if cost is not None and (best is None or (cost[:3], tie, name) < (best[0][:3], best[1], best[2])):
+            is_better = cost is not None and (best is None or (cost[:3], tie, name) < (best[0][:3], best[1], best[2]))
+            if cost is not None and is_better and self._may_all_stop(name, cost[3]):
                 best = (cost, tie, name)
         return None if best is None else self._claim_on(best[2], best[0][3])
 
+    def _hosts(self) -> list[str]:
+        return self.reach.hosts_with(self.request.slots, self.banned)
+
+    def _victims(self, name: str) -> list[ActiveGang]:
+        return self.gangs.victims(name, self.rank)
+
+    def _may_all_stop(self, name: str, ids: Sequence[str]) -> bool:
+        return True
+
     def _cheapest_cover(self, name: str, need: int) -> _Cost | None:
-        found = [(len(gang.placement.slots[name]), gang) for gang in self.gangs.victims(name, self.rank)]
+        found = [(len(gang.placement.slots[name]), gang) for gang in self._victims(name)]
         if sum(count for count, _ in found) < need:
             return None
         rows = [(count, (gang.slots, 1, self.now - gang.started, (gang.request_id,))) for count, gang in found]

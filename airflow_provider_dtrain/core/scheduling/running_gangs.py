@@ -50,8 +50,11 @@ class ActiveGang:
         return PriorityRank(self.priority, self.level, self.sequence, self.request_id)
 
 
-def gang_of(running: RunningGang, now: float, options: PoolOptions) -> ActiveGang:
-    """Return a running gang with its counters as times."""
+def gang_of(running: RunningGang, now: float, limit_s: float, options: PoolOptions) -> ActiveGang:
+    """Return a running gang with its counters as times.
+
+    :param limit_s: seconds of waiting after which it may be protected
+    """
     return ActiveGang(
         running.request_id,
         running.placement,
@@ -68,7 +71,7 @@ def gang_of(running: RunningGang, now: float, options: PoolOptions) -> ActiveGan
         running.cost_s,
         running.is_ending,
         None if running.ends_in_s is None else now + running.ends_in_s,
-        level_of(running.held_s, running.waited_s, options),
+        level_of(running.placement.size, running.held_s, running.waited_s, limit_s, options),
         crowd=running.crowd,
     )
 

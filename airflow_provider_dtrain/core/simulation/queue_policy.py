@@ -49,7 +49,7 @@ class SimulatedQueue:
         self.scheduler.advance(now)
         gang = self.scheduler.end(job_id)
         held_s = now - gang.held_from
-        waited_s = gang.waited_s
+        waited_s = gang.waited_s + gang.cost_s
         self.scheduler.submit(replace(self.requests[job_id], held_s=held_s, waited_s=waited_s))
 
     def decide(self, now: float) -> Orders:

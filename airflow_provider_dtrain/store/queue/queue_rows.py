@@ -18,8 +18,9 @@ from airflow_provider_dtrain.core.scheduling.priority_tiers import (
     PROTECTED,
     REST,
     YOUNG,
-    is_overdue,
     level_of,
+    may_be_protected,
+    wait_limit_s,
 )
 from airflow_provider_dtrain.resources.gangs import QueueClass
 from airflow_provider_dtrain.store.database.rows import AllocationRow, record_of
@@ -65,6 +66,9 @@ TASK = {
 }
 #: Enough for :data:`IN_QUEUE`, without the newest attempt of each gang.
 FROM_GANGS = allocations.outerjoin(gangs, gangs.c.allocation_id == allocations.c.id)
+_LARGEST_HOSTS = (
+    sa.select(hosts.c.pool, sa.func.max(hosts.c.slot_count)).where(hosts.c.state != "disabled").group_by(hosts.c.pool)
+)
 _HAS_ATTEMPT = (
     sa.select(attempts.c.id).where(attempts.c.allocation_id == allocations.c.id).correlate(allocations).exists()
 )
@@ -151,22 +155,26 @@ def _task_view(row: Row[Any], placement: dict[str, tuple[int, ...]], place_of: i
 def levels(conn: Connection, now: datetime, rows: Sequence[AllocationRow]) -> dict[int, QueueClass]:
     """Return the classes of gangs by allocation. Reads each pool once, however many gangs it has."""
     options = {row.name: options_of(row) for row in conn.execute(sa.select(pools))}
+    largest = {name: int(slots) for name, slots in conn.execute(_LARGEST_HOSTS)}
     shielded: dict[tuple[str, int], set[str]] = {}
     found = {}
     for row in rows:
         own = options.get(row.pool, PoolOptions())
         waited = waited_s(row, row.granted_at or now)
-        level = level_of(held_s(row, now), waited, own)
-        if is_overdue(waited, own):
+        limit_s = wait_limit_s(row.slots, largest.get(row.pool, 0), own)
+        level = level_of(row.slots, held_s(row, now), waited, limit_s, own)
+        if may_be_protected(waited, limit_s):
             of = row.pool, row.priority
             if of not in shielded:
-                shielded[of] = _protected(conn, now, *of, own)
+                shielded[of] = _protected(conn, now, *of, own, largest.get(row.pool, 0))
             level = PROTECTED if str(row.id) in shielded[of] else level
         found[row.id] = CLASS_NAMES[level]
     return found
 
 
-def _protected(conn: Connection, now: datetime, pool: str, priority: int, options: PoolOptions) -> set[str]:
+def _protected(
+    conn: Connection, now: datetime, pool: str, priority: int, options: PoolOptions, largest_host: int
+) -> set[str]:
     of = (allocations.c.pool == pool, allocations.c.priority == priority)
     live = allocations.c.state.in_(ALLOCATION_LIVE)
     same = conn.execute(sa.select(allocations).where(*of, live).order_by(allocations.c.sequence)).all()
@@ -174,7 +182,7 @@ def _protected(conn: Connection, now: datetime, pool: str, priority: int, option
         Overdue(one.sequence, str(one.id), one.slots)
         for one in same
         if (one.state != "waiting" or one.eligible_since is not None)
-        and is_overdue(waited_s(one, one.granted_at or now), options)
+        and may_be_protected(waited_s(one, one.granted_at or now), wait_limit_s(one.slots, largest_host, options))
     ]
     usable = sa.select(sa.func.coalesce(sa.func.sum(hosts.c.slot_count), 0))
     slots = conn.scalar(usable.where(hosts.c.pool == pool, hosts.c.state != "disabled"))

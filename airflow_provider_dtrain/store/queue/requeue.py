@@ -82,7 +82,7 @@ def request_again(
         renewed_at=now,
         reason=paused_by(conn, trial) if is_paused else reason,
         held_s=held_s(row, until),
-        waited_s=waited_s(row, until),
+        waited_s=waited_s(row, until) + (row.cost_s or 0.0 if row.preempted_at is not None else 0.0),
         paused=is_paused,
         eligible_since=None if is_paused else now,
     )

@@ -12,10 +12,10 @@ import { count, NONE } from "../../format/numbers";
 
 /** Meaning of the classes, in which the queue orders requests of one priority. A test compares them with docs/scheduling.md. */
 export const CLASSES: Record<Gang["queue_class"], string> = {
-  protected: "It has waited max_wait (36 h) in all, and is among the oldest of those that together take at most protected_share (0.6) of the pool's slots.",
-  fresh: "Its gangs have held slots for less than fresh (2 h).",
-  overdue: "It has waited max_wait (36 h), but older ones take the protected share.",
-  young: "Its gangs have held slots for less than young (8 h).",
+  protected: "It has waited max_wait (34 h) in all, a gang that needs several hosts 3/4 of it, and is among the oldest of those that together take at most protected_share (0.65) of the pool's slots.",
+  fresh: "Its gangs have used less than fresh (4 slot-hours).",
+  overdue: "It has waited 85 % of the time until protection, or all of it, but older ones take the protected share.",
+  young: "Its gangs have used less than young (32 slot-hours).",
   old: "It is none of these.",
 };
 
