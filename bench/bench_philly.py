@@ -118,9 +118,9 @@ def _row(name: str, what: str, unit: str, at_most: float | None) -> TableRow:
 BENCH = Bench(
     what="A trace of a shared cluster, simulated",
     rows=(
-        _row("completion", "Mean time from submission to completion", "h", 4.3),
-        _row("wait of wide jobs", "99th percentile, jobs of more than 8 slots", "h", 38),
-        _row("longest wait", "Of any job", "h", 45),
+        _row("completion", "Mean time from submission to completion", "h", 4.0),
+        _row("wait of wide jobs", "99th percentile, jobs of more than 8 slots", "h", 30),
+        _row("longest wait", "Of any job", "h", 36),
         _row("preemptions", "Their number", "preemptions", None),
         *(
             _row(f"excerpt: {name}", f"The same, {EXCERPT_HOSTS} hosts", unit, None)

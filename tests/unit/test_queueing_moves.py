@@ -70,27 +70,27 @@ def test_a_gang_of_several_hosts_is_not_moved():
 
 
 def test_no_gang_moves_to_a_reserved_host():
-    """The holder waits for both hosts of c, of which one is the only one with free slots."""
     running = [gang("g", "a", range(2)), fixed(6)]
     hosts = [Host("a", 8, frozenset(range(2))), Host("b", 8, frozenset(range(6)))]
     holder = GangRequest("holder", 8, sequence=0, reserved_hosts=("b",))
     decision = run_pass(hosts, [holder, WIDE], SLICES, running)
-    assert dict(decision.preemptions) in ({}, {"g": "holder"})
-    assert "wide" not in decision.claims
+    assert decision.preemptions == ()
 
 
 def test_a_moved_job_loses_only_the_cost_and_the_wide_one_starts_at_once():
     jobs = [
         SimulatedJob(job_id="filler", submit_s=0, slots=6, duration_s=400),
-        SimulatedJob(job_id="narrow", submit_s=1, slots=6, duration_s=9000),
-        SimulatedJob(job_id="small", submit_s=2, slots=2, duration_s=9000),
-        SimulatedJob(job_id="wide", submit_s=3000, slots=8, duration_s=600),
+        SimulatedJob(job_id="small", submit_s=1, slots=2, duration_s=9000),
+        SimulatedJob(job_id="narrow", submit_s=2, slots=6, duration_s=9000),
+        SimulatedJob(job_id="wide", submit_s=2000, slots=8, duration_s=600),
     ]
     hosts = hosts_of([(2, 8)])
     ends = {
         each.job.job_id: each.end_s
-        for each in simulate(jobs, hosts, SimulatedQueue(hosts, PoolOptions(preemption="slices")), cost_s=60).completions
+        for each in simulate(
+            jobs, hosts, SimulatedQueue(hosts, PoolOptions(preemption="slices")), cost_s=60
+        ).completions
     }
-    assert ends["wide"] == 3000 + 30 + 600
-    assert ends["narrow"] == 9001
-    assert ends["small"] == 9002 + 60
+    assert ends["wide"] == 2000 + 30 + 600
+    assert ends["narrow"] == 9002
+    assert ends["small"] == 9001 + 60
