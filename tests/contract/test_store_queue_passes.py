@@ -371,7 +371,7 @@ def test_hosts_that_come_and_leave_change_what_may_start(store, submit, start):
         ({"max_wait_s": 0.0}, "max_wait_s .* got 0.0"),
         ({"protected_share": 1.5}, "protected_share .* got 1.5"),
         ({"protected_share": 0.0}, "protected_share .* got 0.0"),
-        ({"fresh_s": 9 * 3600.0}, "at least fresh_s"),
+        ({"fresh_s": 33 * 3600.0}, "at least fresh_s"),
         ({"young_s": 60.0}, "at least fresh_s"),
         ({"min_run_s": -1.0}, "min_run_s .* got -1.0"),
         ({"preemption": "always"}, "off, priority, slices"),
