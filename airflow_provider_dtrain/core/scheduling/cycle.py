@@ -69,8 +69,6 @@ class SchedulingPass:
         #: First requests of lanes (0, their kind) and single requests (1, None).
         self._todo: list[tuple[QueueKey, int, RequestKind | None]] = []
         self._unreservable: set[RequestShape] = set()
-        #: (priority, slots, closed hosts) for which no gangs can be moved.
-        self._unmovable: set[tuple[int, int, Set[str]]] = set()
         self._reservations: list[Reservation] | None = None
         self._is_stale = True
 
@@ -89,7 +87,6 @@ class SchedulingPass:
         self._is_stale = False
         self._reservations = None
         self._unreservable.clear()
-        self._unmovable.clear()
         self._todo.clear()
         for kind in self.state.queue.by_kind:
             self._push_lane(kind)
@@ -182,10 +179,14 @@ class SchedulingPass:
         """Stop gangs that continue on other hosts, if that makes room. Only where classes preempt each other."""
         state = self.state
         slots = waiter.shape.slots
-        key = (waiter.request.priority, slots, banned)
-        if state.options.preemption != "slices" or state.free_slots.total() < slots or key in self._unmovable:
+        if state.options.preemption != "slices" or state.free_slots.total() < slots:
             return False
         overdue = state.protection.overdue(waiter.request.priority)
+        oldest = overdue[0].request_id if overdue else None
+        reserved = frozenset(host for holder in state.holders.values() for host in holder.reserved)
+        key = (waiter.request.priority, slots, banned, oldest, reserved)
+        if state.unmovable.get(key) == len(state.free_slots.changes):
+            return False
         choice = MoveSearch(
             state.free_slots,
             state.gangs,
@@ -195,11 +196,11 @@ class SchedulingPass:
             state.options,
             state.now,
             banned,
-            overdue[0].request_id if overdue else None,
-            frozenset(host for holder in state.holders.values() for host in holder.reserved),
+            oldest,
+            reserved,
         ).run()
         if choice is None:
-            self._unmovable.add(key)
+            state.unmovable[key] = len(state.free_slots.changes)
         return self._order(waiter, choice)
 
     def _order(self, waiter: WaitingRequest, choice: PreemptionChoice | None) -> bool:

@@ -66,6 +66,9 @@ class PoolState:
         self.protection = Protection(sum(self.free_slots.size.values()), options)
         #: Group -> its waiting requests that have a cap.
         self._with_cap: dict[str, dict[str, WaitingRequest]] = {}
+        #: Priority, slots, closed hosts, oldest overdue request and reserved hosts for which no gangs could be moved ->
+        #: number of changes of hosts by then.
+        self.unmovable: dict[tuple[int, int, frozenset[str], str | None, frozenset[str]], int] = {}
         self._possible: dict[tuple[int, bool], bool] = {}
         self._timers: list[tuple[float, int, WaitingRequest | ActiveGang]] = []
         self._timer_count = 0
@@ -231,8 +234,11 @@ class PoolState:
 
     def _forget_changes(self) -> None:
         """Limit the log of changed hosts. When it is cleared, indexes are rebuilt."""
+        if len(self.unmovable) > MOST_REACHES:
+            self.unmovable.clear()
         if len(self.free_slots.changes) > MOST_CHANGES:
             self.free_slots.changes.clear()
+            self.unmovable.clear()
             self._reaches.clear()
 
     def is_oldest_protected(self, waiter: WaitingRequest) -> bool:
