@@ -55,6 +55,8 @@ TOOLS = (
     Tool("chromium", "chromium", "every test of the pages in a browser"),
     Tool("pgbouncer", "pgbouncer", "the store's test behind a pooler"),
     Tool("podman", "podman", "every test with a real container"),
+    Tool("slurmctld", "slurm-wlm", "every test with a Slurm cluster"),
+    Tool("munged", "munge", "every test with a Slurm cluster"),
     Tool("busybox", "busybox-static", "every test with a real container"),
 )
 

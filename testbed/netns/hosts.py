@@ -77,6 +77,8 @@ class NamespaceHosts:
             remove_stale()
             network = Network(self.tag, self.count)
             network.up([f"ns-{i}" for i in range(self.count)])
+        #: Address of this machine in the network of the hosts.
+        self.gateway = network.gateway
         self._hosts = [self._host(network, i) for i in range(self.count)]
         for host in self._hosts:
             host.prepare(authorized=authorized, **sshd)

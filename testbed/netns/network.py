@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import ipaddress
 import json
+import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -50,17 +54,38 @@ def _routes() -> list[dict[str, str]]:
     return json.loads(ip("-json", "-4", "route", "show", "table", "all"))
 
 
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Keep other sets from the choice of a network until this one has its routes. Leaves no file behind."""
+    folder = os.open("/run", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+def namespace_name(tag: str, index: int) -> str:
+    """Return the name of a host's network namespace."""
+    return f"{tag}-{index}"
+
+
 class Network:
-    """The bridge of one set of hosts and the namespaces connected to it."""
+    """The bridge of one set of hosts and the namespaces connected to it.
+
+    :param tag: two letters and a hexadecimal number, unique on this machine, at most 8 characters
+    """
+
+    net: ipaddress.IPv4Network
+    #: Address of this machine's root namespace.
+    gateway: str
 
     def __init__(self, tag: str, count: int) -> None:
         self.tag, self.count = tag, count
         self.bridge = f"{tag}b"
-        self.net = free_network(int(tag[2:], 16))
-        self.gateway = str(self.net[1])
 
     def namespace(self, index: int) -> str:
-        return f"{self.tag}-{index}"
+        return namespace_name(self.tag, index)
 
     def link(self, index: int) -> str:
         """Return the name of the veth end of a host that is attached to the bridge."""
@@ -70,7 +95,13 @@ class Network:
         return str(self.net[256 + index + 1])
 
     def up(self, names: list[str]) -> None:
-        """Create bridge and namespaces. Files for name resolution are written first."""
+        """Choose addresses, create bridge and namespaces. Files for name resolution are written first."""
+        with _one_at_a_time():
+            self.net = free_network(int(self.tag[2:], 16))
+            self.gateway = str(self.net[1])
+            self._up(names)
+
+    def _up(self, names: list[str]) -> None:
         hosts = "127.0.0.1 localhost\n" + "".join(f"{self.address(i)} {name}\n" for i, name in enumerate(names))
         for i in range(self.count):
             etc = Path("/etc/netns") / self.namespace(i)
