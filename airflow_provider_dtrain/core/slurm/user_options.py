@@ -1,0 +1,117 @@
+"""Options of ``sbatch`` that a user adds to a pool, and those that the pool itself sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from airflow_provider_dtrain.core.control_characters import is_one_line
+from airflow_provider_dtrain.core.safe_repr import shown
+
+_GANG: Final = "a gang is one job whose nodes and tasks follow from its slots"
+_OWN: Final = "it would break the job of a gang"
+_OUTPUT: Final = "the program that submits reads the output"
+#: Long options of ``sbatch`` that a user may not add -> the reason and what to use instead.
+PROTECTED: Final[dict[str, str]] = {
+    "job-name": "the name finds the job of an attempt",
+    "output": "use the pool's option output",
+    "error": "use the pool's option output",
+    "input": _OWN,
+    "open-mode": _OWN,
+    "nodes": _GANG,
+    "ntasks": _GANG,
+    "ntasks-per-node": _GANG,
+    "tasks-per-node": _GANG,
+    "ntasks-per-core": _GANG,
+    "ntasks-per-socket": _GANG,
+    "ntasks-per-gpu": _GANG,
+    "cpus-per-task": "use the pool's option cpus_per_slot",
+    "cpus-per-gpu": "use the pool's option cpus_per_slot",
+    "gpus": _GANG,
+    "gpus-per-node": _GANG,
+    "gpus-per-task": _GANG,
+    "gpus-per-socket": _GANG,
+    "mem": "use the pool's option memory_per_slot",
+    "mem-per-cpu": "use the pool's option memory_per_cpu",
+    "partition": "use the pool's option partition",
+    "account": "use the pool's option account",
+    "qos": "use the pool's option qos",
+    "clusters": "use the pool's option clusters",
+    "cluster": "use the pool's option clusters",
+    "time": "use the pool's option time_limit",
+    "time-min": "use the pool's option time_min",
+    "exclude": "the nodes that a trial leaves out are its own; --constraint selects kinds of nodes",
+    "signal": "the job is warned before its end by a signal of its own",
+    "requeue": "an attempt is one job, and a new attempt is a new job",
+    "no-requeue": "an attempt is one job, and a new attempt is a new job",
+    "dependency": "the job depends on its own name, so that an attempt has one job",
+    "parsable": _OUTPUT,
+    "quiet": _OUTPUT,
+    "verbose": _OUTPUT,
+    "help": _OUTPUT,
+    "usage": _OUTPUT,
+    "version": _OUTPUT,
+    "test-only": "no job would be submitted",
+    "wait": "the command would wait for the end of the job",
+    "hold": "the job would never start",
+    "wrap": "the script is given on standard input",
+    "array": "job arrays are not supported: a gang is one job, and a search submits one job for each trial",
+    "het-group": "heterogeneous jobs are not supported: all nodes of a gang have equally many slots",
+    "pack-group": "heterogeneous jobs are not supported: all nodes of a gang have equally many slots",
+    "no-kill": "a job that lost a node must end, so that the gang restarts",
+    "uid": _OWN,
+    "gid": _OWN,
+}
+#: Short forms of protected options.
+_SHORT: Final = {
+    "J": "job-name", "o": "output", "e": "error", "i": "input", "N": "nodes", "n": "ntasks", "c": "cpus-per-task",
+    "G": "gpus", "p": "partition", "A": "account", "q": "qos", "M": "clusters", "t": "time", "x": "exclude",
+    "d": "dependency", "Q": "quiet", "v": "verbose", "h": "help", "V": "version", "W": "wait", "H": "hold",
+    "a": "array", "k": "no-kill",
+}  # fmt: skip
+#: Short options that may stand before others in one argument because they have no value, or only an attached one.
+_WITHOUT_VALUE: Final = frozenset("HOsWvQhVkI")
+#: Short options with a value that a user may add.
+_WITH_VALUE: Final = frozenset("BbCDFLmPSwU")
+
+
+def option_problem(text: str, *, gres_name: str | None = None) -> str | None:
+    """Return the reason why a text cannot be an option of ``sbatch`` for this pool, None if it can.
+
+    :param text: one option in any spelling: ``--constraint=a100``, ``--constraint a100``, ``-C a100``, ``-Ca100``
+    :param gres_name: generic resource that the pool itself requests by ``--gres``, None if it requests none
+    """
+    if not isinstance(text, str) or not is_one_line(text) or not text.strip():
+        return f"{shown(text)} is not one line of text"
+    text = text.strip()
+    if text == ":" or " : " in text:
+        return f"{shown(text)}: {PROTECTED['het-group']}"
+    if not text.startswith("-") or text in ("-", "--"):
+        return f"{shown(text)} is not an option of sbatch, such as --constraint=a100"
+    if not text.startswith("--"):
+        return _short_problem(text)
+    name = text[2:].replace("=", " ", 1).split(" ")[0]
+    if name == "gres" and gres_name is not None:
+        return f"--gres: the pool requests {gres_name} by this option; use its options gres_name and gres_type"
+    # sbatch accepts the beginning of a name for the whole one.
+    protected = name if name in PROTECTED else next((one for one in PROTECTED if one.startswith(name)), None)
+    return f"--{protected} cannot be added: {PROTECTED[protected]}" if protected else None
+
+
+def _short_problem(text: str) -> str | None:
+    for letter in text[1:].partition(" ")[0]:
+        if letter in _SHORT:
+            return f"-{letter} (--{_SHORT[letter]}) cannot be added: {PROTECTED[_SHORT[letter]]}"
+        if letter not in _WITHOUT_VALUE:
+            return None if letter in _WITH_VALUE else f"{shown(text)} is not an option of sbatch"
+    return None
+
+
+def arguments(options: Iterable[str]) -> list[str]:
+    """Return options as arguments of ``sbatch``: a value that follows a blank becomes an argument of its own."""
+    found: list[str] = []
+    for text in options:
+        name, blank, value = text.strip().partition(" ")
+        has_value = "=" in name or not blank
+        found += [text.strip()] if has_value else [name, value.strip()]
+    return found

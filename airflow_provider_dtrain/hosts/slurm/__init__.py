@@ -1,0 +1,1 @@
+"""Slurm's commands on a login node."""
